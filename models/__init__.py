@@ -1,0 +1,55 @@
+"""model_fns and networks for the driver in `pipeline`, all configurable by gin.
+
+A model_fn says what is computed, a network factory what with:
+
+    from models import classifier, cnn
+    from pipeline.model_fn import ModeKeys
+
+    spec = classifier(                      # one batch, eagerly, as in a unit test
+        images, labels, ModeKeys.TRAIN,
+        network=cnn(l2=1e-4), optimizer=keras.optimizers.Adam(),
+    )
+    Estimator(                              # the same, by the driver: factories
+        classifier,
+        modules={"network": cnn, "optimizer": keras.optimizers.Adam},
+        config=RunConfig(model_dir="runs/fashion"),
+    )
+
+and in gin, which gives the factories their arguments:
+
+    Estimator.model_fn = @classifier
+    Estimator.modules = {'network': @cnn, 'optimizer': @Adam}
+    classifier.label_smoothing = 0.1
+    cnn.l2 = 1e-4
+
+| model_fn     | modules                                                            |
+|--------------|--------------------------------------------------------------------|
+| `classifier` | `network` (gives logits), `optimizer`                              |
+| `regressor`  | `network`, `optimizer`                                             |
+| `gan`        | `generator`, `discriminator`, `noise`, `generator_optimizer`, `discriminator_optimizer` |
+
+Networks take no input shape: their layers build on the first call.
+"""
+
+from models.classifier import classifier
+from models.dcgan import dcgan_discriminator, dcgan_generator, gaussian_noise
+from models.gan import gan
+from models.networks import cnn, linear, mlp
+from models.regressor import regressor
+from models.resnet import resnet
+from models.schedules import piecewise_by_epoch, warmup_cosine
+
+__all__ = (
+    "classifier",
+    "cnn",
+    "dcgan_discriminator",
+    "dcgan_generator",
+    "gan",
+    "gaussian_noise",
+    "linear",
+    "mlp",
+    "piecewise_by_epoch",
+    "regressor",
+    "resnet",
+    "warmup_cosine",
+)

@@ -1,0 +1,91 @@
+"""What the model_fns ask of features, labels and a network's output."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from pipeline.model_fn import SpecError, kind_of
+
+
+def network_input(features: Any, feature_key: str | None = None) -> Any:
+    """What of `features` the network is called with.
+
+    Args:
+      features: a tensor, or a dict of tensors.
+      feature_key: the entry to take of a dict. None takes the only entry of a dict
+        of one and hands on anything else as it is.
+
+    Raises:
+      SpecError: no such entry, or images still in bytes.
+    """
+    if feature_key is not None:
+        if not isinstance(features, Mapping) or feature_key not in features:
+            held = sorted(features) if isinstance(features, Mapping) else "no dict"
+            raise SpecError(
+                f"feature_key is {feature_key!r} and features hold {held}: name one of "
+                "these, or leave feature_key out."
+            )
+        features = features[feature_key]
+    elif isinstance(features, Mapping) and len(features) == 1:
+        (features,) = features.values()
+    if getattr(features, "dtype", None) == tf.uint8:
+        raise SpecError(
+            f"features are uint8 of shape {features.shape}; a network takes floats: "
+            "scale them in input_fn, tf.cast(image, tf.float32) / 255."
+        )
+    return features
+
+
+def network_output(outputs: Any, *, inputs: Any, rank: int | None = None) -> tf.Tensor:
+    """A network's output in float32, whatever the precision that it computed in.
+
+    Args:
+      outputs: what the network returned.
+      inputs: what it was called with, for the message.
+      rank: the rank that the caller needs, counting the batch; None for any from 1.
+
+    Raises:
+      SpecError: not one tensor of that rank.
+    """
+    if not tf.is_tensor(outputs):
+        raise SpecError(
+            f"the network returned {kind_of(outputs)}, not one tensor: give a network "
+            "of one output, or write a model_fn of your own."
+        )
+    good = outputs.shape.rank == rank if rank else outputs.shape.rank
+    if not good:
+        wanted = "[batch, units]" if rank == 2 else "[batch, ...]"
+        raise SpecError(
+            f"the network turned features of shape {getattr(inputs, 'shape', '?')} into "
+            f"{outputs.shape}, and {wanted} is needed: end it in "
+            "keras.layers.Flatten() and keras.layers.Dense(units)."
+        )
+    return tf.cast(outputs, tf.float32)
+
+
+def labels_of(labels: Any, mode: str) -> tf.Tensor:
+    """`labels` as one tensor of known rank.
+
+    Args:
+      labels: a tensor or what becomes one, or a dict of one entry.
+      mode: one of `ModeKeys`, for the message.
+
+    Raises:
+      SpecError: None, several tensors, or a tensor of unknown rank.
+    """
+    if labels is None:
+        raise SpecError(
+            f"mode {mode!r} needs labels and got None: return (features, labels) from "
+            "input_fn."
+        )
+    if isinstance(labels, Mapping) and len(labels) == 1:
+        (labels,) = labels.values()
+    if isinstance(labels, Mapping):
+        raise SpecError(f"labels hold {sorted(labels)}, and one tensor is needed.")
+    labels = tf.convert_to_tensor(labels)
+    if labels.shape.rank is None:
+        raise SpecError(
+            "labels have no known rank: call labels.set_shape([None]) in input_fn."
+        )
+    return labels

@@ -1,0 +1,120 @@
+"""The two networks of a DCGAN, and the noise that it starts from."""
+
+from typing import Any
+
+import gin
+import keras
+import tensorflow as tf
+
+
+@gin.configurable
+def dcgan_generator(
+    image_size: int = 28, channels: int = 1, width: int = 64
+) -> keras.Model:
+    """Noise to images: `[batch, dim]` -> `[batch, image_size, image_size, channels]`.
+
+    Pixels are in [-1, 1] (tanh), and so must be those of the input_fn.
+
+    Args:
+      image_size: height and width in pixels, a multiple of 4.
+      channels: of the images.
+      width: filters of the last hidden layer; those before have 2 and 4 times that.
+
+    Raises:
+      ValueError: an image_size that cannot be reached by doubling twice.
+    """
+    if image_size < 4 or image_size % 4:
+        raise ValueError(f"image_size is {image_size}; it must be a multiple of 4.")
+    start = image_size // 4
+    return keras.Sequential(
+        [
+            keras.layers.Dense(start * start * 4 * width, use_bias=False),
+            keras.layers.BatchNormalization(),
+            keras.layers.LeakyReLU(),
+            keras.layers.Reshape((start, start, 4 * width)),
+            *_upsampling(2 * width, stride=1),
+            *_upsampling(width, stride=2),
+            keras.layers.Conv2DTranspose(
+                channels,
+                5,
+                strides=2,
+                padding="same",
+                use_bias=False,
+                activation="tanh",
+            ),
+        ],
+        name="dcgan_generator",
+    )
+
+
+@gin.configurable
+def dcgan_discriminator(width: int = 64, dropout: float = 0.3) -> keras.Model:
+    """Images to one logit each, high for real: `[batch, h, w, c]` -> `[batch, 1]`.
+
+    Args:
+      width: filters of the first convolution; the second has twice that.
+      dropout: part of each convolution's output that training drops.
+    """
+    layers = []
+    for filters in (width, 2 * width):
+        layers += [
+            keras.layers.Conv2D(filters, 5, strides=2, padding="same"),
+            keras.layers.LeakyReLU(),
+            keras.layers.Dropout(dropout),
+        ]
+    layers += [keras.layers.Flatten(), keras.layers.Dense(1)]
+    return keras.Sequential(layers, name="dcgan_discriminator")
+
+
+@gin.configurable
+def gaussian_noise(dim: int = 100, seed: int | None = None) -> keras.layers.Layer:
+    """The source of a generator's input, for the module `noise` of `gan`.
+
+    A module of its own: its one variable, the state of the random generator, is in
+    the checkpoint, and the generator stays a plain network from noise to images.
+
+    Args:
+      dim: numbers of noise for one image.
+      seed: of the random generator; None takes it from Keras' global seed.
+    """
+    return GaussianNoise(dim, seed, name="gaussian_noise")
+
+
+class GaussianNoise(keras.layers.Layer):
+    """Standard normal noise for a batch: `[batch, ...]` -> `[batch, dim]`."""
+
+    def __init__(self, dim: int, seed: int | None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dim = dim
+        self.seed_generator = keras.random.SeedGenerator(seed)
+        # Complete as it is: PREDICT, where noise is the input, never calls it.
+        self.built = True
+
+    def call(self, images: Any, training: bool = False) -> Any:
+        """Draws noise.
+
+        Args:
+          images: a batch, for its size.
+          training: draws from the module's generator and advances it. Otherwise the
+            noise follows from the batch's pixels, so that an evaluation gives the
+            same twice and leaves the training after it what it would have been.
+        """
+        shape = (tf.shape(images)[0], self.dim)
+        if training:
+            return keras.random.normal(
+                shape, dtype=self.compute_dtype, seed=self.seed_generator
+            )
+        pixels = tf.cast(images, tf.float32)
+        sums = tf.stack([tf.reduce_sum(pixels), tf.reduce_sum(tf.square(pixels))])
+        seed = tf.bitcast(sums, tf.int32)
+        return tf.random.stateless_normal(shape, seed, dtype=self.compute_dtype)
+
+
+def _upsampling(filters: int, *, stride: int) -> list[keras.layers.Layer]:
+    return [
+        keras.layers.Conv2DTranspose(
+            filters, 5, strides=stride, padding="same", use_bias=False
+        ),
+        keras.layers.BatchNormalization(),
+        keras.layers.LeakyReLU(),
+    ]

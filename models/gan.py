@@ -1,0 +1,186 @@
+"""Generative adversarial networks: two losses, two optimizers."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import keras
+import tensorflow as tf
+
+from models import checks
+from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError, TrainOp
+
+
+@dataclasses.dataclass(frozen=True)
+class _Objective:
+    """Losses of the discriminator's logits, example by example.
+
+    Attributes:
+      real: the discriminator's, on real images.
+      fake: the discriminator's, on generated ones.
+      generator: the generator's, on generated ones.
+      boundary: the logit above which the discriminator says real.
+    """
+
+    real: Callable[[tf.Tensor], tf.Tensor]
+    fake: Callable[[tf.Tensor], tf.Tensor]
+    generator: Callable[[tf.Tensor], tf.Tensor]
+    boundary: float = 0.0
+
+
+_OBJECTIVES = {
+    # Binary cross-entropy; the generator's with the labels flipped, whose gradient
+    # does not vanish while the discriminator wins (Goodfellow et al., 2014).
+    "non_saturating": _Objective(
+        real=lambda logits: tf.nn.softplus(-logits),
+        fake=tf.nn.softplus,
+        generator=lambda logits: tf.nn.softplus(-logits),
+    ),
+    "least_squares": _Objective(
+        real=lambda logits: tf.square(logits - 1),
+        fake=tf.square,
+        generator=lambda logits: tf.square(logits - 1),
+        boundary=0.5,
+    ),
+    "hinge": _Objective(
+        real=lambda logits: tf.nn.relu(1 - logits),
+        fake=lambda logits: tf.nn.relu(1 + logits),
+        generator=lambda logits: -logits,
+    ),
+}
+
+
+@gin.configurable
+def gan(
+    features: Any,
+    mode: str,
+    generator: Callable[..., Any],
+    discriminator: Callable[..., Any],
+    noise: Callable[..., Any],
+    generator_optimizer: keras.optimizers.Optimizer | None = None,
+    discriminator_optimizer: keras.optimizers.Optimizer | None = None,
+    labels: Any = None,
+    *,
+    objective: str = "non_saturating",
+    discriminator_updates: int = 1,
+    generator_every: int = 1,
+    clip_norm: float | None = None,
+) -> EstimatorSpec:
+    """model_fn of a generative adversarial network.
+
+    Minimises `discriminator_loss` and `generator_loss`, each with its own optimizer,
+    and reports both, their sum as `loss`, and which part of the real and of the fake
+    images the discriminator told right: `real_accuracy`, `fake_accuracy`. Both
+    optimizers see the same forward pass, as in TensorFlow's DCGAN tutorial.
+    Predictions are `images` and the discriminator's `logits` on them; an export
+    serves the images.
+
+    Args:
+      features: real images `[batch, ...]`, scaled as the generator scales its own.
+        In PREDICT noise `[batch, dim]`.
+      mode: one of `ModeKeys`.
+      generator: noise to images.
+      discriminator: images to logits `[batch, 1]` or `[batch]`, high for real.
+      noise: `noise(images, training)` gives noise `[batch, dim]` for as many images;
+        see `gaussian_noise`.
+      generator_optimizer: moves the generator. None will do outside TRAIN.
+      discriminator_optimizer: moves the discriminator. None will do outside TRAIN.
+      labels: not used.
+      objective: 'non_saturating', 'least_squares' or 'hinge'.
+      discriminator_updates: updates of the discriminator a step, all on the step's
+        images, each with fresh noise.
+      generator_every: steps from one update of the generator to the next; between
+        them the discriminator sees fresh images.
+      clip_norm: global norm to which each gradient is clipped; None leaves it.
+
+    Raises:
+      SpecError: no such objective, or real and generated images of different shape.
+    """
+    del labels
+    if objective not in _OBJECTIVES:
+        raise SpecError(
+            f"objective is {objective!r}; it must be one of {sorted(_OBJECTIVES)}."
+        )
+    features = checks.network_input(features)
+    if mode == ModeKeys.PREDICT:
+        return _predict_spec(features, generator, discriminator)
+
+    training = mode == ModeKeys.TRAIN
+    fakes = generator(noise(features, training=training), training=training)
+    _check_images(features, fakes)
+    real_logits = _logits(discriminator, features, training=training)
+    fake_logits = _logits(discriminator, fakes, training=training)
+    chosen = _OBJECTIVES[objective]
+    generator_loss = chosen.generator(fake_logits)
+    discriminator_loss = chosen.real(real_logits) + chosen.fake(fake_logits)
+    train_op = None
+    if training:
+        # A loss of its own brings its own regularization. Added to each example's it
+        # is in their mean once.
+        train_op = [
+            TrainOp(
+                discriminator_optimizer,
+                discriminator.trainable_variables,
+                loss=discriminator_loss + tf.add_n([0.0, *discriminator.losses]),
+                clip_norm=clip_norm,
+                repeat=discriminator_updates,
+            ),
+            TrainOp(
+                generator_optimizer,
+                generator.trainable_variables,
+                loss=generator_loss + tf.add_n([0.0, *generator.losses]),
+                clip_norm=clip_norm,
+                every=generator_every,
+            ),
+        ]
+    return EstimatorSpec(
+        mode,
+        loss=discriminator_loss + generator_loss,
+        train_op=train_op,
+        metrics={
+            "discriminator_loss": discriminator_loss,
+            "generator_loss": generator_loss,
+            "real_accuracy": tf.cast(real_logits > chosen.boundary, tf.float32),
+            "fake_accuracy": tf.cast(fake_logits <= chosen.boundary, tf.float32),
+        },
+    )
+
+
+def _predict_spec(features: Any, generator: Any, discriminator: Any) -> EstimatorSpec:
+    if features.shape.rank != 2:
+        raise SpecError(
+            f"PREDICT takes noise [batch, dim] as features and got {features.shape}: "
+            "give tf.random.normal([batch, dim]) from input_fn."
+        )
+    images = generator(features, training=False)
+    # The call also builds the discriminator, which a checkpoint holds in any case.
+    logits = _logits(discriminator, images, training=False)
+    return EstimatorSpec(
+        ModeKeys.PREDICT,
+        predictions={"images": images, "logits": logits},
+        export_outputs={"serving_default": {"images": images}},
+    )
+
+
+def _logits(discriminator: Any, images: Any, *, training: bool) -> tf.Tensor:
+    """The discriminator's answer, float32 `[batch]`."""
+    outputs = discriminator(images, training=training)
+    logits = checks.network_output(outputs, inputs=images)
+    if logits.shape.rank == 2 and logits.shape[-1] == 1:
+        logits = tf.squeeze(logits, axis=-1)
+    if logits.shape.rank != 1:
+        raise SpecError(
+            f"the discriminator turned images of shape {images.shape} into "
+            f"{logits.shape}, and one logit an image is needed: end it in "
+            "keras.layers.Dense(1)."
+        )
+    return logits
+
+
+def _check_images(real: Any, fake: Any) -> None:
+    if not real.shape[1:].is_compatible_with(fake.shape[1:]):
+        raise SpecError(
+            f"real images have shape {real.shape} and generated ones {fake.shape}: "
+            "change the generator's image_size and channels, or resize in input_fn."
+        )

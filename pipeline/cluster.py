@@ -1,0 +1,260 @@
+"""The cluster as TF_CONFIG describes it, and this process's place in it."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+# Global ids are given out in this order; parameter servers come last.
+TRAINING_JOBS = ("chief", "worker", "ps")
+EVALUATOR = "evaluator"
+TASK_TYPES = (*TRAINING_JOBS, EVALUATOR)
+
+_EXAMPLE = (
+    '{"cluster": {"chief": ["host0:2222"], "worker": ["host1:2222"]}, '
+    '"task": {"type": "worker", "index": 0}}'
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Who trains, and which of them this process is.
+
+    `parse_tf_config` makes and checks it; without arguments it is a local run, one
+    worker that is the chief. The evaluator is no part of the training cluster: it sees
+    an empty one, as under tf.estimator.
+
+    Attributes:
+      task_type: 'chief', 'worker', 'ps' or 'evaluator'.
+      task_id: Counts from 0 within the tasks of the same type.
+      jobs: Addresses of the training tasks by task type; empty in a local run and in
+        the evaluator.
+    """
+
+    task_type: str = "worker"
+    task_id: int = 0
+    jobs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Such as 'worker 1 of chief: 1, worker: 2', for logs."""
+        sizes = ", ".join(f"{job}: {len(tasks)}" for job, tasks in self.jobs.items())
+        return f"{self.task_type} {self.task_id} of {sizes or 'no cluster'}"
+
+    @property
+    def cluster_spec(self) -> tf.train.ClusterSpec:
+        """The training tasks, in TensorFlow's own terms."""
+        return tf.train.ClusterSpec({job: list(a) for job, a in self.jobs.items()})
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process saves: the chief or, where there is none, worker 0."""
+        lead = "chief" if "chief" in self.jobs else "worker"
+        return (self.task_type, self.task_id) == (lead, 0)
+
+    @property
+    def num_worker_replicas(self) -> int:
+        """Workers and chief together, 1 in a local run, 0 in the evaluator."""
+        if not self.jobs:
+            return 0 if self.task_type == EVALUATOR else 1
+        return len(self.jobs.get("chief", ())) + len(self.jobs.get("worker", ()))
+
+    @property
+    def num_ps_replicas(self) -> int:
+        """Parameter servers, 0 in the evaluator."""
+        return len(self.jobs.get("ps", ()))
+
+    @property
+    def global_id_in_cluster(self) -> int | None:
+        """Counts on from the chief over workers to ps; None in the evaluator."""
+        if self.task_type == EVALUATOR:
+            return None
+        earlier = TRAINING_JOBS[: TRAINING_JOBS.index(self.task_type)]
+        return sum(len(self.jobs.get(job, ())) for job in earlier) + self.task_id
+
+
+def parse_tf_config(text: str | None) -> Cluster:
+    """Reads the value of the environment variable TF_CONFIG.
+
+    Keys other than 'cluster' and 'task' (schedulers add 'environment', 'job') are left
+    alone, except 'model_dir': ignoring it would train into the wrong place in silence.
+
+    Args:
+      text: JSON; None, blank or '{}' is a local run.
+
+    Returns:
+      The checked cluster.
+
+    Raises:
+      ValueError: For anything that is no legal cluster, naming the key.
+    """
+    if text is None or not text.strip():
+        return Cluster()
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"TF_CONFIG is not JSON ({error}): {text!r}. Write it like {_EXAMPLE}, or "
+            f"unset it for a local run."
+        ) from error
+    if not isinstance(config, dict):
+        raise ValueError(
+            f"TF_CONFIG must be a JSON object, got {text!r}. Write it like {_EXAMPLE}."
+        )
+    if "model_dir" in config:
+        raise ValueError(
+            f'TF_CONFIG: "model_dir" ({config["model_dir"]!r}) is not read from there. '
+            f"Take it out and write RunConfig(model_dir=...) or --model_dir=..."
+        )
+    jobs = _parse_jobs(config.get("cluster", {}))
+    task = config.get("task", {})
+    if not isinstance(task, dict):
+        raise ValueError(
+            f'TF_CONFIG: "task" must be an object, got {task!r}. Write '
+            f'"task": {{"type": "worker", "index": 0}}.'
+        )
+    if not jobs:
+        return _parse_local_task(task)
+    _check_roles(jobs)
+    return _parse_task(task, jobs)
+
+
+def _parse_jobs(cluster: Any) -> dict[str, tuple[str, ...]]:
+    """Returns the addresses of every job, the evaluator's included."""
+    if not isinstance(cluster, dict):
+        raise ValueError(
+            f'TF_CONFIG: "cluster" must be an object of job names and addresses, got '
+            f'{cluster!r}. Write "cluster": {{"chief": ["host0:2222"]}}.'
+        )
+    unknown = sorted(set(cluster) - set(TASK_TYPES))
+    if "master" in unknown:
+        raise ValueError(
+            'TF_CONFIG: "cluster" has a job "master", which tf.distribute does not '
+            'know. Write "chief" instead, here and in "task".'
+        )
+    if unknown:
+        raise ValueError(
+            f'TF_CONFIG: "cluster" has the unknown job {unknown[0]!r}. The job names '
+            f"are {', '.join(TASK_TYPES)}."
+        )
+    jobs = {job: _parse_addresses(job, cluster[job]) for job in cluster}
+    seen: dict[str, str] = {}
+    for job, addresses in jobs.items():
+        for index, address in enumerate(addresses):
+            place = f"{job}[{index}]"
+            if address in seen:
+                raise ValueError(
+                    f'TF_CONFIG: "cluster" has the address {address!r} twice, for '
+                    f"{seen[address]} and {place}. Give every task its own port."
+                )
+            seen[address] = place
+    # Launchers write "ps": [] when they start none.
+    return {job: addresses for job, addresses in jobs.items() if addresses}
+
+
+def _parse_addresses(job: str, value: Any) -> tuple[str, ...]:
+    """Returns the addresses of one job, given as a list or as {index: address}."""
+    if isinstance(value, dict):
+        # JSON has string keys only. A gap would leave a task that nobody can be.
+        if sorted(value) != sorted(str(index) for index in range(len(value))):
+            raise ValueError(
+                f'TF_CONFIG: the indices of "{job}" in "cluster" must be "0" to '
+                f'"{len(value) - 1}", got {list(value)}. Number its tasks without a '
+                f"gap, or write a list of addresses."
+            )
+        value = [value[str(index)] for index in range(len(value))]
+    if not isinstance(value, list):
+        raise ValueError(
+            f'TF_CONFIG: "{job}" in "cluster" must be a list of addresses, got '
+            f'{value!r}. Write "{job}": ["host:2222"].'
+        )
+    for address in value:
+        if not isinstance(address, str) or not address:
+            raise ValueError(
+                f'TF_CONFIG: "{job}" in "cluster" holds {address!r}, which is no '
+                f'address. Write "{job}": ["host:2222"].'
+            )
+    return tuple(value)
+
+
+def _check_roles(jobs: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuses clusters in which nobody, or more than one, leads."""
+    num_chiefs = len(jobs.get("chief", ()))
+    if num_chiefs > 1:
+        raise ValueError(
+            f'TF_CONFIG: "cluster" has {num_chiefs} chiefs, {list(jobs["chief"])}. '
+            f'Keep one under "chief" and write the others under "worker".'
+        )
+    if "ps" in jobs and not num_chiefs:
+        trainers = "no chief" if "worker" in jobs else "neither chief nor worker"
+        raise ValueError(
+            f'TF_CONFIG: "cluster" has parameter servers but {trainers}; the chief '
+            f'hands out their work. Add "chief": ["host0:2222"].'
+        )
+
+
+def _parse_local_task(task: dict[str, Any]) -> Cluster:
+    """Returns the cluster of a TF_CONFIG that lists no addresses.
+
+    An evaluator needs none, as it only watches model_dir.
+    """
+    task_type = task.get("type", "worker")
+    task_id = _parse_index(task.get("index", 0))
+    if task_type == EVALUATOR:
+        return Cluster(task_type=EVALUATOR, task_id=task_id)
+    if (task_type, task_id) != ("worker", 0):
+        raise ValueError(
+            f'TF_CONFIG: "task" is {task_type!r} {task_id}, but "cluster" is missing '
+            f'or empty. Add "cluster": {{"chief": ["host0:2222"], ...}}, or unset '
+            f"TF_CONFIG for a local run."
+        )
+    return Cluster()
+
+
+def _parse_task(task: dict[str, Any], jobs: dict[str, tuple[str, ...]]) -> Cluster:
+    """Returns the cluster as this process, named by `task`, sees it."""
+    for key, example in (("type", '"worker"'), ("index", "0")):
+        if task.get(key) is None:
+            raise ValueError(
+                f'TF_CONFIG: "cluster" is set, so "task" must say its "{key}", got '
+                f'{task!r}. Add "{key}": {example}.'
+            )
+    task_type = task["type"]
+    task_id = _parse_index(task["index"])
+    if task_type == EVALUATOR:
+        return Cluster(task_type=EVALUATOR, task_id=task_id)
+    if task_type not in TASK_TYPES:
+        hint = ' Write "chief".' if task_type == "master" else ""
+        raise ValueError(
+            f'TF_CONFIG: "type" in "task" is {task_type!r}; it must be one of '
+            f"{', '.join(TASK_TYPES)}.{hint}"
+        )
+    if task_type not in jobs:
+        raise ValueError(
+            f'TF_CONFIG: "task" is a {task_type!r}, but "cluster" lists only '
+            f'{", ".join(jobs)}. Add "{task_type}": ["host:2222"] to "cluster".'
+        )
+    if task_id >= len(jobs[task_type]):
+        raise ValueError(
+            f'TF_CONFIG: "index" in "task" is {task_id}, but "cluster" lists '
+            f"{len(jobs[task_type])} {task_type} address(es): write 0 to "
+            f"{len(jobs[task_type]) - 1}, or add the address."
+        )
+    training = {job: jobs[job] for job in TRAINING_JOBS if job in jobs}
+    return Cluster(task_type=task_type, task_id=task_id, jobs=training)
+
+
+def _parse_index(index: Any) -> int:
+    """Returns the task's index, at least 0 and a number rather than a string."""
+    if isinstance(index, bool) or not isinstance(index, int):
+        raise ValueError(
+            f'TF_CONFIG: "index" in "task" must be an integer, got {index!r}. Write '
+            f'"index": 0, without quotes.'
+        )
+    if index < 0:
+        raise ValueError(
+            f'TF_CONFIG: "index" in "task" must not be negative, got {index}. The '
+            f'first task of a job is "index": 0.'
+        )
+    return index

@@ -1,0 +1,257 @@
+"""Checks of a configuration that was read: names, types, and where () belongs.
+
+gin itself takes a value of any type and tells an unknown name without a hint.
+"""
+
+import ast
+import dataclasses
+import difflib
+import importlib.util
+import inspect
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pipeline import gin_registry
+from pipeline.gin_reader import Binding, Config, ConfigError, Location, Macro, Reference
+from pipeline.gin_registry import CORE, Entry, Parameter
+from pipeline.gin_types import accepts
+
+# Packages of the project whose functions a gin file has to import.
+_PACKAGES = ("models", "inputs")
+# Parameters that take functions or factories, never what these return ...
+_FUNCTIONS = {
+    f"{CORE}.Estimator": ("model_fn", "modules"),
+    f"{CORE}.TrainSpec": ("input_fn",),
+    f"{CORE}.EvalSpec": ("input_fn",),
+    f"{CORE}.PredictSpec": ("input_fn",),
+    f"{CORE}.ExportSpec": ("serving_input_receiver_fn",),
+}
+# ... and those that take objects, never their classes.
+_OBJECTS = {
+    f"{CORE}.TrainSpec": ("hooks", "saving_listeners"),
+    f"{CORE}.EvalSpec": ("hooks", "exporters"),
+    f"{CORE}.PredictSpec": ("hooks",),
+    f"{CORE}.train_and_evaluate": ("eval_spec",),
+}
+_SET_BY_FLAGS = {
+    "Estimator.config": "bind its fields, such as RunConfig.save_checkpoints_steps",
+    "RunConfig.cluster": "set the environment variable TF_CONFIG",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolved:
+    """A binding and the configurable that it sets a parameter of."""
+
+    binding: Binding
+    entry: Entry
+    parameter: Parameter | None
+
+
+def macros(config: Config) -> dict[str, Binding]:
+    """The last definition of each macro."""
+    return {b.name: b for b in config.bindings if not b.parameter}
+
+
+def nested(value: Any) -> Iterator[Any]:
+    """The references and macros in a value, however deep in lists and dicts."""
+    if isinstance(value, (Reference, Macro)):
+        yield value
+    elif isinstance(value, dict):
+        for item in (*value.keys(), *value.values()):
+            yield from nested(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from nested(item)
+
+
+def expand(value: Any, defined: dict[str, Binding], depth: int = 0) -> Any:
+    """`value` with its macros replaced by what they stand for."""
+    if isinstance(value, Macro) and value.name in defined and depth < 20:
+        return expand(defined[value.name].value, defined, depth + 1)
+    if isinstance(value, dict):
+        return {k: expand(v, defined, depth) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(expand(item, defined, depth) for item in value)
+    return value
+
+
+def check(config: Config) -> list[Resolved]:
+    """Checks every binding by itself and finds its configurable.
+
+    Args:
+      config: as read; the modules that it imports have been imported.
+
+    Raises:
+      ConfigError: an unknown or ambiguous name, a value of the wrong type, a factory
+        where an object belongs or the other way round.
+    """
+    defined = macros(config)
+    found = []
+    for binding in config.bindings:
+        _check_references(binding, defined)
+        if binding.parameter:
+            resolved = _resolve(binding)
+            value = expand(binding.value, defined)
+            _check_calls(resolved, value)
+            _check_type(resolved, value)
+            found.append(resolved)
+    return found
+
+
+def find(name: str, location: Location) -> Entry:
+    """The configurable that `name` means.
+
+    Raises:
+      ConfigError: none, with near names or the missing import; or several.
+    """
+    found = gin_registry.matches(name)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = sorted(gin_registry.short_name(entry) for entry in found)
+        raise ConfigError(f"{location}\n{name} may mean {' or '.join(names)}.")
+    module = _module_that_defines(name.rpartition(".")[2])
+    if module:
+        flag = f'--gin_param="import {module}"'
+        raise ConfigError(
+            f"{location}\n{name} is defined in {module}, which no gin file imports. "
+            f"Add the line\n  import {module}\nto the gin file, or {flag}."
+        )
+    known = gin_registry.entries().values()
+    hint = near(name.rpartition(".")[2], sorted({entry.name for entry in known}))
+    raise ConfigError(
+        f"{location}\n{name} is not a known function or class.{hint} One of your own "
+        "needs @gin.configurable, and its module a line `import ...` in the gin file."
+    )
+
+
+def _check_references(binding: Binding, defined: dict[str, Binding]) -> None:
+    for item in nested(binding.value):
+        if isinstance(item, Reference):
+            find(item.name, binding.location)
+        elif item.name not in defined and not gin_registry.is_constant(item.name):
+            hint = near(item.name, sorted(defined), sign="%")
+            raise ConfigError(
+                f"{binding.location}\nnothing defines %{item.name}.{hint} Define it: "
+                f"{item.name} = ..., or on the command line --gin.{item.name}=..."
+            )
+
+
+def _resolve(binding: Binding) -> Resolved:
+    entry = find(binding.name, binding.location)
+    known = entry.parameters()
+    if binding.parameter in known:
+        return Resolved(binding, entry, known[binding.parameter])
+    name = f"{entry.name}.{binding.parameter}"
+    if entry.selector.startswith(f"{CORE}.") and name in _SET_BY_FLAGS:
+        raise ConfigError(
+            f"{binding.location}\n{name} is set by the driver: {_SET_BY_FLAGS[name]}."
+        )
+    if binding.parameter in entry.denylist or entry.allowlist:
+        raise ConfigError(
+            f"{binding.location}\n{name} is not open to gin; {list(known)} are."
+        )
+    if entry.takes_any():
+        return Resolved(binding, entry, None)
+    hint = near(binding.parameter, list(known))
+    raise ConfigError(
+        f"{binding.location}\n{entry.name} has no parameter {binding.parameter!r}."
+        f"{hint} It has {', '.join(known) or 'none'}."
+    )
+
+
+def _check_type(resolved: Resolved, value: Any) -> None:
+    binding, parameter = resolved.binding, resolved.parameter
+    if parameter is None or accepts(parameter.annotation, value):
+        return
+    if not parameter.required and _same(value, parameter.default):
+        return
+    annotation = inspect.formatannotation(parameter.annotation)
+    macro = f" (that is {value!r})" if value != binding.value else ""
+    hint = ""
+    if isinstance(value, float) and value.is_integer():
+        hint = f" Write {int(value)}."
+    elif isinstance(value, str) and _literal(value) is not None:
+        hint = f" Write it without quotes: {value}."
+    raise ConfigError(
+        f"{binding.location}\n{resolved.entry.name}.{binding.parameter} takes "
+        f"{annotation}, got {binding.value!r}{macro} of type {type(value).__name__}."
+        f"{hint}"
+    )
+
+
+def _check_calls(resolved: Resolved, value: Any) -> None:
+    selector, name = resolved.entry.selector, resolved.binding.parameter
+    where = f"{resolved.binding.location}\n{resolved.entry.name}.{name}"
+    for item in nested(value):
+        if not isinstance(item, Reference):
+            continue
+        without = repr(dataclasses.replace(item, evaluate=False))
+        if item.evaluate and name in _FUNCTIONS.get(selector, ()):
+            raise ConfigError(
+                f"{where} takes a function that is called later, under the strategy's "
+                f"scope; {item!r} is what it returned. Write {without} instead of "
+                f"{item!r}."
+            )
+        if not item.evaluate and name in _OBJECTS.get(selector, ()):
+            raise ConfigError(
+                f"{where} takes objects, and {item!r} is what makes one. Write "
+                f"{without}() instead of {item!r}."
+            )
+
+
+def _same(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and value == default
+
+
+def _literal(text: str) -> int | float | bool | None:
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return None
+    return value if isinstance(value, (int, float, bool)) else None
+
+
+def near(name: str, known: Sequence[str], sign: str = "") -> str:
+    """' Did you mean A or B?', or nothing."""
+    folded = {other.lower(): other for other in known}
+    found = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.6)
+    if not found:
+        return ""
+    return f" Did you mean {' or '.join(sign + folded[other] for other in found)}?"
+
+
+def _module_that_defines(name: str) -> str | None:
+    """The module of the project, or beside the user, with a configurable `name`.
+
+    Nothing is imported: the sources are searched.
+    """
+    for package in _PACKAGES:
+        spec = importlib.util.find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            for path in sorted(pathlib.Path(folder).glob("*.py")):
+                if _defines(path, name):
+                    return package
+    for path in sorted(pathlib.Path.cwd().glob("*.py")):
+        if _defines(path, name):
+            return path.stem
+    return None
+
+
+def _defines(path: pathlib.Path, name: str) -> bool:
+    source = path.read_text(encoding="utf-8", errors="replace")
+    if name not in source or "configurable" not in source:
+        return False
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return False
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    return any(
+        isinstance(node, kinds)
+        and node.name == name
+        and any("configurable" in ast.dump(line) for line in node.decorator_list)
+        for node in tree.body
+    )

@@ -1,0 +1,290 @@
+"""gin text to statements: files, includes and command-line bindings, nothing resolved.
+
+Only what gin's own parser sees counts as syntax. Reading first and binding later lets
+the checks see the whole configuration, with the line that each value comes from.
+"""
+
+import dataclasses
+import difflib
+import io
+import pathlib
+import re
+import shlex
+import sysconfig
+import tokenize
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gin
+
+COMMAND_LINE = "--gin_param"
+
+_CHECKOUT = pathlib.Path(__file__).resolve().parent.parent
+_INSTALLED = pathlib.Path(sysconfig.get_path("data"), "share", "gin-estimator")
+_KEY = re.compile(r"[A-Za-z_][\w/.]*")
+_MACRO_NAMES = ("macro", "gin.macro")
+_LITERALS = {"true": "True", "false": "False", "none": "None", "null": "None"}
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be run, with the line to write instead."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Location:
+    """Where a statement stands: source, line from 1, and the line's text."""
+
+    source: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        if self.source == COMMAND_LINE:
+            return f"{self.source}: {self.text.strip()}"
+        return f"{self.source} line {self.line}: {self.text.strip()}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """`@scope/name`, or `@scope/name()` where `evaluate`."""
+
+    scope: str
+    name: str
+    evaluate: bool
+
+    def __repr__(self) -> str:
+        scope = f"{self.scope}/" if self.scope else ""
+        return f"@{scope}{self.name}{'()' if self.evaluate else ''}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Macro:
+    """`%name`."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return f"%{self.name}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Binding:
+    """`scope/name.parameter = value`; of a macro, `name = value`, parameter is ''."""
+
+    scope: str
+    name: str
+    parameter: str
+    value: Any
+    location: Location
+
+    @property
+    def key(self) -> str:
+        """What stands left of the equals sign."""
+        scope = f"{self.scope}/" if self.scope else ""
+        return f"{scope}{self.name}{'.' if self.parameter else ''}{self.parameter}"
+
+    def __str__(self) -> str:
+        return f"{self.key} = {self.value!r}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Import:
+    """`import module`; `text` is the statement as gin writes it."""
+
+    module: str
+    text: str
+    location: Location
+
+
+@dataclasses.dataclass
+class Config:
+    """All statements in the order in which they count: a later binding wins."""
+
+    imports: list[Import] = dataclasses.field(default_factory=list)
+    bindings: list[Binding] = dataclasses.field(default_factory=list)
+
+    def text(self) -> str:
+        """One gin text without includes, imports first."""
+        lines = [statement.text for statement in self.imports]
+        return "\n".join([*lines, *map(str, self.bindings), ""])
+
+
+def places() -> list[pathlib.Path]:
+    """Folders that are searched for a gin file, the first match wins."""
+    roots = (pathlib.Path.cwd(), _CHECKOUT, _INSTALLED)
+    return list(dict.fromkeys(place for root in roots for place in (root, root / "gin")))
+
+
+def available() -> list[pathlib.Path]:
+    """The gin files that are found by name alone."""
+    found = (sorted(p.glob("*.gin")) for p in places() if p.name == "gin")
+    by_name = {path.name: path for paths in found for path in paths}
+    return list(by_name.values())
+
+
+def find_file(name: str, beside: pathlib.Path | None = None) -> pathlib.Path:
+    """The path of a gin file.
+
+    Args:
+      name: a path, or a file name that one of `places()` has.
+      beside: the file that includes it; its folder is searched first.
+
+    Raises:
+      ConfigError: nothing there; names the places and the nearest file names.
+    """
+    path = pathlib.Path(name).expanduser()
+    searched = [beside.parent] if beside else []
+    searched = [path.parent] if path.is_absolute() else [*searched, *places()]
+    for place in searched:
+        if (place / path).is_file():
+            return place / path
+    known = {found.name for place in searched for found in place.glob("*.gin")}
+    near = difflib.get_close_matches(path.name, sorted(known), n=3, cutoff=0.5)
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    listed = "\n  ".join(str(place) for place in searched)
+    raise ConfigError(f"no gin file {name!r}.{hint} Searched:\n  {listed}")
+
+
+def read(gin_files: Sequence[str], gin_params: Sequence[str]) -> Config:
+    """Reads files, what they include, and command-line bindings, in this order.
+
+    Args:
+      gin_files: names for `find_file`.
+      gin_params: bindings, `name.parameter=value` or `MACRO=value`.
+
+    Raises:
+      ConfigError: a file that is missing or text that is not gin.
+    """
+    config = Config()
+    for name in gin_files:
+        _read_file(find_file(name), config, ())
+    for text in gin_params:
+        _read_text(text, COMMAND_LINE, config)
+    return config
+
+
+def _read_file(
+    path: pathlib.Path, config: Config, including: tuple[pathlib.Path, ...]
+) -> None:
+    if path in including:
+        chain = " includes ".join(str(p) for p in (*including, path))
+        raise ConfigError(f"gin files include each other: {chain}.")
+    text = path.read_text(encoding="utf-8")
+    _read_text(text, str(path), config, (*including, path))
+
+
+def _read_text(
+    text: str, source: str, config: Config, including: tuple[pathlib.Path, ...] = ()
+) -> None:
+    lines = text.splitlines() or [""]
+
+    def location_of(line: int) -> Location:
+        return Location(source, line, lines[min(line, len(lines)) - 1])
+
+    for statement in _statements(text, location_of):
+        kind = type(statement).__name__
+        location = location_of(statement.location.line_num)
+        if kind == "IncludeStatement":
+            beside = including[-1] if including else None
+            included = _at(location, find_file, statement.filename, beside)
+            _read_file(included, config, including)
+        elif kind == "ImportStatement":
+            _check_import(statement.module, location)
+            config.imports.append(
+                Import(statement.module, statement.format(), location)
+            )
+        elif kind == "BindingStatement":
+            config.bindings.append(_binding(statement, location))
+
+
+def _statements(text: str, location_of: Any) -> Iterator[Any]:
+    try:
+        yield from gin.config_parser.ConfigParser(io.StringIO(text), _Delegate())
+    except (SyntaxError, tokenize.TokenError) as error:
+        # A TokenError is (message, (line, column)).
+        at_end = isinstance(error, tokenize.TokenError)
+        message, line = (
+            (error.args[0], error.args[1][0]) if at_end else (error.msg, error.lineno)
+        )
+        location = location_of(line or 1)
+        if location.source == COMMAND_LINE:
+            raise ConfigError(_param_text(text, str(message))) from error
+        message = str(message).splitlines()[-1].strip()
+        raise ConfigError(
+            f"{location.source} line {location.line}: gin cannot read this line: "
+            f"{message}\n  {location.text.strip()}"
+        ) from error
+
+
+def _param_text(text: str, message: str) -> str:
+    """What to say of a binding on the command line that is no gin."""
+    key, equals, value = (part.strip() for part in text.partition("="))
+    start = f"cannot read {COMMAND_LINE}={text}:"
+    if not equals or not _KEY.fullmatch(key) or not value:
+        return (
+            f"{start} a binding is NAME=VALUE or function.parameter=VALUE, for example "
+            f'{COMMAND_LINE}="TrainSpec.max_steps=500" or --gin.TRAIN_STEPS=500.'
+        )
+    if value.lower() in _LITERALS:
+        value = _LITERALS[value.lower()]
+        return f"{start} write {COMMAND_LINE}={key}={value} or --gin.{key}={value}."
+    if value[0] in "@%([{'\"":
+        return (
+            f"{start} {message.splitlines()[-1].strip()}\nThe shell takes quotes away: "
+            f"put the whole binding into quotes, {COMMAND_LINE}={shlex.quote(text)}, and "
+            "each string in it into quotes of its own."
+        )
+    return (
+        f"{start} {value} is no Python value. The shell has taken its quotes away; a "
+        f"string is written\n  {COMMAND_LINE}={_quoted(f'{key}={value!r}')}\nor\n"
+        f"  --gin.{key}={_quoted(repr(value))}"
+    )
+
+
+def _quoted(text: str) -> str:
+    risky = any(character in text for character in '"$`\\!')
+    return shlex.quote(text) if risky else f'"{text}"'
+
+
+def _binding(statement: Any, location: Location) -> Binding:
+    scope, name, parameter, value, _ = statement
+    if name in _MACRO_NAMES and parameter == "value":
+        scope, name, parameter = "", scope, ""
+    if not parameter and scope:
+        scope, name = "", f"{scope}/{name}"
+    return Binding(scope, name, parameter, value, location)
+
+
+def _check_import(module: str, location: Location) -> None:
+    if module.split(".")[0] == "__gin__":
+        raise ConfigError(
+            f"{location}\nDynamic registration is not supported: mark the function "
+            "with @gin.configurable, import its module, and refer to it by its name."
+        )
+    if module.split(".")[:2] in (["gin", "tf"], ["gin", "torch"]):
+        raise ConfigError(
+            f"{location}\n{module} needs tf.estimator, which is gone. Delete the line: "
+            "Keras' optimizers, schedules, losses and metrics are known already."
+        )
+
+
+def _at(location: Location, fn: Any, *args: Any) -> Any:
+    try:
+        return fn(*args)
+    except ConfigError as error:
+        raise ConfigError(f"{location}\n{error}") from error
+
+
+class _Delegate:
+    """Makes the values that gin's parser leaves to others."""
+
+    def configurable_reference(
+        self, scoped_selector: str, evaluate: bool
+    ) -> Reference | Macro:
+        scope, _, name = scoped_selector.rpartition("/")
+        if name in _MACRO_NAMES and evaluate:
+            return Macro(scope)
+        return Reference(scope, name, evaluate)
+
+    def macro(self, name: str) -> Macro:
+        return Macro(name)

@@ -1,0 +1,84 @@
+"""Whether a value written in gin fits a type annotation."""
+
+import collections.abc
+import inspect
+import types
+import typing
+from typing import Any
+
+from pipeline.gin_reader import Macro, Reference
+
+_ABSENT = (inspect.Parameter.empty, Any, object)
+_SEQUENCES = (
+    collections.abc.Sequence,
+    collections.abc.Iterable,
+    collections.abc.Collection,
+    list,
+)
+_MAPPINGS = (collections.abc.Mapping, collections.abc.MutableMapping, dict)
+# What a function handed over by name can never be.
+_PLAIN = (int, float, bool, str, bytes, type(None), tuple, *_SEQUENCES, *_MAPPINGS)
+
+
+def accepts(annotation: Any, value: Any) -> bool:
+    """Whether `value` fits `annotation`; True wherever that cannot be told.
+
+    Ints pass for floats and lists for tuples, as gin users write them; bools do not
+    pass for ints, nor strings for sequences.
+
+    Args:
+      annotation: a parameter's, resolved; `inspect.Parameter.empty` where it has none.
+      value: a literal, or nested in lists, tuples and dicts a `Reference`. What an
+        evaluated one returns is unknown, so it fits.
+    """
+    if annotation in _ABSENT or isinstance(annotation, typing.TypeVar):
+        return True
+    if isinstance(value, Macro):
+        return True
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return accepts(args[0], value)
+    if origin in (typing.Union, types.UnionType):
+        return any(accepts(choice, value) for choice in args)
+    if isinstance(value, Reference):
+        return value.evaluate or (
+            origin is not typing.Literal
+            and (origin or annotation) not in (*_PLAIN, None)
+        )
+    if origin is typing.Literal:
+        return any(type(value) is type(arg) and value == arg for arg in args)
+    return _accepts_literal(origin or annotation, args, value)
+
+
+def _accepts_literal(kind: Any, args: tuple[Any, ...], value: Any) -> bool:
+    if kind is None:
+        return value is None
+    if kind in (int, float):
+        allowed = (int,) if kind is int else (int, float)
+        return isinstance(value, allowed) and not isinstance(value, bool)
+    if kind is tuple:
+        return isinstance(value, (list, tuple)) and _accepts_items(args, value)
+    if kind in _SEQUENCES:
+        return isinstance(value, (list, tuple)) and all(
+            accepts(arg, item) for arg in args[:1] for item in value
+        )
+    if kind in _MAPPINGS:
+        return isinstance(value, dict) and all(
+            accepts(arg, item)
+            for arg, items in zip(args, (value.keys(), value.values()), strict=False)
+            for item in items
+        )
+    if kind in (collections.abc.Callable, type):
+        return False
+    try:
+        return isinstance(value, kind)
+    except TypeError:  # Not a class, or a protocol that cannot be asked.
+        return True
+
+
+def _accepts_items(args: tuple[Any, ...], value: Any) -> bool:
+    if not args:
+        return True
+    if args[-1] is Ellipsis:
+        return all(accepts(args[0], item) for item in value)
+    return len(args) == len(value) and all(map(accepts, args, value))

@@ -1,0 +1,177 @@
+"""Metrics by their increments: exact on every strategy.
+
+A replica returns what its batch adds to a metric's state, starting from zero. The
+increments are summed over replicas, steps and loops, and the sum is the state. Keras'
+own metric variables lose or multiply updates under several strategies.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline.model_fn import Metric, SpecError, kind_of
+
+States = dict[str, list[Any]]
+
+
+class MetricSet:
+    """The metrics of one mode: objects that know the arithmetic and hold no state."""
+
+    def __init__(self, declared: Mapping[str, Metric]) -> None:
+        """Builds each metric from its factory and probes it.
+
+        Args:
+          declared: `EstimatorSpec.metrics`, of symbolic tensors.
+
+        Raises:
+          SpecError: a factory returns no metric; its arguments do not fit; or its
+            state is no sum over batches, so that replicas could not share it.
+        """
+        self._metrics: dict[str, keras.metrics.Metric] = {}
+        for name, each in declared.items():
+            self._metrics[name] = _build(name, each)
+        self._results = tf.function(self._compute, autograph=False)
+
+    def zeros(self) -> States:
+        """The state before the first batch: tensors by metric name."""
+        return {
+            name: [tf.zeros(v.shape, v.dtype) for v in metric.variables]
+            for name, metric in self._metrics.items()
+        }
+
+    def increments(
+        self, declared: Mapping[str, Metric], rows: Any, share: tf.Tensor | None
+    ) -> States:
+        """What one replica's batch adds.
+
+        Args:
+          declared: `EstimatorSpec.metrics` of this batch.
+          rows: examples in it, which weigh a mean of an already averaged scalar.
+          share: 1, or 0 where the batch is a stand-in that counts for nothing; None
+            for 1.
+        """
+        zeros = self.zeros()
+        added = {}
+        for name, metric in self._metrics.items():
+            args, kwargs = _weighted(declared[name], rows)
+            state = metric.stateless_update_state(zeros[name], *args, **kwargs)
+            state = [tf.convert_to_tensor(s) for s in state]
+            if share is not None:
+                state = [s * tf.cast(share, s.dtype) for s in state]
+            added[name] = state
+        return added
+
+    def results(self, states: Sequence[States]) -> dict[str, Any]:
+        """The value of each metric over the sum of `states`.
+
+        Args:
+          states: one per loop; summed in float64, so that counts stay exact beyond
+            float32's 2**24.
+
+        Returns:
+          float or np.ndarray by name; a metric of several values as `name/key`.
+        """
+        if not self._metrics:
+            return {}
+        total = states[0] if len(states) == 1 else self._sum(states)
+        flat: dict[str, Any] = {}
+        for name, value in self._results(total).items():
+            items = value.items() if isinstance(value, dict) else [(None, value)]
+            for key, item in items:
+                array = item.numpy()
+                full = name if key is None else f"{name}/{key}"
+                flat[full] = float(array) if array.ndim == 0 else array
+        return flat
+
+    def _sum(self, states: Sequence[States]) -> States:
+        return {
+            name: [
+                tf.constant(
+                    np.sum(
+                        [np.asarray(s[name][i]) for s in states], axis=0, dtype=_wide(v)
+                    ),
+                    dtype=v.dtype,
+                )
+                for i, v in enumerate(metric.variables)
+            ]
+            for name, metric in self._metrics.items()
+        }
+
+    def _compute(self, states: States) -> dict[str, Any]:
+        return {
+            name: metric.stateless_result(states[name])
+            for name, metric in self._metrics.items()
+        }
+
+
+def _wide(variable: Any) -> type:
+    return np.float64 if "float" in str(variable.dtype) else np.int64
+
+
+def _weighted(declared: Metric, rows: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of an update, where a scalar's mean counts its batch's rows."""
+    scalar = declared.factory is keras.metrics.Mean and len(declared.args) == 1
+    if scalar and not declared.kwargs and len(np.shape(declared.args[0])) == 0:
+        return declared.args, {"sample_weight": rows}
+    return declared.args, dict(declared.kwargs)
+
+
+def _build(name: str, declared: Metric) -> keras.metrics.Metric:
+    metric = declared.factory()
+    if not isinstance(metric, keras.metrics.Metric):
+        raise SpecError(
+            f"the factory of metric {name!r} returned {kind_of(metric)}, not a Keras "
+            "metric: write metric(keras.metrics.SparseCategoricalAccuracy, y, p)."
+        )
+    args = tf.nest.map_structure(_zeros_like, declared.args)
+    kwargs = tf.nest.map_structure(_zeros_like, dict(declared.kwargs))
+    try:
+        # Some metrics make their variables at the first update.
+        metric.update_state(*args, **kwargs)
+        metric.reset_state()
+        additive = _is_additive(metric, args, kwargs)
+    except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+        shapes = [tuple(np.shape(a)) for a in tf.nest.flatten((args, kwargs))]
+        raise SpecError(
+            f"metric {name!r} ({type(metric).__name__}) does not take what it was given "
+            f"(shapes {shapes}, the batch taken as 1): {error}"
+        ) from error
+    if not additive:
+        raise SpecError(
+            f"metric {name!r} ({type(metric).__name__}) keeps a state that is no sum "
+            "over batches (a maximum, a moving average), so that several replicas or "
+            "loops could not be put together: express it by sums, such as "
+            "keras.metrics.Mean of a tensor."
+        )
+    return metric
+
+
+def _is_additive(metric: keras.metrics.Metric, args: Any, kwargs: Any) -> bool:
+    """Whether an update adds the same to any state; tried at zero, one and minus one."""
+
+    def added(start: float) -> list[np.ndarray]:
+        state = [tf.fill(v.shape, tf.cast(start, v.dtype)) for v in metric.variables]
+        after = metric.stateless_update_state(state, *args, **kwargs)
+        return [
+            np.asarray(a) - np.asarray(s) for a, s in zip(after, state, strict=True)
+        ]
+
+    at_zero = added(0)
+    return all(
+        np.allclose(a, b, atol=1e-6, equal_nan=True)
+        for start in (1, -1)
+        for a, b in zip(added(start), at_zero, strict=True)
+    )
+
+
+def _zeros_like(value: Any) -> Any:
+    """A concrete stand-in for a symbolic tensor, of one example."""
+    if not tf.is_tensor(value):
+        return value
+    shape = [1 if size is None else size for size in value.shape]
+    if value.dtype == tf.string:
+        return tf.fill(shape, "")
+    return tf.zeros(shape, value.dtype)

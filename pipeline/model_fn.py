@@ -1,0 +1,332 @@
+"""The contract of a model_fn: what it is given and what it returns.
+
+def model_fn(features, labels, mode, network, optimizer):
+    logits = network(features, training=mode == ModeKeys.TRAIN)
+    if mode == ModeKeys.PREDICT:
+        return EstimatorSpec(mode, predictions={"logits": logits})
+    return EstimatorSpec(
+        mode,
+        loss=keras.losses.sparse_categorical_crossentropy(labels, logits, True),
+        train_op=TrainOp(optimizer, network.trainable_variables),
+        metrics={
+            "accuracy": metric(
+                keras.metrics.SparseCategoricalAccuracy, labels, logits
+            )
+        },
+    )
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+_RESERVED_METRICS = ("loss", "global_step")
+
+
+class ModeKeys:
+    """What model_fn is called for."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    PREDICT = "infer"
+
+    ALL = (TRAIN, EVAL, PREDICT)
+
+
+class SpecError(ValueError):
+    """A model_fn that breaks the contract."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOp:
+    """One optimizer, the variables that it moves, and the loss that it minimises.
+
+    Attributes:
+      optimizer: a Keras optimizer that came in as a module. Its own `clipnorm`,
+        `global_clipnorm` and `clipvalue` act on the all-reduced gradient.
+      variables: the variables to update, usually `network.trainable_variables`
+        (after the network was called, where its layers build on first call).
+      loss: what to minimise, of the same shapes as `EstimatorSpec.loss`; None for
+        the spec's own loss with its weights and regularization. A loss of its own
+        is weighted by examples alone, and brings its own regularization.
+      clip_norm: global norm to which the all-reduced gradient is clipped; None
+        leaves it.
+      every: apply at global steps that this divides. `every=5` on a generator
+        makes five discriminator updates, on fresh batches, to one of it.
+      repeat: updates a step, all on the step's batch, each on a forward pass of
+        its own; the others' updates come with the last of them.
+
+    Raises:
+      SpecError: a field is not of its kind.
+    """
+
+    optimizer: Any
+    variables: Sequence[Any]
+    loss: Any = None
+    clip_norm: float | None = None
+    every: int = 1
+    repeat: int = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+            raise SpecError(
+                "TrainOp.optimizer is a LossScaleOptimizer, and the driver scales "
+                "the loss itself: hand in its inner optimizer and write "
+                "RunConfig(precision='mixed_float16')."
+            )
+        if not isinstance(self.optimizer, keras.optimizers.Optimizer):
+            raise SpecError(
+                f"TrainOp.optimizer is {kind_of(self.optimizer)}, not a Keras "
+                "optimizer. Hand its factory in as a module: "
+                "Estimator(modules={'optimizer': keras.optimizers.Adam}), and take "
+                "`optimizer` in model_fn."
+            )
+        if self.optimizer.gradient_accumulation_steps:
+            raise SpecError(
+                "the optimizer's gradient_accumulation_steps fails with several "
+                "replicas: write RunConfig(gradient_accumulation_steps="
+                f"{self.optimizer.gradient_accumulation_steps}) instead."
+            )
+        variables = tuple(self.variables)
+        object.__setattr__(self, "variables", variables)
+        if not variables:
+            raise SpecError(
+                "TrainOp.variables is empty. A network without input shape has "
+                "variables only once it was called: read network.trainable_variables "
+                "after network(features)."
+            )
+        for variable in variables:
+            if not isinstance(variable, (keras.Variable, tf.Variable)):
+                raise SpecError(
+                    f"TrainOp.variables holds {kind_of(variable)}, not a variable: "
+                    "write TrainOp(optimizer, network.trainable_variables)."
+                )
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise SpecError(f"TrainOp.clip_norm is {self.clip_norm}; it must be > 0.")
+        for name in ("every", "repeat"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise SpecError(f"TrainOp.{name} is {value!r}; it must be an int >= 1.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A metric to keep: its factory and what one batch updates it with."""
+
+    factory: Callable[[], keras.metrics.Metric]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def metric(factory: Callable[[], Any], *args: Any, **kwargs: Any) -> Metric:
+    """Declares a metric: `metric(keras.metrics.SparseCategoricalAccuracy, y, p)`.
+
+    The driver keeps its state, over all replicas and batches.
+
+    Args:
+      factory: returns a Keras metric; called once, without arguments.
+      *args: tensors of this replica's batch for `update_state`.
+      **kwargs: the same by name, such as `sample_weight`.
+
+    Raises:
+      SpecError: an already built metric instead of its factory.
+    """
+    if isinstance(factory, keras.metrics.Metric) or not callable(factory):
+        raise SpecError(
+            f"metric() takes a factory first and got {kind_of(factory)}: write "
+            "metric(keras.metrics.SparseCategoricalAccuracy, labels, logits), or "
+            "metric(lambda: keras.metrics.AUC(num_thresholds=50), labels, p)."
+        )
+    return Metric(factory, args, dict(kwargs))
+
+
+@dataclasses.dataclass(frozen=True)
+class EstimatorSpec:
+    """What a model_fn returns.
+
+    Attributes:
+      mode: the mode that model_fn was called with.
+      loss: per-example losses `[batch, ...]`, or a scalar that is the mean over
+        this replica's batch. Floating point. Required in TRAIN and EVAL.
+      loss_weights: broadcastable to `loss`: token masks, example weights. The
+        minimised loss is sum(loss * weights) / sum(weights), over all replicas.
+      regularization_losses: scalars added once; `network.losses` is not added
+        unless it is handed in here.
+      train_op: a `TrainOp` or a list of them, applied in order. Required in TRAIN.
+      metrics: `{name: metric(factory, ...)}`, or `{name: tensor}` for a mean.
+      predictions: nest of tensors with a leading batch dimension. Required in
+        PREDICT.
+      export_outputs: `{signature name: dict of tensors}` for a SavedModel; None
+        exports `predictions` as `serving_default`.
+      scalars: `{name: scalar}`, whose last value is reported.
+      eval_metric_ops: tf.estimator's name for `metrics`.
+
+    Raises:
+      SpecError: a field is missing for the mode, or not of its kind.
+    """
+
+    mode: str
+    _: dataclasses.KW_ONLY
+    loss: Any = None
+    loss_weights: Any = None
+    regularization_losses: Sequence[Any] | None = None
+    train_op: Any = None
+    metrics: Mapping[str, Any] | None = None
+    predictions: Any = None
+    export_outputs: Mapping[str, Mapping[str, Any]] | None = None
+    scalars: Mapping[str, Any] | None = None
+    eval_metric_ops: dataclasses.InitVar[Mapping[str, Any] | None] = None
+
+    def __post_init__(self, eval_metric_ops: Mapping[str, Any] | None) -> None:
+        if self.mode not in ModeKeys.ALL:
+            raise SpecError(
+                f"mode is {self.mode!r}, not one of {ModeKeys.ALL}: pass on the `mode` "
+                "that model_fn was called with."
+            )
+        if eval_metric_ops is not None:
+            if self.metrics is not None:
+                raise SpecError(
+                    "both metrics and eval_metric_ops are given; they are one field "
+                    "under two names: keep metrics."
+                )
+            object.__setattr__(self, "metrics", eval_metric_ops)
+        self._check_required()
+        if self.loss is not None:
+            object.__setattr__(
+                self, "loss", _checked_loss(self.loss, self.loss_weights)
+            )
+        regularization = self.regularization_losses
+        if tf.is_tensor(regularization):
+            regularization = [regularization]
+        object.__setattr__(self, "regularization_losses", list(regularization or ()))
+        object.__setattr__(self, "train_op", _checked_train_ops(self.train_op))
+        object.__setattr__(self, "metrics", _checked_metrics(self.metrics))
+        object.__setattr__(self, "scalars", _checked_scalars(self.scalars))
+        if self.export_outputs is not None:
+            _check_export_outputs(self.export_outputs)
+
+    def _check_required(self) -> None:
+        needs = {
+            ModeKeys.TRAIN: ("loss", "train_op"),
+            ModeKeys.EVAL: ("loss",),
+            ModeKeys.PREDICT: ("predictions",),
+        }[self.mode]
+        missing = [name for name in needs if getattr(self, name) is None]
+        if missing:
+            examples = {
+                "loss": "loss=keras.losses.sparse_categorical_crossentropy(...)",
+                "train_op": "train_op=TrainOp(optimizer, network.trainable_variables)",
+                "predictions": "predictions={'logits': logits}",
+            }
+            raise SpecError(
+                f"mode {self.mode!r} needs {' and '.join(missing)}: write "
+                f"EstimatorSpec(mode, {', '.join(examples[n] for n in missing)})."
+            )
+
+
+def _checked_loss(loss: Any, weights: Any) -> tf.Tensor:
+    try:
+        loss = tf.convert_to_tensor(loss)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"loss is {kind_of(loss)}, not a tensor: {error}") from error
+    if not loss.dtype.is_floating:
+        raise SpecError(f"loss has dtype {loss.dtype.name}; it must be floating point.")
+    if weights is not None and loss.shape.rank == 0:
+        raise SpecError(
+            "loss_weights are given with a scalar loss, which has already been "
+            "averaged: return per-example losses, "
+            "keras.losses.SparseCategoricalCrossentropy(reduction='none')."
+        )
+    if weights is not None:
+        shape = tf.convert_to_tensor(weights).shape
+        try:
+            broadcast = tf.broadcast_static_shape(loss.shape, shape)
+        except ValueError:
+            broadcast = None
+        if broadcast is None or broadcast.rank != loss.shape.rank:
+            raise SpecError(
+                f"loss_weights of shape {shape} do not broadcast to the loss of shape "
+                f"{loss.shape}."
+            )
+    return loss
+
+
+def _checked_train_ops(train_op: Any) -> tuple[TrainOp, ...]:
+    if train_op is None:
+        return ()
+    ops = tuple(train_op) if isinstance(train_op, (list, tuple)) else (train_op,)
+    for op in ops:
+        if not isinstance(op, TrainOp):
+            raise SpecError(
+                f"train_op is {kind_of(op)}, not a TrainOp: write "
+                "train_op=TrainOp(optimizer, network.trainable_variables)."
+            )
+    if not ops:
+        raise SpecError("train_op is an empty list: give at least one TrainOp.")
+    return ops
+
+
+def _checked_metrics(metrics: Any) -> dict[str, Metric]:
+    if not isinstance(metrics, Mapping) and metrics is not None:
+        raise SpecError(f"metrics is {kind_of(metrics)}, not a dict of name -> metric.")
+    checked = {}
+    for name, value in (metrics or {}).items():
+        if not isinstance(name, str) or name in _RESERVED_METRICS:
+            raise SpecError(
+                f"metrics has the name {name!r}, which the driver reports itself "
+                f"({list(_RESERVED_METRICS)}): choose another."
+            )
+        if isinstance(value, (keras.metrics.Metric, tuple)):
+            raise SpecError(
+                f"metric {name!r} is {kind_of(value)}; the driver keeps the state: "
+                "write metric(keras.metrics.SparseCategoricalAccuracy, labels, logits)."
+            )
+        if not isinstance(value, Metric):
+            value = _mean_of(name, value)
+        checked[name] = value
+    return checked
+
+
+def _mean_of(name: str, value: Any) -> Metric:
+    try:
+        value = tf.convert_to_tensor(value)
+    except (TypeError, ValueError) as error:
+        raise SpecError(
+            f"metric {name!r} is {kind_of(value)}: write metric(factory, ...) or a "
+            "tensor to take the mean of."
+        ) from error
+    return Metric(keras.metrics.Mean, (value,), {})
+
+
+def _checked_scalars(scalars: Any) -> dict[str, Any]:
+    if scalars is not None and not isinstance(scalars, Mapping):
+        raise SpecError(f"scalars is {kind_of(scalars)}, not a dict of name -> scalar.")
+    checked = {}
+    for name, value in (scalars or {}).items():
+        value = tf.cast(value, tf.float32)
+        if value.shape.rank not in (0, None):
+            raise SpecError(
+                f"scalar {name!r} has shape {value.shape}; reduce it first."
+            )
+        checked[name] = value
+    return checked
+
+
+def _check_export_outputs(outputs: Any) -> None:
+    if not isinstance(outputs, Mapping) or not all(
+        isinstance(value, Mapping) and value for value in outputs.values()
+    ):
+        raise SpecError(
+            f"export_outputs is {outputs!r}; it must be "
+            "{'serving_default': {'name': tensor}}."
+        )
+
+
+def kind_of(value: Any) -> str:
+    """A value for messages: its type and the start of its repr."""
+    if value is None:
+        return "None"
+    return f"{type(value).__name__} {value!r:.60}"

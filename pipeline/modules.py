@@ -1,0 +1,284 @@
+"""Factories -> modules under the strategy's scope, with all their variables.
+
+Modules hold all state of a run. Layers that build on first call are built by tracing
+model_fn once on one replica's batch, outside of any replica; the variables come to be
+under the strategy. Keras alone cannot do this with two replicas.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from pipeline import calling, variables
+from pipeline.model_fn import EstimatorSpec, SpecError, kind_of
+
+# Steps between tries of a loss scale twice as large, as in Micikevicius et al. (2018),
+# Mixed Precision Training.
+_INITIAL_LOSS_SCALE = 2.0**15
+# Odd and large, so that the streams of replicas do not meet.
+_SEED_STRIDE = 7919
+
+
+class Modules:
+    """The modules of a run on its strategy, the global step, and the loss scale.
+
+    Attributes:
+      strategy: where the variables live.
+      by_name: module by name, as model_fn takes them.
+      global_step: int64 scalar variable: updates made so far.
+      driver_state: the driver's own variables by name, the global step among them.
+    """
+
+    def __init__(
+        self,
+        factories: Mapping[str, Callable[[], Any]],
+        strategy: tf.distribute.Strategy,
+        *,
+        precision: str = "float32",
+        seed: int | None = None,
+    ) -> None:
+        """Calls each factory once under the scope.
+
+        Args:
+          factories: factory of no arguments by module name.
+          strategy: where the variables shall live.
+          precision: Keras dtype policy that the factories see.
+          seed: for reproducible initial values; None leaves the seeds as they are.
+
+        Raises:
+          TypeError: a module instead of its factory, or what TensorFlow cannot track.
+        """
+        if seed is not None:
+            keras.utils.set_random_seed(seed)
+        self.strategy = strategy
+        with strategy.scope(), _dtype_policy(precision):
+            self.by_name = {name: _make(name, f) for name, f in factories.items()}
+            self.driver_state = {"global_step": _scalar("global_step", 0, tf.int64)}
+            if precision == "mixed_float16":
+                self.driver_state |= {
+                    "loss_scale": _scalar("loss_scale", _INITIAL_LOSS_SCALE),
+                    "loss_scale_good_steps": _scalar("good_steps", 0, tf.int64),
+                }
+        self.global_step = self.driver_state["global_step"]
+        self.spread_seeds()
+
+    def build(
+        self,
+        model_fn: Callable[[Any, Any, tf.Tensor], EstimatorSpec],
+        element_spec: Any,
+    ) -> EstimatorSpec:
+        """Traces `model_fn` so that deferred layers and optimizer slots exist.
+
+        Args:
+          model_fn: of features, labels and step, in the mode to build for.
+          element_spec: `(features, labels)` as type specs of one replica's batch.
+
+        Returns:
+          The spec that it returned, with symbolic tensors: shapes and dtypes count.
+
+        Raises:
+          SpecError: model_fn created variables itself, or optimizes or trains what is
+            no module.
+        """
+        before = {id(v) for v in self.named_variables().values()}
+        created: list[tf.Variable] = []
+        specs: list[EstimatorSpec] = []
+
+        inside = False
+
+        def create(next_creator: Any, **kwargs: Any) -> tf.Variable:
+            nonlocal inside
+            if inside:  # tf.init_scope keeps the creator where Keras entered one first.
+                return next_creator(**kwargs)
+            known = {k: v for k, v in kwargs.items() if v is not None}
+            inside = True
+            try:
+                with tf.init_scope(), self.strategy.scope():
+                    created.append(tf.Variable(**known))
+            finally:
+                inside = False
+            return created[-1]
+
+        @tf.function(autograph=False)
+        def trace(element: Any) -> None:
+            features, labels = element
+            with tf.variable_creator_scope(create):
+                step = tf.zeros([], tf.int64)
+                specs.append(model_fn(features, labels, step))
+
+        trace.get_concrete_function(element_spec)
+        spec = specs[-1]
+        owned = {id(v) for v in self.named_variables().values()}
+        stray = [v.name for v in created if id(v) not in owned]
+        if stray:
+            raise SpecError(
+                f"model_fn created the variables {stray} itself; they would be in no "
+                "checkpoint. Build the layer in a factory and hand it in: "
+                "Estimator(modules={'network': make_network})."
+            )
+        self._build_optimizers(spec, owned)
+        if {id(v) for v in self.named_variables().values()} != before:
+            self.spread_seeds()
+        return spec
+
+    def named_state(self) -> dict[str, dict[str, Any]]:
+        """State by module name and by name in the module, in `module.variables` order.
+
+        Variables come as `tf.Variable`s, which asynchronous saving needs.
+        """
+        state: dict[str, dict[str, Any]] = {}
+        references = {}
+        is_optimizer = keras.optimizers.Optimizer
+        # Optimizers last: their slots are named after what they belong to.
+        for name in sorted(
+            self.by_name, key=lambda n: isinstance(self.by_name[n], is_optimizer)
+        ):
+            named = variables.named_state(self.by_name[name], references)
+            state[name] = {key: variables.raw(v) for key, v in named.items()}
+            references.update({f"{name}/{key}": v for key, v in named.items()})
+        return {**state, "driver": self.driver_state}
+
+    def named_variables(self) -> dict[str, tf.Variable]:
+        """Every variable by its full name: `network/dense/kernel`."""
+        flat = {}
+        for module, named in self.named_state().items():
+            for key, value in named.items():
+                if isinstance(value, tf.Variable):
+                    flat[f"{module}/{key}".rstrip("/")] = value
+        return flat
+
+    def unbuilt_prefixes(self) -> tuple[str, ...]:
+        """Full name prefixes of what this mode did not build."""
+        return tuple(
+            f"{name}/{prefix}"
+            for name, module in self.by_name.items()
+            for prefix in variables.unbuilt_parts(module)
+        )
+
+    def spread_seeds(self) -> None:
+        """Gives each replica a random stream of its own, derived from the first's.
+
+        Mirrored copies of a seed generator's state are equal, so without this dropout
+        drops the same units on every replica. Called after a build and a restore.
+        """
+        for name, variable in self.named_variables().items():
+            if not name.endswith("seed_generator_state"):
+                continue
+            first, *others = self.strategy.experimental_local_results(variable)
+            base = first.numpy()
+            for replica, other in enumerate(others, start=1):
+                other.assign(base + [replica * _SEED_STRIDE, 0])
+
+    def synchronize(self) -> None:
+        """Averages over replicas what each keeps for itself: BatchNormalization's
+        moving statistics. They are averages already, so when this is done does not
+        change what they come to.
+        """
+        if self.strategy.num_replicas_in_sync == 1:
+            return
+        local = [v for v in self.named_variables().values() if _is_replica_local(v)]
+        for variable in local:
+            copies = self.strategy.experimental_local_results(variable)
+            mean = tf.add_n([tf.identity(copy) for copy in copies]) / len(copies)
+            for copy in copies:
+                copy.assign(mean)
+
+    def _build_optimizers(self, spec: EstimatorSpec, owned: set[int]) -> None:
+        optimized: dict[int, list[Any]] = {}
+        optimizers = {id(m): m for m in self.by_name.values()}
+        for op in spec.train_op:
+            if id(op.optimizer) not in optimizers:
+                raise SpecError(
+                    f"TrainOp.optimizer {op.optimizer.name} is no module, so that its "
+                    "state would be in no checkpoint: hand in its factory, Estimator("
+                    "modules={'optimizer': make_optimizer}), and take that argument."
+                )
+            known = optimized.setdefault(id(op.optimizer), [])
+            known += [v for v in op.variables if all(v is not k for k in known)]
+            stray = [v.name for v in op.variables if id(variables.raw(v)) not in owned]
+            if stray:
+                raise SpecError(
+                    f"TrainOp.variables {stray} are in no module, so that they would "
+                    "be in no checkpoint: hand them in as modules."
+                )
+        with self.strategy.scope():
+            for key, trained in optimized.items():
+                if not optimizers[key].built:
+                    optimizers[key].build(trained)
+
+
+def bind(
+    model_fn: Callable[..., Any],
+    mode: str,
+    modules: Modules,
+    context: Mapping[str, Any],
+) -> Callable[[Any, Any, tf.Tensor], EstimatorSpec]:
+    """`model_fn` as a function of features, labels and step alone.
+
+    Args:
+      model_fn: the user's.
+      mode: one of `ModeKeys`.
+      modules: what it takes by name.
+      context: `params` and `config`.
+    """
+
+    def bound(features: Any, labels: Any, step: tf.Tensor) -> EstimatorSpec:
+        return calling.call_model_fn(
+            model_fn,
+            features=features,
+            labels=labels,
+            mode=mode,
+            modules=modules.by_name,
+            context={**context, "step": step},
+        )
+
+    return bound
+
+
+def _make(name: str, factory: Callable[[], Any]) -> Any:
+    built = variables.is_trackable_module(factory)
+    if built or not callable(factory):
+        raise TypeError(
+            f"module {name!r} is {kind_of(factory)}, which is "
+            f"{'already built' if built else 'no factory'}: its variables must be "
+            "created under the strategy. Hand in the factory: modules={"
+            f"{name!r}: make_{name}}} (in gin @make_{name} without brackets)."
+        )
+    module = factory()
+    if not variables.is_trackable_module(module):
+        raise TypeError(
+            f"the factory of module {name!r} returned {kind_of(module)}, which "
+            "TensorFlow cannot track: return a Keras model, layer or optimizer, a "
+            "tf.Module, a tf.Variable or a lookup table."
+        )
+    return module
+
+
+def _scalar(name: str, value: float, dtype: tf.DType = tf.float32) -> tf.Variable:
+    return tf.Variable(
+        tf.constant(value, dtype),
+        trainable=False,
+        name=name,
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    )
+
+
+def _is_replica_local(variable: tf.Variable) -> bool:
+    return (
+        not variable.trainable
+        and variable.dtype.is_floating
+        and variable.aggregation == tf.VariableAggregation.NONE
+    )
+
+
+@contextlib.contextmanager
+def _dtype_policy(name: str) -> Iterator[None]:
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)

@@ -1,0 +1,299 @@
+"""How to run: RunConfig, tf.estimator's with what has been added since."""
+
+import dataclasses
+import math
+import numbers
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from pipeline import cluster as cluster_lib
+
+EXECUTIONS = ("single_host", "multi_worker", "parameter_server", "tpu")
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+ON_NAN = ("stop", "warn")
+
+# What None becomes in fields that a RunConfig never shows as None.
+_SET_BY_DEFAULT = {"save_checkpoints_secs": 600, "cluster": cluster_lib.Cluster()}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Where and how a model is trained, apart from what is trained.
+
+    Checked when it is made: a wrong value is a ValueError that names the field, never a
+    surprise after an hour of training. It does not change; `replace` returns another.
+
+    Attributes:
+      model_dir: Directory of checkpoints, summaries and exports (str or os.PathLike).
+        None: the Estimator makes a temporary one.
+      tf_random_seed: Seed of initial weights, dropout and shuffling. None: each run
+        differs.
+      save_summary_steps: Steps between summaries; 100 costs nothing that one could
+        measure. None or 0: none.
+      save_checkpoints_steps: Steps between checkpoints; 0: never. Not together with
+        `save_checkpoints_secs`.
+      save_checkpoints_secs: Seconds between checkpoints. 600 where neither is given, so
+        that a crash costs ten minutes at most.
+      keep_checkpoint_max: How many of the last checkpoints stay on disk; 5 bounds the
+        disk and outlasts a slow evaluator. None or 0: all.
+      keep_checkpoint_every_n_hours: Besides those, one checkpoint in so many hours
+        stays for good; the default never comes to pass.
+      log_step_count_steps: Steps between log lines of loss and speed. None: none.
+      train_distribute: Strategy to train with. None: built from `execution`, `devices`
+        and the cluster.
+      eval_distribute: Strategy to evaluate with. None: that of training.
+      steps_per_loop: Most steps that one call of the compiled loop runs. The loop stops
+        earlier wherever a log, summary, checkpoint or hook is due, so 1000 only bounds
+        how long a signal waits.
+      gradient_accumulation_steps: Micro-batches whose gradients make up one step; 1 is
+        the whole batch at once.
+      precision: 'float32', 'mixed_bfloat16' (GPUs since Ampere, TPUs) or
+        'mixed_float16' (older GPUs; scales the loss).
+      jit_compile: Whether XLA compiles the step. Off, as it slows down convolutions on
+        the CPU and compiles again for each batch shape. None: TensorFlow decides.
+      run_eagerly: Runs each step as plain Python, for a debugger. Slow.
+      async_checkpoint: Writes checkpoints while training goes on.
+      on_nan: What a loss of NaN or Inf does: 'stop' the run, or 'warn' and go on.
+      devices: Local devices to train on under 'single_host', say ('GPU:0', 'GPU:1').
+        None: all GPUs, or the one CPU.
+      execution: 'single_host', 'multi_worker', 'parameter_server' or 'tpu'.
+      cluster: The processes that train together. None: what TF_CONFIG says at this
+        moment; it is read once, here.
+    """
+
+    model_dir: str | None = None
+    tf_random_seed: int | None = None
+    save_summary_steps: int | None = 100
+    save_checkpoints_steps: int | None = None
+    save_checkpoints_secs: float | None = None
+    keep_checkpoint_max: int | None = 5
+    keep_checkpoint_every_n_hours: float = 10000
+    log_step_count_steps: int | None = 100
+    train_distribute: tf.distribute.Strategy | None = None
+    eval_distribute: tf.distribute.Strategy | None = None
+    steps_per_loop: int = 1000
+    gradient_accumulation_steps: int = 1
+    precision: str = "float32"
+    jit_compile: bool | None = False
+    run_eagerly: bool = False
+    async_checkpoint: bool = True
+    on_nan: str = "stop"
+    devices: tuple[str, ...] | None = None
+    execution: str = "single_host"
+    cluster: cluster_lib.Cluster | None = None
+
+    def __post_init__(self) -> None:
+        self._set("model_dir", _check_model_dir(self.model_dir))
+        self._set("devices", _check_devices(self.devices))
+        for name in _INTEGERS:
+            _check_int(name, getattr(self, name))
+        hours = self.keep_checkpoint_every_n_hours
+        _check_positive("keep_checkpoint_every_n_hours", hours)
+        self._check_save_checkpoints()
+        for name in _CHOICES:
+            _check_choice(name, getattr(self, name))
+        self._check_strategies()
+        self._check_combinations()
+        if self.cluster is None:
+            text = os.environ.get("TF_CONFIG")
+            self._set("cluster", cluster_lib.parse_tf_config(text))
+        elif not isinstance(self.cluster, cluster_lib.Cluster):
+            raise ValueError(
+                f"RunConfig.cluster must be a Cluster, got {self.cluster!r}. Write "
+                f"cluster=parse_tf_config(text), or leave it out to read TF_CONFIG."
+            )
+
+    @property
+    def cluster_spec(self) -> tf.train.ClusterSpec:
+        """Addresses of chief, workers and parameter servers; empty in a local run."""
+        return self.cluster.cluster_spec
+
+    @property
+    def task_type(self) -> str:
+        """What this process is: 'chief', 'worker', 'ps' or 'evaluator'."""
+        return self.cluster.task_type
+
+    @property
+    def task_id(self) -> int:
+        """Which one of its task type this process is, from 0."""
+        return self.cluster.task_id
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes checkpoints, summaries and logs."""
+        return self.cluster.is_chief
+
+    @property
+    def num_worker_replicas(self) -> int:
+        """Workers, the chief counted among them; 0 in the evaluator."""
+        return self.cluster.num_worker_replicas
+
+    @property
+    def num_ps_replicas(self) -> int:
+        """Parameter servers; 0 in the evaluator."""
+        return self.cluster.num_ps_replicas
+
+    @property
+    def global_id_in_cluster(self) -> int | None:
+        """0 for the chief, then workers, then parameter servers; None: evaluator."""
+        return self.cluster.global_id_in_cluster
+
+    def replace(self, **changes: Any) -> "RunConfig":
+        """Returns a copy with the named fields changed, checked anew.
+
+        Giving one of `save_checkpoints_steps` and `save_checkpoints_secs` unsets the
+        other, as in tf.estimator. TF_CONFIG is not read again.
+
+        Raises:
+          ValueError: If a name is no field, or a value is wrong.
+        """
+        names = [field.name for field in dataclasses.fields(RunConfig)]
+        unknown = sorted(set(changes) - set(names))
+        if unknown:
+            raise ValueError(
+                f"RunConfig has no field {', '.join(unknown)}. Its fields are "
+                f"{', '.join(names)}."
+            )
+        steps, secs = "save_checkpoints_steps", "save_checkpoints_secs"
+        for given, other in ((steps, secs), (secs, steps)):
+            if changes.get(given) is not None:
+                changes.setdefault(other, None)
+        return dataclasses.replace(self, **changes)
+
+    def describe(self) -> dict[str, str]:
+        """Returns the fields that differ from their defaults, in words, for logs."""
+        described = {}
+        for field in dataclasses.fields(RunConfig):
+            value = getattr(self, field.name)
+            if value in (field.default, _SET_BY_DEFAULT.get(field.name, field.default)):
+                continue
+            is_strategy = isinstance(value, tf.distribute.Strategy)
+            described[field.name] = type(value).__name__ if is_strategy else str(value)
+        return described
+
+    def _set(self, name: str, value: Any) -> None:
+        """Puts a field into its normal form; only while the object is being made."""
+        object.__setattr__(self, name, value)
+
+    def _check_save_checkpoints(self) -> None:
+        steps, secs = self.save_checkpoints_steps, self.save_checkpoints_secs
+        if steps is not None and secs is not None:
+            raise ValueError(
+                f"RunConfig.save_checkpoints_steps ({steps!r}) and "
+                f"RunConfig.save_checkpoints_secs ({secs!r}) cannot both be set. Leave "
+                f"one of them out."
+            )
+        if secs is not None:
+            hint = "save_checkpoints_steps=0 to never save"
+            _check_positive("save_checkpoints_secs", secs, hint=hint)
+        elif steps is None:
+            self._set("save_checkpoints_secs", _SET_BY_DEFAULT["save_checkpoints_secs"])
+
+    def _check_strategies(self) -> None:
+        for name in ("train_distribute", "eval_distribute"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, tf.distribute.Strategy):
+                raise ValueError(
+                    f"RunConfig.{name} must be a tf.distribute.Strategy or None, got "
+                    f"{value!r}. Write {name}=tf.distribute.MirroredStrategy(), say."
+                )
+
+    def _check_combinations(self) -> None:
+        if self.devices is not None and self.train_distribute is not None:
+            raise ValueError(
+                f"RunConfig.devices ({self.devices}) and train_distribute are both "
+                f"set, but a strategy has its own devices. Leave one of them out."
+            )
+        if self.devices is not None and self.execution != "single_host":
+            raise ValueError(
+                f"RunConfig.devices ({self.devices}) means something only under "
+                f"execution='single_host', got {self.execution!r}. Leave devices out."
+            )
+        if self.run_eagerly and self.jit_compile:
+            raise ValueError(
+                "RunConfig.run_eagerly and RunConfig.jit_compile are both True, but "
+                "eager steps are not compiled. Write jit_compile=False."
+            )
+
+
+# The least value, whether None is one too, and an example.
+_INTEGERS = {
+    "tf_random_seed": (0, True, 42),
+    "save_summary_steps": (0, True, 100),
+    "save_checkpoints_steps": (0, True, 1000),
+    "keep_checkpoint_max": (0, True, 5),
+    "log_step_count_steps": (1, True, 100),
+    "steps_per_loop": (1, False, 1000),
+    "gradient_accumulation_steps": (1, False, 1),
+}
+_CHOICES = {
+    "precision": PRECISIONS,
+    "jit_compile": (False, True, None),
+    "run_eagerly": (False, True),
+    "async_checkpoint": (True, False),
+    "on_nan": ON_NAN,
+    "execution": EXECUTIONS,
+}
+
+
+def _check_model_dir(value: Any) -> str | None:
+    if value is None:
+        return None
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str) or not path:
+        raise ValueError(
+            f"RunConfig.model_dir must be a non-empty path or None, got {value!r}. "
+            f"Write model_dir='runs/1', or leave it out for a temporary one."
+        )
+    return path
+
+
+def _check_devices(value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    names = tuple(value) if isinstance(value, (list, tuple)) else ()
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise ValueError(
+            f"RunConfig.devices must be device names or None, got {value!r}. Write "
+            f"devices=('GPU:0',), or leave it out for all local devices."
+        )
+    if len(set(names)) < len(names):
+        raise ValueError(
+            f"RunConfig.devices has a device twice: {names}. List each one once."
+        )
+    return names
+
+
+def _check_int(name: str, value: Any) -> None:
+    least, optional, example = _INTEGERS[name]
+    if value is None and optional:
+        return
+    # bool is an int to Python; steps_per_loop=True is a mistake all the same.
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or value < least:
+        raise ValueError(
+            f"RunConfig.{name} must be an integer of at least {least}"
+            f"{' or None' if optional else ''}, got {value!r}. Write {name}={example}."
+        )
+
+
+def _check_positive(name: str, value: Any, *, hint: str = "") -> None:
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not 0 < value < math.inf:
+        raise ValueError(
+            f"RunConfig.{name} must be a number above 0, got {value!r}. Write "
+            f"{name}=600{', or ' + hint if hint else ''}."
+        )
+
+
+def _check_choice(name: str, value: Any) -> None:
+    choices = _CHOICES[name]
+    # By type too, for 1 == True and 0 == False.
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(
+            f"RunConfig.{name} must be one of {listed}, got {value!r}. Write "
+            f"{name}={choices[0]!r}."
+        )

@@ -1,0 +1,81 @@
+"""RunConfig -> tf.distribute.Strategy: one table, one function a row."""
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from pipeline.run_config import RunConfig
+
+
+def create(config: RunConfig) -> tf.distribute.Strategy:
+    """The strategy to train on.
+
+    Args:
+      config: `train_distribute` wins; else `execution` and `devices` choose.
+
+    Raises:
+      ValueError: an execution that this version does not offer, or devices that this
+        machine does not have.
+    """
+    if config.train_distribute is not None:
+        return config.train_distribute
+    if config.execution not in _BY_EXECUTION:
+        raise ValueError(
+            f"execution is {config.execution!r}; this version offers "
+            f"{sorted(_BY_EXECUTION)}. A strategy built by hand can be given as "
+            "RunConfig(train_distribute=...)."
+        )
+    return _BY_EXECUTION[config.execution](config)
+
+
+def single_host(config: RunConfig) -> tf.distribute.Strategy:
+    """All local GPUs, or the devices asked for; one replica runs without a strategy.
+
+    Several devices are mirrored. One device that was asked for by name gets
+    OneDeviceStrategy; else TensorFlow's own placement is as good and faster.
+    """
+    if config.devices is None:
+        names = [_short_name(d) for d in tf.config.list_logical_devices("GPU")]
+        if len(names) < 2:
+            return tf.distribute.get_strategy()
+    else:
+        names = [name.upper().removeprefix("/") for name in config.devices]
+        _split_cpu(names)
+        _check_present(names)
+    if len(names) == 1:
+        return tf.distribute.OneDeviceStrategy(f"/{names[0]}")
+    return tf.distribute.MirroredStrategy([f"/{name}" for name in names])
+
+
+_BY_EXECUTION: dict[str, Callable[[RunConfig], tf.distribute.Strategy]] = {
+    "single_host": single_host,
+}
+
+
+def _split_cpu(names: Sequence[str]) -> None:
+    """Makes the logical CPUs that `names` ask for, while TensorFlow still can."""
+    numbers = [int(name.partition(":")[2] or 0) for name in names if "CPU" in name]
+    wanted = max(numbers, default=0) + 1
+    physical = tf.config.list_physical_devices("CPU")
+    if wanted == 1 or tf.config.get_logical_device_configuration(physical[0]):
+        return
+    logical = [tf.config.LogicalDeviceConfiguration()] * wanted
+    try:
+        tf.config.set_logical_device_configuration(physical[0], logical)
+    except RuntimeError:
+        return  # TensorFlow runs already, and _check_present names what is there.
+
+
+def _check_present(names: Sequence[str]) -> None:
+    present = [_short_name(device) for device in tf.config.list_logical_devices()]
+    absent = [name for name in names if name not in present]
+    if absent:
+        raise ValueError(
+            f"devices {absent} are not among this machine's {present}. Write "
+            "devices=['GPU:0', 'GPU:1'], or leave devices out for all GPUs; logical "
+            "CPUs must be asked for before TensorFlow first runs."
+        )
+
+
+def _short_name(device: tf.config.LogicalDevice) -> str:
+    return device.name.upper().partition("DEVICE:")[2]

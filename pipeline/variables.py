@@ -1,0 +1,176 @@
+"""Every variable of a module, under a name that outlives the process.
+
+Keras names layers by a counter of the process (`dense_7`), and its own checkpoint
+tree drops layers held in lists and dicts and dropout's generators. Names here come
+from the structure: `conv2d/kernel`, `conv2d_1/kernel`, `head/bias`,
+`dropout/seed_generator_state`; for optimizers `velocity/dense/kernel`.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+_TABLES = (
+    tf.lookup.experimental.MutableHashTable,
+    tf.lookup.experimental.DenseHashTable,
+)
+
+
+def raw(variable: Any) -> tf.Variable:
+    """The `tf.Variable` under a Keras variable, which a checkpoint needs."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def is_trackable_module(module: Any) -> bool:
+    """Whether `named_state` knows how to keep `module`."""
+    return isinstance(
+        module,
+        (
+            keras.Layer,
+            keras.optimizers.Optimizer,
+            keras.Variable,
+            keras.random.SeedGenerator,
+            tf.Variable,
+            tf.Module,
+            tf.__internal__.tracking.Trackable,
+        ),
+    )
+
+
+def named_state(module: Any, references: Mapping[str, Any] | None = None) -> dict:
+    """All state of `module` by name, in the order of `module.variables`.
+
+    Args:
+      module: Keras layer, model, optimizer, seed generator or variable, `tf.Module`,
+        `tf.Variable`, or a lookup table.
+      references: variables by name that an optimizer's slots may belong to.
+
+    Returns:
+      `{name: variable or table}`; a lone variable has the name `""`. Immutable
+      lookup tables hold no state to save.
+
+    Raises:
+      RuntimeError: Keras holds a variable that the walk did not meet.
+    """
+    if isinstance(module, keras.optimizers.Optimizer):
+        return _unique(_optimizer_names(module, references or {}))
+    if isinstance(module, keras.Layer):
+        names = {id(v): name for name, v in _unique(_layer_names(module)).items()}
+        lost = [v.path for v in module.variables if id(v) not in names]
+        if lost:
+            raise RuntimeError(
+                f"Keras variables {lost} of {module.name} are in none of its layers; "
+                "they would be missing from checkpoints."
+            )
+        return {names[id(v)]: v for v in module.variables}
+    return _unique(_object_names(module, seen=set()))
+
+
+def unbuilt_parts(module: Any) -> list[str]:
+    """Name prefixes of the layers and optimizers without variables as yet.
+
+    What a checkpoint holds below them cannot be restored in this mode, and is not
+    needed: a discriminator in PREDICT, an optimizer in EVAL.
+    """
+    if isinstance(module, keras.optimizers.Optimizer):
+        return [] if module.built else [""]
+    if not isinstance(module, keras.Layer):
+        return []
+    return sorted(prefix for prefix, layer in _layers(module) if not layer.built)
+
+
+def _optimizer_names(
+    optimizer: keras.optimizers.Optimizer, references: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    prefixes = {_slot_prefix(v): name for name, v in references.items()}
+    by_length = sorted(prefixes, key=len, reverse=True)
+    for variable in optimizer.variables:
+        name = str(variable.name)
+        prefix = next((p for p in by_length if name.startswith(p)), None)
+        if prefix is not None:
+            name = f"{name[len(prefix) :]}/{prefixes[prefix]}"
+        yield name, variable
+
+
+def _slot_prefix(reference: Any) -> str:
+    """How Keras begins the name of a slot of `reference`."""
+    path = getattr(reference, "path", None) or reference.name
+    return re.sub("[/:]", "_", str(path)) + "_"
+
+
+def _layers(layer: keras.Layer, prefix: str = "") -> Iterator[tuple[str, keras.Layer]]:
+    """`layer` and all below it, each with its name prefix, a shared one once."""
+    seen: set[int] = set()
+
+    def walk(layer: keras.Layer, prefix: str) -> Iterator[tuple[str, keras.Layer]]:
+        seen.add(id(layer))
+        yield prefix, layer
+        taken: dict[str, int] = {}
+        for child in _children(layer):
+            name = _count(_layer_name(child), taken)
+            if id(child) not in seen:
+                yield from walk(child, f"{prefix}{name}/")
+
+    return walk(layer, prefix)
+
+
+def _layer_names(layer: keras.Layer) -> Iterator[tuple[str, Any]]:
+    for prefix, each in _layers(layer):
+        below = {id(v) for child in _children(each) for v in child.variables}
+        for variable in each.variables:
+            if id(variable) not in below:
+                yield f"{prefix}{variable.name}", variable
+
+
+def _children(layer: keras.Layer) -> list[keras.Layer]:
+    """Direct sublayers, in order of assignment, those in lists and dicts too.
+
+    Keras has no public way to these but for models.
+    """
+    return list(layer._layers)
+
+
+def _layer_name(layer: keras.Layer) -> str:
+    """The name that the user gave, or the class name without Keras' counter."""
+    words = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", type(layer).__name__)
+    base = re.sub("([a-z])([A-Z])", r"\1_\2", words).lower()
+    return base if re.fullmatch(base + r"(_\d+)?", layer.name) else layer.name
+
+
+def _object_names(
+    value: Any, seen: set[int], prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    name = prefix.rstrip("/")
+    if isinstance(value, (keras.Variable, tf.Variable, *_TABLES)):
+        yield name, value
+    elif isinstance(value, keras.random.SeedGenerator):
+        yield f"{prefix}seed_generator_state", value.state
+    elif isinstance(value, (keras.Layer, keras.optimizers.Optimizer)):
+        yield from ((f"{prefix}{key}", v) for key, v in named_state(value).items())
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _object_names(item, seen, f"{prefix}{key}/")
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _object_names(item, seen, f"{prefix}{index}/")
+    elif isinstance(value, (tf.Module, tf.__internal__.tracking.AutoTrackable)):
+        for key, item in vars(value).items():
+            if not key.startswith("_self_"):
+                yield from _object_names(item, seen, f"{prefix}{key}/")
+
+
+def _unique(names: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    taken: dict[str, int] = {}
+    return {_count(name, taken): value for name, value in names}
+
+
+def _count(name: str, taken: dict[str, int]) -> str:
+    """`name` the first time, `name_1` the second."""
+    taken[name] = taken.get(name, -1) + 1
+    return f"{name}_{taken[name]}" if taken[name] else name
