@@ -22,11 +22,12 @@ and in gin, which gives the factories their arguments:
     classifier.label_smoothing = 0.1
     cnn.l2 = 1e-4
 
-| model_fn     | modules                                                            |
-|--------------|--------------------------------------------------------------------|
-| `classifier` | `network` (gives logits), `optimizer`                              |
-| `regressor`  | `network`, `optimizer`                                             |
-| `gan`        | `generator`, `discriminator`, `noise`, `generator_optimizer`, `discriminator_optimizer` |
+The modules of each model_fn:
+
+    classifier  network (gives logits), optimizer
+    regressor   network, optimizer
+    gan         generator, discriminator, noise,
+                generator_optimizer, discriminator_optimizer
 
 Networks take no input shape: their layers build on the first call.
 """

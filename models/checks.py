@@ -57,8 +57,8 @@ def network_output(outputs: Any, *, inputs: Any, rank: int | None = None) -> tf.
     if not good:
         wanted = "[batch, units]" if rank == 2 else "[batch, ...]"
         raise SpecError(
-            f"the network turned features of shape {getattr(inputs, 'shape', '?')} into "
-            f"{outputs.shape}, and {wanted} is needed: end it in "
+            f"the network turned features of shape {getattr(inputs, 'shape', '?')} "
+            f"into {outputs.shape}, and {wanted} is needed: end it in "
             "keras.layers.Flatten() and keras.layers.Dense(units)."
         )
     return tf.cast(outputs, tf.float32)

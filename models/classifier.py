@@ -18,7 +18,7 @@ def classifier(
     features: Any,
     labels: Any,
     mode: str,
-    network: Callable[..., Any],
+    network: keras.Model,
     optimizer: keras.optimizers.Optimizer | None = None,
     *,
     label_smoothing: float = 0.0,

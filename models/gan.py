@@ -55,8 +55,8 @@ _OBJECTIVES = {
 def gan(
     features: Any,
     mode: str,
-    generator: Callable[..., Any],
-    discriminator: Callable[..., Any],
+    generator: keras.Model,
+    discriminator: keras.Model,
     noise: Callable[..., Any],
     generator_optimizer: keras.optimizers.Optimizer | None = None,
     discriminator_optimizer: keras.optimizers.Optimizer | None = None,
@@ -122,14 +122,14 @@ def gan(
             TrainOp(
                 discriminator_optimizer,
                 discriminator.trainable_variables,
-                loss=discriminator_loss + tf.add_n([0.0, *discriminator.losses]),
+                loss=discriminator_loss + sum(discriminator.losses),
                 clip_norm=clip_norm,
                 repeat=discriminator_updates,
             ),
             TrainOp(
                 generator_optimizer,
                 generator.trainable_variables,
-                loss=generator_loss + tf.add_n([0.0, *generator.losses]),
+                loss=generator_loss + sum(generator.losses),
                 clip_norm=clip_norm,
                 every=generator_every,
             ),
@@ -153,7 +153,7 @@ def _predict_spec(features: Any, generator: Any, discriminator: Any) -> Estimato
             f"PREDICT takes noise [batch, dim] as features and got {features.shape}: "
             "give tf.random.normal([batch, dim]) from input_fn."
         )
-    images = generator(features, training=False)
+    images = tf.cast(generator(features, training=False), tf.float32)
     # The call also builds the discriminator, which a checkpoint holds in any case.
     logits = _logits(discriminator, images, training=False)
     return EstimatorSpec(

@@ -16,7 +16,7 @@ def regressor(
     features: Any,
     labels: Any,
     mode: str,
-    network: Callable[..., Any],
+    network: keras.Model,
     optimizer: keras.optimizers.Optimizer | None = None,
     *,
     loss: str | Callable[..., Any] = "mean_squared_error",

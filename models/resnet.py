@@ -82,7 +82,7 @@ class ResidualBlock(keras.layers.Layer):
         self.first_convolution = _convolution(filters, l2, stride=stride)
         self.second_convolution = _convolution(filters, l2)
         self.first_norm, self.relu = _norm_relu(batch_norm_momentum)
-        self.second_norm, _ = _norm_relu(batch_norm_momentum)
+        self.second_norm = keras.layers.BatchNormalization(momentum=batch_norm_momentum)
         self.projection = None
         if project:
             self.projection = _convolution(filters, l2, size=1, stride=stride)

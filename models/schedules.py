@@ -1,5 +1,6 @@
 """Learning rates over time, beside those that Keras brings."""
 
+import itertools
 from collections.abc import Sequence
 
 import gin
@@ -35,10 +36,11 @@ def piecewise_by_epoch(
     if steps_per_epoch < 1:
         raise ValueError(f"steps_per_epoch is {steps_per_epoch}; it must be >= 1.")
     starts = [round(epoch * steps_per_epoch) for epoch in epochs]
-    if any(a >= b for a, b in zip([0, *starts], starts, strict=False)):
-        raise ValueError(f"epochs are {list(epochs)}; they must increase from above 0.")
-    if not epochs:
-        starts, rates = [1], [rates[0], rates[0]]
+    if not starts or any(a >= b for a, b in itertools.pairwise([0, *starts])):
+        raise ValueError(
+            f"epochs are {list(epochs)}; one or more are needed, each greater than the "
+            "one before, the first than 0."
+        )
     # Keras keeps a rate up to and including its boundary.
     return keras.optimizers.schedules.PiecewiseConstantDecay(
         [start - 1 for start in starts], [float(rate) for rate in rates]

@@ -95,7 +95,7 @@ def check(config: Config) -> list[Resolved]:
             resolved = _resolve(binding)
             value = expand(binding.value, defined)
             _check_calls(resolved, value)
-            _check_type(resolved, value)
+            _check_type(resolved, value, _origin(binding.value, defined))
             found.append(resolved)
     return found
 
@@ -162,14 +162,13 @@ def _resolve(binding: Binding) -> Resolved:
     )
 
 
-def _check_type(resolved: Resolved, value: Any) -> None:
+def _check_type(resolved: Resolved, value: Any, origin: str) -> None:
     binding, parameter = resolved.binding, resolved.parameter
     if parameter is None or accepts(parameter.annotation, value):
         return
     if not parameter.required and _same(value, parameter.default):
         return
     annotation = inspect.formatannotation(parameter.annotation)
-    macro = f" (that is {value!r})" if value != binding.value else ""
     hint = ""
     if isinstance(value, float) and value.is_integer():
         hint = f" Write {int(value)}."
@@ -177,9 +176,14 @@ def _check_type(resolved: Resolved, value: Any) -> None:
         hint = f" Write it without quotes: {value}."
     raise ConfigError(
         f"{binding.location}\n{resolved.entry.name}.{binding.parameter} takes "
-        f"{annotation}, got {binding.value!r}{macro} of type {type(value).__name__}."
-        f"{hint}"
+        f"{annotation}, got {value!r} of type {type(value).__name__}.{hint}{origin}"
     )
+
+
+def _origin(value: Any, defined: dict[str, Binding]) -> str:
+    """Where the macros in a value are defined, for messages."""
+    names = [item.name for item in nested(value) if isinstance(item, Macro)]
+    return "".join(f"\n%{n} is set in {defined[n].location}" for n in names)
 
 
 def _check_calls(resolved: Resolved, value: Any) -> None:

@@ -53,7 +53,9 @@ def _why(resolved: Resolved) -> str:
     name, scope = gin_registry.short_name(resolved.entry), resolved.binding.scope
     if scope:
         return f"{name} is never called in the scope {scope}: refer to @{scope}/{name}."
-    return f"no job calls {name}: refer to @{name} where it is wanted, or delete the line."
+    return (
+        f"no job calls {name}: refer to @{name} where it is wanted, or delete the line."
+    )
 
 
 class _Reach:

@@ -112,7 +112,9 @@ class Config:
 def places() -> list[pathlib.Path]:
     """Folders that are searched for a gin file, the first match wins."""
     roots = (pathlib.Path.cwd(), _CHECKOUT, _INSTALLED)
-    return list(dict.fromkeys(place for root in roots for place in (root, root / "gin")))
+    return list(
+        dict.fromkeys(place for root in roots for place in (root, root / "gin"))
+    )
 
 
 def available() -> list[pathlib.Path]:
@@ -231,8 +233,8 @@ def _param_text(text: str, message: str) -> str:
     if value[0] in "@%([{'\"":
         return (
             f"{start} {message.splitlines()[-1].strip()}\nThe shell takes quotes away: "
-            f"put the whole binding into quotes, {COMMAND_LINE}={shlex.quote(text)}, and "
-            "each string in it into quotes of its own."
+            f"put the whole binding into quotes, {COMMAND_LINE}={shlex.quote(text)}, "
+            "and each string in it into quotes of its own."
         )
     return (
         f"{start} {value} is no Python value. The shell has taken its quotes away; a "

@@ -14,7 +14,7 @@ from typing import Any
 import gin
 import keras
 
-from pipeline import estimator, export, hooks, run_config, training
+from pipeline import estimator, export, hooks, jobs, run_config, training
 
 CORE = "pipeline"
 
@@ -107,7 +107,9 @@ class Entry:
                     annotation = parameter.empty
                 found.setdefault(name, Parameter(annotation, parameter.default))
         allowed = self.allowlist or tuple(found)
-        return {n: p for n, p in found.items() if n in allowed and n not in self.denylist}
+        return {
+            n: p for n, p in found.items() if n in allowed and n not in self.denylist
+        }
 
     def takes_any(self) -> bool:
         """Whether it declares `**kwargs` that may be anything.
@@ -160,6 +162,8 @@ def register() -> None:
     _add(run_config.RunConfig, denylist=["cluster"])
     _add(training.TrainSpec)
     _add(training.EvalSpec)
+    _add(jobs.PredictSpec)
+    _add(jobs.ExportSpec)
     _add(training.train_and_evaluate, denylist=["estimator", "train_spec"])
     for module, base in ((hooks, hooks.Hook), (export, export.Exporter)):
         for item in _subclasses(module, base):

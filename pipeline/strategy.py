@@ -1,5 +1,6 @@
 """RunConfig -> tf.distribute.Strategy: one table, one function a row."""
 
+import functools
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -44,7 +45,21 @@ def single_host(config: RunConfig) -> tf.distribute.Strategy:
         _check_present(names)
     if len(names) == 1:
         return tf.distribute.OneDeviceStrategy(f"/{names[0]}")
-    return tf.distribute.MirroredStrategy([f"/{name}" for name in names])
+    return _mirrored(tuple(names))
+
+
+@functools.cache
+def _mirrored(names: tuple[str, ...]) -> tf.distribute.Strategy:
+    """One strategy for the same devices.
+
+    On CPUs the gradients are added up on one of them. TensorFlow's default there is a
+    collective, whose keys collide between two strategies of one process.
+    """
+    all_cpus = all("CPU" in name for name in names)
+    return tf.distribute.MirroredStrategy(
+        [f"/{name}" for name in names],
+        cross_device_ops=tf.distribute.ReductionToOneDevice() if all_cpus else None,
+    )
 
 
 _BY_EXECUTION: dict[str, Callable[[RunConfig], tf.distribute.Strategy]] = {

@@ -1,0 +1,178 @@
+"""The driver's configuration by gin: read, checked, bound, locked, written down.
+
+gin files and bindings -> statements (gin_reader) -> checked against the registry
+(gin_checks) and for lines that nothing reads (gin_reach) -> bound by gin. Every
+mistake is a `ConfigError` that says what to write; gin never sees a wrong line.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gin
+
+from pipeline import gin_checks, gin_reach, gin_reader, gin_registry, training
+from pipeline.estimator import Estimator
+from pipeline.gin_reader import ConfigError
+from pipeline.jobs import ExportSpec, PredictSpec
+
+__all__ = [
+    "ConfigError",
+    "bound",
+    "build",
+    "config_text",
+    "eval_specs",
+    "export_spec",
+    "macro_value",
+    "parse",
+    "predict_spec",
+    "require",
+]
+
+# What each job cannot do without, and the line that sets it.
+_NEEDS = {
+    "Estimator": ("model_fn", "Estimator.model_fn = @classifier"),
+    "TrainSpec": ("input_fn", "TrainSpec.input_fn = @tfds_input_fn"),
+    "EvalSpec": ("input_fn", "EvalSpec.input_fn = @tfds_input_fn"),
+}
+_NEEDED_BY = {
+    "train_and_evaluate": ("Estimator", "TrainSpec", "EvalSpec"),
+    "train": ("Estimator", "TrainSpec"),
+    "evaluate": ("Estimator", "EvalSpec"),
+    "predict": ("Estimator", "EvalSpec"),
+    "export": ("Estimator",),
+}
+
+
+def parse(gin_files: Sequence[str], gin_params: Sequence[str] = ()) -> None:
+    """Reads, checks and binds a configuration, in place of the one before; locks it.
+
+    Args:
+      gin_files: paths, or names of files in `gin_reader.places()`.
+      gin_params: bindings that win over the files': 'function.parameter=VALUE',
+        'MACRO=VALUE', 'import module'.
+
+    Raises:
+      ConfigError: anything wrong with it.
+    """
+    config = gin_reader.read(gin_files, gin_params)
+    gin.clear_config()
+    gin_registry.register()
+    for statement in config.imports:
+        _import(statement)
+    resolved = gin_checks.check(config)
+    gin_reach.check_read(config, resolved)
+    try:
+        gin.parse_config(config.text())
+        gin.finalize()
+    except (ValueError, SyntaxError, KeyError) as error:
+        # What the checks do not know of: %gin.REQUIRED left as it is, say.
+        raise ConfigError(f"gin refuses the configuration: {error}") from error
+
+
+def require(job: str) -> None:
+    """Raises where the configuration lacks what `job` cannot do without.
+
+    Raises:
+      ConfigError: names the parameter and the line to write.
+    """
+    for name in _NEEDED_BY[job]:
+        parameter, line = _NEEDS[name]
+        if name == "EvalSpec" and (
+            _bound("train_and_evaluate", "eval_spec")
+            or (job == "predict" and _bound("PredictSpec", parameter))
+        ):
+            continue
+        if not _bound(name, parameter):
+            raise ConfigError(
+                f"--job={job} needs {name}.{parameter}, which is not set: write\n"
+                f"  {line}\nin the gin file, for example."
+            )
+
+
+def bound(configurable: Callable[..., Any]) -> dict[str, Any]:
+    """What gin binds of one of the driver's classes, by parameter."""
+    return gin.get_bindings(configurable)
+
+
+def build(configurable: Callable[..., Any], **supplied: Any) -> Any:
+    """Makes one of the driver's classes with what gin binds.
+
+    Args:
+      configurable: RunConfig, Estimator, TrainSpec, ...
+      **supplied: arguments that win over gin's.
+
+    Raises:
+      ConfigError: the class refuses its arguments. What the Estimator raises is
+        passed on, as it runs the user's functions.
+    """
+    make = gin.get_configurable(configurable)
+    if configurable is Estimator:
+        return make(**supplied)
+    try:
+        return make(**supplied)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(_plain(error)) from error
+
+
+def eval_specs() -> list[Any]:
+    """The evaluations: `train_and_evaluate.eval_spec`, or the one EvalSpec."""
+    specs = gin.get_bindings(training.train_and_evaluate).get("eval_spec")
+    if specs is None:
+        return [build(training.EvalSpec)]
+    return list(specs) if isinstance(specs, (list, tuple)) else [specs]
+
+
+def predict_spec() -> PredictSpec:
+    """What to predict: PredictSpec, its input that of EvalSpec where it has none."""
+    if _bound("PredictSpec", "input_fn"):
+        return build(PredictSpec)
+    return build(PredictSpec, input_fn=eval_specs()[0].input_fn)
+
+
+def export_spec() -> ExportSpec:
+    """What to export."""
+    return build(ExportSpec)
+
+
+def config_text() -> str:
+    """The whole configuration as one gin file, imports included, without includes.
+
+    Not gin's operative configuration: that one holds only what was called so far, and
+    loses values that are no literals. A run is repeated from this text alone.
+    """
+    return gin.config_str()
+
+
+def macro_value(name: str) -> Any:
+    """What the macro `name` is bound to, None where it is not."""
+    bound = gin.get_bindings(
+        f"{name}/gin.macro", resolve_references=False, inherit_scopes=False
+    )
+    return bound.get("value")
+
+
+def _bound(name: str, parameter: str) -> bool:
+    selector = f"{gin_registry.CORE}.{name}"
+    return parameter in gin.get_bindings(selector, resolve_references=False)
+
+
+def _plain(error: Exception) -> str:
+    """An error's text without what gin adds of the call."""
+    return str(error).partition("\n  In call to configurable")[0]
+
+
+def _import(statement: gin_reader.Import) -> None:
+    try:
+        importlib.import_module(statement.module)
+    except ModuleNotFoundError as error:
+        # `from package import thing` is a module to gin, and a name in one to Python.
+        missing = error.name or ""
+        if not f"{statement.module}.".startswith(f"{missing}."):
+            raise
+        hint = gin_checks.near(missing, ["models", "inputs"])
+        raise ConfigError(
+            f"{statement.location}\nno module named {missing!r}.{hint} It is looked "
+            "for beside the running script, in the current folder and among the "
+            "installed packages."
+        ) from error

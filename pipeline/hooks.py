@@ -1,0 +1,298 @@
+"""Hooks watch the training loop from outside; the stock hooks.
+
+The driver runs one compiled loop up to the next step that any hook asks to see, and
+calls the hooks there. A hook costs nothing between its steps.
+"""
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from pipeline import summary
+
+_CLEAR_LINE = "\x1b[2K"
+
+
+class NanLossDuringTrainingError(RuntimeError):
+    """The loss became NaN or infinite."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What happened in a hook's window: since its last call, or the beginning.
+
+    Attributes:
+      step: the global step at its end.
+      num_steps: steps in it.
+      seconds: wall time of it, evaluations and checkpoints left out.
+      loss: mean over its examples, with the regularization.
+      metrics: value by name, over its examples.
+      scalars: last value by name; the learning rate is among them.
+    """
+
+    step: int
+    num_steps: int
+    seconds: float
+    loss: float
+    metrics: Mapping[str, Any]
+    scalars: Mapping[str, float]
+
+    @property
+    def steps_per_sec(self) -> float:
+        """Rate over the window; 0 where it is empty."""
+        return self.num_steps / self.seconds if self.seconds > 0 else 0.0
+
+    def values(self) -> dict[str, Any]:
+        """Loss, metrics and scalars together, as they are logged."""
+        return {"loss": self.loss, **self.metrics, **self.scalars}
+
+
+class Run:
+    """What a hook sees of the run, and the one thing that it may ask for.
+
+    Attributes:
+      model_dir: of the Estimator.
+      step: global step now.
+      max_step: where the run ends by itself; None where the input decides.
+      nonfinite_step: first step whose loss was NaN or infinite in the last call of
+        the compiled loop; None where all were finite.
+      stop_reasons: what stops were asked for; they accumulate.
+    """
+
+    def __init__(self, model_dir: str, step: int, max_step: int | None) -> None:
+        self.model_dir = model_dir
+        self.step = step
+        self.max_step = max_step
+        self.nonfinite_step: int | None = None
+        self.stop_reasons: list[str] = []
+        self.read_report: Callable[[], Report] | None = None
+
+    @property
+    def report(self) -> Report:
+        """The calling hook's window; reading it waits for the device."""
+        return self.read_report()
+
+    def request_stop(self, reason: str) -> None:
+        """Ends the run after this step; what was done is saved."""
+        self.stop_reasons.append(reason)
+
+
+class Hook:
+    """Called at the steps that it asks for. Override what you need.
+
+    begin
+    after_step   at step 100, 200, ... with every_steps = 100
+    after_loop   whenever the compiled loop returns, for clocks and guards
+    end          after a run that ended cleanly
+    """
+
+    every_steps: int | None = None
+
+    def next_step(self, step: int) -> int | None:
+        """The first step after `step` that this hook wants to see; None for none."""
+        if not self.every_steps:
+            return None
+        return (step // self.every_steps + 1) * self.every_steps
+
+    def begin(self, run: Run) -> None:
+        """Before the first step."""
+
+    def after_step(self, run: Run) -> None:
+        """At each step that `next_step` gave; `run.report` is the window since."""
+
+    def after_loop(self, run: Run) -> None:
+        """Whenever the compiled loop returned, before any `after_step`."""
+
+    def end(self, run: Run) -> None:
+        """After the last step; `run.report` is the window since the last call."""
+
+
+class StopAtStepHook(Hook):
+    """Stops the run at a step: after `num_steps` of this run, or at `last_step`."""
+
+    def __init__(
+        self, num_steps: int | None = None, last_step: int | None = None
+    ) -> None:
+        """
+        Args:
+          num_steps: steps from here.
+          last_step: a global step.
+
+        Raises:
+          ValueError: both or neither is given.
+        """
+        if (num_steps is None) == (last_step is None):
+            raise ValueError(
+                f"StopAtStepHook takes one of num_steps ({num_steps}) and last_step "
+                f"({last_step}): write StopAtStepHook(last_step=1000)."
+            )
+        self._num_steps = num_steps
+        self._last_step = last_step
+
+    def begin(self, run: Run) -> None:
+        if self._num_steps is not None:
+            self._last_step = run.step + self._num_steps
+
+    def next_step(self, step: int) -> int | None:
+        return max(self._last_step, step + 1)
+
+    def after_step(self, run: Run) -> None:
+        if run.step >= self._last_step:
+            run.request_stop(f"step {self._last_step} was reached")
+
+
+class NanHook(Hook):
+    """Ends the run at a loss of NaN or Inf, or warns of it.
+
+    The loop itself looks at each step's loss, so the step that is named is exact.
+    """
+
+    def __init__(self, fail_on_nan_loss: bool = True) -> None:
+        """
+        Args:
+          fail_on_nan_loss: raises; else a warning is logged and training goes on.
+        """
+        self._fail = fail_on_nan_loss
+
+    def after_loop(self, run: Run) -> None:
+        """
+        Raises:
+          NanLossDuringTrainingError: where `fail_on_nan_loss`.
+        """
+        if run.nonfinite_step is None:
+            return
+        text = f"the loss was NaN or infinite at step {run.nonfinite_step}"
+        if not self._fail:
+            logging.warning("%s; training goes on.", text)
+            return
+        raise NanLossDuringTrainingError(
+            f"{text}. No checkpoint was saved after it. Lower the learning rate, clip "
+            "the gradient (TrainOp(..., clip_norm=1.0)), or go on regardless with "
+            "RunConfig(on_nan='warn')."
+        )
+
+
+class LoggingHook(Hook):
+    """One line a window; on a terminal one line that moves on."""
+
+    def __init__(self, every_steps: int = 100) -> None:
+        """
+        Args:
+          every_steps: steps a line.
+        """
+        self.every_steps = every_steps
+        self._logged_at = 0
+
+    def begin(self, run: Run) -> None:
+        self._logged_at = run.step
+
+    def after_step(self, run: Run) -> None:
+        self._logged_at = run.step
+        if sys.stderr.isatty():
+            # Ends at the line's start, so that whatever comes next writes over it.
+            sys.stderr.write(f"{_CLEAR_LINE}{_progress(run.report, run.max_step)}\r")
+            sys.stderr.flush()
+        else:
+            logging.info("%s", log_line("train", run.report))
+
+    def end(self, run: Run) -> None:
+        if run.step > self._logged_at:
+            logging.info("%s", log_line("train", run.report))
+
+
+class SummaryHook(Hook):
+    """Writes the window's loss, metrics and scalars for TensorBoard."""
+
+    def __init__(self, every_steps: int = 100) -> None:
+        """
+        Args:
+          every_steps: steps a point.
+        """
+        self.every_steps = every_steps
+        self._writer: summary.Writer | None = None
+
+    def begin(self, run: Run) -> None:
+        self._writer = summary.Writer(run.model_dir)
+
+    def after_step(self, run: Run) -> None:
+        self._writer.scalars(run.step, run.report.values())
+
+    def end(self, run: Run) -> None:
+        if run.step % self.every_steps:
+            self.after_step(run)
+        self._writer.close()
+
+
+class StepCounterHook(Hook):
+    """Writes steps per second for TensorBoard, as `global_step/sec`."""
+
+    def __init__(self, every_steps: int = 100) -> None:
+        """
+        Args:
+          every_steps: steps a point.
+        """
+        self.every_steps = every_steps
+        self._writer: summary.Writer | None = None
+
+    def begin(self, run: Run) -> None:
+        self._writer = summary.Writer(run.model_dir)
+
+    def after_step(self, run: Run) -> None:
+        self._writer.scalars(run.step, {"global_step/sec": run.report.steps_per_sec})
+
+    def end(self, run: Run) -> None:
+        self._writer.close()
+
+
+class ProfilerHook(Hook):
+    """Records some steps with TensorFlow's profiler, once."""
+
+    def __init__(
+        self, first_step: int = 100, num_steps: int = 10, logdir: str | None = None
+    ) -> None:
+        """
+        Args:
+          first_step: step after which recording begins; steps before it trace and
+            warm up.
+          num_steps: steps to record.
+          logdir: where to write; None for model_dir, where TensorBoard looks.
+        """
+        self._bounds = (first_step, first_step + num_steps)
+        self._logdir = logdir
+        self._recording = False
+
+    def next_step(self, step: int) -> int | None:
+        return next((bound for bound in self._bounds if bound > step), None)
+
+    def after_step(self, run: Run) -> None:
+        if run.step == self._bounds[0]:
+            tf.profiler.experimental.start(self._logdir or run.model_dir)
+            self._recording = True
+        elif self._recording:
+            self.end(run)
+
+    def end(self, run: Run) -> None:
+        if self._recording:
+            tf.profiler.experimental.stop()
+            self._recording = False
+
+
+def log_line(phase: str, report: Report) -> str:
+    """`train | step 1200 | 83.1 steps/s | loss 0.312 | accuracy 0.91`."""
+    parts = [phase, f"step {report.step}", f"{report.steps_per_sec:.1f} steps/s"]
+    return " | ".join(parts + summary.formatted(report.values()))
+
+
+def _progress(report: Report, max_step: int | None) -> str:
+    parts = [f"step {report.step}" + (f"/{max_step}" if max_step else "")]
+    parts.append(f"{report.steps_per_sec:.1f} steps/s")
+    parts.append(f"loss {report.loss:.4g}")
+    if max_step and report.steps_per_sec:
+        left = (max_step - report.step) / report.steps_per_sec
+        parts.append(f"ETA {time.strftime('%H:%M:%S', time.gmtime(left))}")
+    return "  ".join(parts)

@@ -1,0 +1,276 @@
+"""input_fn -> batches for the replicas: call, check, split, position.
+
+One plain `tf.data` iterator a pipeline, read in the compiled loop: one `next` per local
+replica, in replica order. It is faster than a distributed iterator, and it can be
+saved. Where the data end in the middle of a step, a replica that is left without a
+batch computes on a copy of the first one's that counts for nothing, so that every
+replica runs the same operations and BatchNormalization never sees an empty batch.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from pipeline import calling
+from pipeline.model_fn import kind_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """What one replica computes on in one micro-batch.
+
+    Attributes:
+      features: nest of tensors with a leading batch dimension.
+      labels: the same, or None.
+      share: float32 scalar, 1, or 0 for a stand-in that counts for nothing; None
+        where every batch counts.
+    """
+
+    features: Any
+    labels: Any
+    share: tf.Tensor | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a step's batches are taken from an iterator, in a compiled loop.
+
+    Attributes:
+      endless: whether the data never end, so that no step has to ask.
+      num_replicas: local replicas.
+      num_micro_batches: batches per replica and step.
+      splits: whether a batch is global and is cut into the replicas' parts.
+    """
+
+    endless: bool
+    num_replicas: int = 1
+    num_micro_batches: int = 1
+    splits: bool = False
+
+    @property
+    def nexts_per_step(self) -> int:
+        """Elements of the dataset that one step takes."""
+        return self.num_micro_batches * (1 if self.splits else self.num_replicas)
+
+    def take(self, iterator: Any) -> list[list[Batch]]:
+        """One step's batches, by replica and micro-batch, from endless data."""
+        elements = [next(iterator) for _ in range(self.nexts_per_step)]
+        return self._arrange([(element, None) for element in elements])
+
+    def try_take(
+        self, iterator: Any
+    ) -> tuple[tf.Tensor, Callable[[], list[list[Batch]]]]:
+        """The same from data that may end.
+
+        Returns:
+          Whether anything is left (bool scalar), and what takes it if so.
+        """
+        optionals = [
+            iterator.get_next_as_optional() for _ in range(self.nexts_per_step)
+        ]
+        more = optionals[0].has_value()
+
+        def taken() -> list[list[Batch]]:
+            first = optionals[0].get_value()
+            elements: list[Any] = [(first, None)]
+            for optional in optionals[1:]:
+                has = optional.has_value()
+                element = tf.cond(has, optional.get_value, lambda: first)
+                elements.append((element, has))
+            return self._arrange(elements)
+
+        return more, taken
+
+    def _arrange(self, elements: list[Any]) -> list[list[Batch]]:
+        if self.num_replicas == 1:
+            return [[_batch(element, has) for element, has in elements]]
+        if self.splits:
+            parts = [self._split(element, has) for element, has in elements]
+            return [list(batches) for batches in zip(*parts, strict=True)]
+        rows = range(0, len(elements), self.num_replicas)
+        return [
+            [_batch(*elements[row + replica]) for row in rows]
+            for replica in range(self.num_replicas)
+        ]
+
+    def _split(self, element: Any, has: tf.Tensor | None) -> list[Batch]:
+        """Cuts a global batch into parts as equal as they come."""
+        rows = rows_in(element)
+        batches = []
+        for replica in range(self.num_replicas):
+            start = replica * rows // self.num_replicas
+            stop = (replica + 1) * rows // self.num_replicas
+            if isinstance(rows, int) and rows >= self.num_replicas:
+                some = has
+            else:
+                filled = tf.less(start, stop)
+                start, stop = tf.where(filled, start, 0), tf.where(filled, stop, 1)
+                some = filled if has is None else tf.logical_and(has, filled)
+            part = tf.nest.map_structure(lambda x, a=start, b=stop: x[a:b], element)
+            batches.append(_batch(part, some))
+        return batches
+
+
+@dataclasses.dataclass(frozen=True)
+class Feed:
+    """One pipeline's data and how they are taken.
+
+    Attributes:
+      dataset: what input_fn returned, with a prefetch.
+      plan: how its elements become batches.
+    """
+
+    dataset: tf.data.Dataset
+    plan: Plan
+
+    @property
+    def element_spec(self) -> tuple[Any, Any]:
+        """`(features, labels)` as type specs of one replica's batch."""
+        pair = _pair(self.dataset.element_spec)
+        if not self.plan.splits or self.plan.num_replicas == 1:
+            return pair
+        return tf.nest.map_structure(_any_batch_size, pair)
+
+
+def make_feed(
+    input_fn: Callable[..., Any],
+    mode: str,
+    *,
+    strategy: tf.distribute.Strategy,
+    context: Mapping[str, Any],
+    num_micro_batches: int = 1,
+) -> Feed:
+    """Calls `input_fn` for this process' pipeline.
+
+    Args:
+      input_fn: takes any of `mode`, `input_context`, `params` and `config`. One that
+        takes no `input_context` yields global batches, which are split for it.
+      mode: one of `ModeKeys`.
+      strategy: whose replicas are fed.
+      context: `params` and `config`.
+      num_micro_batches: batches per replica and step.
+
+    Raises:
+      TypeError: not callable, an argument that nobody supplies, or no dataset of
+        `features` or `(features, labels)`.
+    """
+    if not callable(input_fn):
+        raise TypeError(
+            f"input_fn is {kind_of(input_fn)}, not a callable: hand in the function, "
+            "not its result."
+        )
+    names, takes_any = calling.declared(input_fn)
+    input_context = tf.distribute.InputContext(
+        num_input_pipelines=1,
+        input_pipeline_id=0,
+        num_replicas_in_sync=strategy.num_replicas_in_sync,
+    )
+    dataset = calling.call(
+        input_fn,
+        {"mode": mode, "input_context": input_context, **context},
+        role="input_fn",
+    )
+    _check_dataset(dataset, calling.name_of(input_fn))
+    plan = Plan(
+        endless=bool(dataset.cardinality() == tf.data.INFINITE_CARDINALITY),
+        num_replicas=strategy.num_replicas_in_sync,
+        num_micro_batches=num_micro_batches,
+        splits="input_context" not in names and not takes_any,
+    )
+    return Feed(dataset.prefetch(tf.data.AUTOTUNE), plan)
+
+
+def rows_in(element: Any) -> int | tf.Tensor:
+    """Examples in a batch: an int where the shape tells, else an int32 scalar.
+
+    A batch of scalars without a batch dimension counts as one example.
+    """
+    first = tf.nest.flatten(element)[0]
+    if isinstance(first, tf.SparseTensor):
+        return tf.cast(first.dense_shape[0], tf.int32)
+    if isinstance(first, tf.RaggedTensor):
+        return tf.cast(first.nrows(), tf.int32)
+    if first.shape.rank == 0:
+        return 1
+    static = first.shape[0]
+    return static if static is not None else tf.shape(first)[0]
+
+
+def save_position(iterator: Any, prefix: str) -> bool:
+    """Writes where `iterator` stands; False where its pipeline cannot be saved.
+
+    Args:
+      iterator: of a plain dataset.
+      prefix: path prefix of the files to write.
+    """
+    try:
+        tf.train.Checkpoint(iterator=iterator).write(prefix)
+    except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
+        logging.log_first_n(
+            logging.WARNING,
+            "The position of this input cannot be saved (%s); a resumed run gets back "
+            "to it by skipping what was read.",
+            1,
+            str(error).partition("\n")[0],
+        )
+        return False
+    return True
+
+
+def open_at(feed: Feed, *, prefix: str | None, num_steps: int) -> Any:
+    """An iterator that stands where an earlier one stood.
+
+    Args:
+      feed: the same input as then.
+      prefix: what `save_position` wrote; None or nothing there skips instead.
+      num_steps: steps taken from the beginning until then.
+    """
+    if num_steps == 0:
+        return iter(feed.dataset)
+    if prefix is not None and tf.io.gfile.exists(f"{prefix}.index"):
+        iterator = iter(feed.dataset)
+        try:
+            tf.train.Checkpoint(iterator=iterator).read(prefix).assert_consumed()
+            return iterator
+        except (tf.errors.OpError, AssertionError, ValueError) as error:
+            logging.warning(
+                "The input is not the one of checkpoint %s (%s); skipping %d steps.",
+                prefix,
+                str(error).partition("\n")[0],
+                num_steps,
+            )
+    return iter(feed.dataset.skip(num_steps * feed.plan.nexts_per_step))
+
+
+def _check_dataset(dataset: Any, name: str) -> None:
+    if not isinstance(dataset, tf.data.Dataset):
+        raise TypeError(
+            f"input_fn {name} returned {kind_of(dataset)}, not a tf.data.Dataset: "
+            "write return tf.data.Dataset.from_tensor_slices((features, labels)).batch(32)."
+        )
+    spec = dataset.element_spec
+    if isinstance(spec, tuple) and len(spec) != 2:
+        raise TypeError(
+            f"input_fn {name} yields tuples of {len(spec)}: {spec}. It must yield "
+            "features or (features, labels); example weights go into a dict of "
+            "features."
+        )
+
+
+def _pair(element: Any) -> tuple[Any, Any]:
+    """`(features, labels)` of an element that may be features alone."""
+    return element if isinstance(element, tuple) else (element, None)
+
+
+def _batch(element: Any, has: tf.Tensor | None) -> Batch:
+    features, labels = _pair(element)
+    return Batch(features, labels, None if has is None else tf.cast(has, tf.float32))
+
+
+def _any_batch_size(spec: Any) -> Any:
+    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
+        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+    return spec

@@ -1,0 +1,167 @@
+"""What a job does beyond one call of the Estimator."""
+
+import base64
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pipeline import hooks, summary
+from pipeline.model_fn import kind_of
+
+CONFIG_FILE = "config.gin"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictSpec:
+    """What `--job=predict` reads and writes.
+
+    Attributes:
+      input_fn: called in PREDICT mode; labels that it returns are not used.
+      predict_keys: the predictions to write; None for all.
+      hooks: hooks that watch.
+    """
+
+    input_fn: Callable[..., Any]
+    predict_keys: Sequence[str] | None = None
+    hooks: Sequence[Any] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportSpec:
+    """What `--job=export` writes.
+
+    Attributes:
+      serving_input_receiver_fn: what a request looks like; None for the features
+        themselves, as the model was trained on.
+      export_dir_base: folder of the SavedModels, one of a time stamp each; None for
+        `export` in model_dir.
+    """
+
+    serving_input_receiver_fn: Callable[..., Any] | None = None
+    export_dir_base: str | None = None
+
+
+class ConfigHook(hooks.Hook):
+    """Keeps the run's configuration beside its checkpoints, and in TensorBoard."""
+
+    def __init__(self, text: str) -> None:
+        """
+        Args:
+          text: a gin file.
+        """
+        self._text = text
+
+    def begin(self, run: hooks.Run) -> None:
+        """Not earlier: an event file made before the strategy keeps a cluster from
+        forming."""
+        tf.io.gfile.makedirs(run.model_dir)
+        path = os.path.join(run.model_dir, CONFIG_FILE)
+        with tf.io.gfile.GFile(path, "w") as stream:
+            stream.write(self._text)
+        writer = summary.Writer(run.model_dir)
+        writer.text(run.step, "config", f"```\n{self._text}\n```")
+        writer.close()
+
+
+def evaluate(
+    estimator: Any, specs: Sequence[Any], *, checkpoint_path: str | None = None
+) -> dict[str, Any]:
+    """Evaluates once by each spec.
+
+    Args:
+      estimator: the Estimator.
+      specs: EvalSpecs.
+      checkpoint_path: None for the latest.
+
+    Returns:
+      The metrics; where there are several specs, under `name/metric`.
+    """
+    found = {}
+    for index, spec in enumerate(specs):
+        metrics = estimator.evaluate(
+            spec.input_fn,
+            steps=spec.steps,
+            hooks=spec.hooks,
+            checkpoint_path=checkpoint_path,
+            name=spec.name,
+        )
+        prefix = f"{spec.name or index}/" if len(specs) > 1 else ""
+        found.update({f"{prefix}{name}": value for name, value in metrics.items()})
+    return found
+
+
+def predict(
+    estimator: Any,
+    spec: PredictSpec,
+    write: Callable[[str], None],
+    *,
+    checkpoint_path: str | None = None,
+) -> int:
+    """Writes one line of JSON for each example.
+
+    Args:
+      estimator: the Estimator.
+      spec: what to predict.
+      write: takes one line, without its end.
+      checkpoint_path: None for the latest.
+
+    Returns:
+      The number of examples.
+    """
+    count = 0
+    for prediction in estimator.predict(
+        spec.input_fn,
+        predict_keys=spec.predict_keys,
+        hooks=spec.hooks,
+        checkpoint_path=checkpoint_path,
+    ):
+        write(json.dumps(to_json(prediction)))
+        count += 1
+    return count
+
+
+def export(
+    estimator: Any, spec: ExportSpec, *, checkpoint_path: str | None = None
+) -> str:
+    """Writes a SavedModel and returns its folder."""
+    base = spec.export_dir_base or os.path.join(estimator.model_dir, "export")
+    path = estimator.export_saved_model(
+        base, spec.serving_input_receiver_fn, checkpoint_path=checkpoint_path
+    )
+    return path.decode() if isinstance(path, bytes) else str(path)
+
+
+def to_json(value: Any) -> Any:
+    """A prediction as what JSON can hold: arrays as lists, bytes as text.
+
+    Bytes that are no UTF-8 become {"b64": ...}, as in TensorFlow Serving.
+
+    Raises:
+      TypeError: a value that is neither a nest nor an array.
+    """
+    if isinstance(value, Mapping):
+        return {str(name): to_json(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"b64": base64.b64encode(value).decode()}
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    if isinstance(value, (np.ndarray, np.generic)):
+        return to_json(value.astype(_plain(value.dtype)).tolist())
+    if hasattr(value, "numpy"):
+        return to_json(value.numpy())
+    raise TypeError(f"cannot write {kind_of(value)} as JSON.")
+
+
+def _plain(dtype: np.dtype) -> Any:
+    """The dtype to write: bfloat16 is none of NumPy's own."""
+    return np.float32 if dtype.kind == "V" else dtype

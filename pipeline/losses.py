@@ -1,0 +1,125 @@
+"""Losses as weighted means, and sums of them that add up over anything.
+
+A loss is kept as sum(loss * weights) and sum(weights): over replicas, micro-batches,
+steps and loops these add up, and their quotient is the mean over all examples.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from pipeline.input_fn import Batch, rows_in
+from pipeline.metrics import MetricSet
+from pipeline.model_fn import EstimatorSpec, SpecError
+
+
+@dataclasses.dataclass(frozen=True)
+class Totals:
+    """Sums over examples; they add up over replicas, steps and loops.
+
+    Attributes:
+      loss: float32 scalar, sum(loss * weights) + sum(weights) * regularization.
+      weight: float32 scalar, sum(weights).
+      metrics: increments of the metrics' states, by name.
+      scalars: float32 scalars by name; the last counts.
+    """
+
+    loss: tf.Tensor
+    weight: tf.Tensor
+    metrics: dict[str, list[tf.Tensor]]
+    scalars: dict[str, tf.Tensor]
+
+    def as_tree(self) -> tuple[Any, ...]:
+        """The fields as a nest, which `tf.while_loop` and `strategy.run` carry."""
+        return self.loss, self.weight, self.metrics, self.scalars
+
+    def plus(self, more: "Totals") -> "Totals":
+        """The sum; scalars are those of `more`."""
+        return Totals(
+            self.loss + more.loss,
+            self.weight + more.weight,
+            tf.nest.map_structure(tf.add, self.metrics, more.metrics),
+            more.scalars,
+        )
+
+    @classmethod
+    def zeros(cls, metrics: MetricSet, scalars: Sequence[str]) -> "Totals":
+        """Those before the first step."""
+        zero = tf.zeros([])
+        return cls(zero, zero, metrics.zeros(), dict.fromkeys(scalars, zero))
+
+
+def mean(loss: Any, weights: Any, rows: Any) -> tuple[tf.Tensor, Any]:
+    """The weighted mean over one batch and the sum of weights, in float32.
+
+    Args:
+      loss: per-example losses `[batch, ...]`, or a scalar that is their mean.
+      weights: broadcastable to `loss`, or None for 1.
+      rows: examples in the batch.
+    """
+    loss = tf.cast(loss, tf.float32)
+    if loss.shape.rank == 0:
+        return loss, float(rows) if isinstance(rows, int) else tf.cast(rows, tf.float32)
+    if isinstance(rows, int) and loss.shape[0] not in (None, rows):
+        raise SpecError(
+            f"loss has shape {loss.shape} for a batch of {rows} examples: return "
+            "per-example losses [batch, ...] or the scalar mean."
+        )
+    if weights is not None:
+        weights = tf.broadcast_to(tf.cast(weights, tf.float32), tf.shape(loss))
+        weight = tf.reduce_sum(weights)
+        return tf.math.divide_no_nan(tf.reduce_sum(loss * weights), weight), weight
+    if loss.shape.is_fully_defined() and loss.shape.num_elements():
+        return tf.reduce_mean(loss), float(loss.shape.num_elements())
+    size = tf.cast(tf.size(loss), tf.float32)
+    return tf.math.divide_no_nan(tf.reduce_sum(loss), size), size
+
+
+def objective(spec: EstimatorSpec, rows: Any) -> tuple[tf.Tensor, Any]:
+    """The spec's mean loss with its regularization, and its sum of weights."""
+    loss, weight = mean(spec.loss, spec.loss_weights, rows)
+    if spec.regularization_losses:
+        loss += tf.add_n([tf.cast(t, tf.float32) for t in spec.regularization_losses])
+    return loss, weight
+
+
+def shared(weight: Any, share: tf.Tensor | None) -> Any:
+    """`weight`, or nothing where the batch is a stand-in."""
+    return weight if share is None else weight * share
+
+
+def totals_of(
+    spec: EstimatorSpec, loss: tf.Tensor, weight: Any, batch: Batch, metrics: MetricSet
+) -> Totals:
+    """One batch's totals.
+
+    Args:
+      spec: what model_fn returned for it.
+      loss: `objective(spec)`'s mean.
+      weight: and its sum of weights.
+      batch: of one replica.
+      metrics: those of the mode.
+    """
+    weight = tf.convert_to_tensor(shared(weight, batch.share), tf.float32)
+    rows = rows_in(batch.features)
+    increments = metrics.increments(spec.metrics, rows, batch.share)
+    return Totals(loss * weight, weight, increments, dict(spec.scalars))
+
+
+def sum_over_replicas(strategy: tf.distribute.Strategy, tree: Any) -> Totals:
+    """Adds local replicas' totals; scalars are the first one's."""
+    if strategy.num_replicas_in_sync == 1:
+        return Totals(*tree)
+
+    def results(value: Any) -> Sequence[tf.Tensor]:
+        return strategy.experimental_local_results(value)
+
+    loss, weight, metrics, scalars = tree
+    return Totals(
+        tf.add_n(results(loss)),
+        tf.add_n(results(weight)),
+        tf.nest.map_structure(lambda value: tf.add_n(results(value)), metrics),
+        {name: results(value)[0] for name, value in scalars.items()},
+    )

@@ -1,0 +1,311 @@
+"""The command line: flags -> gin -> RunConfig -> Estimator -> one job.
+
+    python -m pipeline.main --gin_file=gin/digits.gin --gin.TRAIN_STEPS=500 \
+        --model_dir=runs/digits
+
+Exit codes: 0, 2 for a configuration or flags that cannot be run (one message, no
+traceback), 130 for Ctrl-C. Any other error keeps its traceback.
+"""
+
+import os
+import sys
+
+# TensorFlow reads it once, while it is imported.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import contextlib
+import dataclasses
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TextIO
+
+from absl import flags, logging
+
+from pipeline import gin_config, gin_reader, jobs, report, training
+from pipeline.estimator import Estimator
+from pipeline.run_config import EXECUTIONS, RunConfig
+
+JOBS = ("train_and_evaluate", "train", "evaluate", "predict", "export")
+_OF_ONE_CHECKPOINT = ("evaluate", "predict", "export")
+
+
+def console() -> None:
+    """The command `gin-estimator`."""
+    # As `python -m` does, so that a gin file can import the user's own modules.
+    sys.path.append(os.getcwd())
+    sys.exit(main())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one job.
+
+    Args:
+      argv: the program's name, then flags; None for this process's.
+
+    Returns:
+      The exit code.
+    """
+    argv = list(sys.argv if argv is None else argv)
+    try:
+        options = _parse_flags(argv)
+    except (flags.Error, gin_config.ConfigError) as error:
+        return _fail(str(error))
+    if options.help:
+        _say(f"{__doc__}\n{options.get_help()}")
+        return 0
+    _set_up_logging(options)
+    try:
+        return _run(options, argv)
+    except gin_config.ConfigError as error:
+        if options.debug:
+            raise
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        sys.stderr.write(
+            "\ninterrupted; the same command goes on from the last save.\n"
+        )
+        return 130
+
+
+def _define_flags() -> flags.FlagValues:
+    """A fresh set of flags, so that `main` can run more than once in a process."""
+    values = flags.FlagValues()
+    own = {"flag_values": values, "module_name": "pipeline.main"}
+
+    def string(name: str, text: str) -> None:
+        flags.DEFINE_string(name, None, text, **own)
+
+    def boolean(name: str, text: str, **more: Any) -> None:
+        flags.DEFINE_boolean(name, False, text, **own, **more)
+
+    flags.DEFINE_enum("job", JOBS[0], JOBS, "What to do.", **own)
+    flags.DEFINE_enum(
+        "execution",
+        None,
+        EXECUTIONS,
+        "Where to run; the cluster comes from TF_CONFIG. Default: RunConfig.execution "
+        "of the gin files, else single_host, on all local devices.",
+        **own,
+    )
+    flags.DEFINE_list(
+        "devices", None, "Local devices to run on: GPU:0,GPU:1. Default: all.", **own
+    )
+    flags.DEFINE_multi_string(
+        "gin_file", [], "A gin file; searched for in gin/ too. Repeatable.", **own
+    )
+    flags.DEFINE_multi_string(
+        "gin_param",
+        [],
+        "A binding that wins over the files', such as \"RunConfig.precision="
+        "'mixed_bfloat16'\". --gin.NAME=VALUE is the same. Repeatable.",
+        **own,
+    )
+    string(
+        "model_dir", "Checkpoints, summaries, exports. Wins over RunConfig.model_dir."
+    )
+    string("checkpoint_path", "For evaluate, predict, export; default: the latest.")
+    string("output", "For predict: the file to write to instead of stdout.")
+    boolean("dry_run", "Check the configuration and print it; build nothing.")
+    boolean("debug", "Keep the traceback of a configuration error; log more.")
+    boolean("help", "Show this help.", short_name="h")
+    return values
+
+
+def _parse_flags(argv: Sequence[str]) -> flags.FlagValues:
+    options = _define_flags()
+    rest = options(_without_sugar(argv))[1:]
+    if options.help:
+        return options
+    if rest:
+        raise flags.Error(
+            f"unexpected argument {rest[0]!r}: a value is written --flag=value, and "
+            "one with spaces in quotes."
+        )
+    if options.output and options.job != "predict":
+        raise flags.Error(f"--output is for --job=predict, not --job={options.job}.")
+    if options.checkpoint_path and options.job not in _OF_ONE_CHECKPOINT:
+        raise flags.Error(
+            f"--checkpoint_path is for --job={', '.join(_OF_ONE_CHECKPOINT)}; training "
+            "goes on from the latest in model_dir. To start from other weights: "
+            "Estimator.warm_start_from = 'path' in gin."
+        )
+    if not options.gin_file:
+        raise flags.Error(_usage())
+    return options
+
+
+def _without_sugar(argv: Sequence[str]) -> list[str]:
+    """`--gin.NAME=VALUE` and `--gin.NAME VALUE` as `--gin_param=NAME=VALUE`."""
+    found, waiting = [], list(argv)
+    while waiting:
+        argument = waiting.pop(0)
+        if argument == "--":
+            return [*found, argument, *waiting]
+        dashes = argument[: len(argument) - len(argument.lstrip("-"))]
+        name = argument[len(dashes) :].removeprefix("gin.")
+        if dashes not in ("-", "--") or not argument.startswith(f"{dashes}gin."):
+            found.append(argument)
+            continue
+        if "=" not in name:
+            if not waiting:
+                raise flags.Error(f"{argument} has no value: write {argument}=VALUE.")
+            name = f"{name}={waiting.pop(0)}"
+        found.append(f"--gin_param={name}")
+    return found
+
+
+def _usage() -> str:
+    lines = [f"  {os.path.relpath(path)}" for path in gin_reader.available()]
+    return (
+        "no --gin_file says what to train. These are there:\n"
+        + "\n".join(lines or ["  (none)"])
+        + "\nFor example: python -m pipeline.main --gin_file=gin/digits.gin "
+        "--model_dir=runs/digits\nAll flags: --help"
+    )
+
+
+def _set_up_logging(options: flags.FlagValues) -> None:
+    logging.use_absl_handler()
+    logging.set_stderrthreshold("debug" if options.debug else "info")
+    logging.set_verbosity(logging.DEBUG if options.debug else logging.INFO)
+
+
+def _run(options: flags.FlagValues, argv: Sequence[str]) -> int:
+    gin_config.parse(options.gin_file, options.gin_param)
+    gin_config.require(options.job)
+    config = _run_config(options)
+    if options.job in _OF_ONE_CHECKPOINT and not config.model_dir:
+        raise gin_config.ConfigError(
+            f"--job={options.job} needs --model_dir: where the checkpoints lie."
+        )
+    if options.dry_run:
+        _say(gin_config.config_text())
+        for line in report.topology(options.job, config):
+            _say(line)
+        return 0
+    logging.info("job %s | %s", options.job, report.words(config.describe()))
+    estimator = gin_config.build(Estimator, config=config)
+    for line in _JOBS[options.job](estimator, options, argv):
+        _say(line)
+    return 0
+
+
+def _run_config(options: flags.FlagValues) -> RunConfig:
+    given = {
+        name: getattr(options, name)
+        for name in ("model_dir", "execution", "devices")
+        if getattr(options, name)
+    }
+    bound = gin_config.bound(RunConfig)
+    for name, value in given.items():
+        if name in bound and bound[name] != value:
+            logging.info("--%s=%s wins over gin's %r", name, value, bound[name])
+    return gin_config.build(RunConfig, **given)
+
+
+def _train_and_evaluate(
+    estimator: Any, options: flags.FlagValues, argv: Sequence[str]
+) -> Iterator[str]:
+    found = training.train_and_evaluate(
+        estimator, _train_spec(estimator, argv), gin_config.eval_specs()
+    )
+    metrics, exports = found if found else ({}, ())
+    yield from report.metric_lines(metrics or {})
+    yield from report.places(estimator.model_dir, exports)
+    if estimator.config.is_chief:
+        steps = gin_config.macro_value("TRAIN_STEPS")
+        yield from report.next_commands(estimator.model_dir, options.gin_file, steps)
+
+
+def _train(
+    estimator: Any, options: flags.FlagValues, argv: Sequence[str]
+) -> Iterator[str]:
+    del options
+    spec = _train_spec(estimator, argv)
+    estimator.train(
+        spec.input_fn,
+        max_steps=spec.max_steps,
+        hooks=spec.hooks,
+        saving_listeners=spec.saving_listeners,
+    )
+    yield from report.places(estimator.model_dir, ())
+
+
+def _evaluate(
+    estimator: Any, options: flags.FlagValues, argv: Sequence[str]
+) -> Iterator[str]:
+    del argv
+    specs = gin_config.eval_specs()
+    yield from report.metric_lines(
+        jobs.evaluate(estimator, specs, checkpoint_path=options.checkpoint_path)
+    )
+    yield from report.places(estimator.model_dir, ())
+
+
+def _predict(
+    estimator: Any, options: flags.FlagValues, argv: Sequence[str]
+) -> Iterator[str]:
+    del argv
+    spec = gin_config.predict_spec()
+    with _output(options.output) as stream:
+        count = jobs.predict(
+            estimator,
+            spec,
+            lambda line: stream.write(f"{line}\n"),
+            checkpoint_path=options.checkpoint_path,
+        )
+    # Not a line of stdout, where the predictions are.
+    logging.info("%d predictions to %s", count, options.output or "stdout")
+    return iter(())
+
+
+def _export(
+    estimator: Any, options: flags.FlagValues, argv: Sequence[str]
+) -> Iterator[str]:
+    del argv
+    path = jobs.export(
+        estimator, gin_config.export_spec(), checkpoint_path=options.checkpoint_path
+    )
+    yield from report.places(estimator.model_dir, [path])
+
+
+_JOBS: dict[str, Callable[..., Iterator[str]]] = {
+    "train_and_evaluate": _train_and_evaluate,
+    "train": _train,
+    "evaluate": _evaluate,
+    "predict": _predict,
+    "export": _export,
+}
+
+
+def _train_spec(estimator: Any, argv: Sequence[str]) -> Any:
+    """TrainSpec as gin binds it; on the chief it also keeps the configuration."""
+    spec = gin_config.build(training.TrainSpec)
+    if not estimator.config.is_chief:
+        return spec
+    command = shlex.join(["python", "-m", "pipeline.main", *argv[1:]])
+    text = f"# Written by: {command}\n\n{gin_config.config_text()}"
+    return dataclasses.replace(spec, hooks=(*spec.hooks, jobs.ConfigHook(text)))
+
+
+@contextlib.contextmanager
+def _output(path: str | None) -> Iterator[TextIO]:
+    if path is None:
+        yield sys.stdout
+        return
+    with open(path, "w", encoding="utf-8") as stream:
+        yield stream
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _fail(message: str) -> int:
+    sys.stderr.write(f"error: {message}\n")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

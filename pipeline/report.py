@@ -1,0 +1,83 @@
+"""What a job says at its end, line by line: metrics, places, what to try next."""
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pipeline.run_config import RunConfig
+
+_COMMAND = "python -m pipeline.main"
+
+
+def metric_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
+    """`accuracy 0.9812`, one line each; loss and global_step come last."""
+    last = ("loss", "global_step")
+    names = [name for name in metrics if name.rpartition("/")[2] not in last]
+    names += [n for end in last for n in metrics if n.rpartition("/")[2] == end]
+    for name in names:
+        yield f"{name} {number(metrics[name])}"
+
+
+def number(value: Any) -> str:
+    """A metric's value: counts as they are, else four decimals or four digits."""
+    value = value.item() if hasattr(value, "item") else value
+    if not isinstance(value, float):
+        return str(value)
+    small = value != 0 and abs(value) < 1e-3
+    return f"{value:.4g}" if small else f"{value:.4f}"
+
+
+def places(model_dir: str, exports: Sequence[Any] | None) -> Iterator[str]:
+    """Where the run's results lie.
+
+    Args:
+      model_dir: the run's folder.
+      exports: SavedModels' folders; None stands for an exporter that wrote nothing.
+    """
+    yield f"checkpoints {model_dir}"
+    for path in exports or ():
+        if path:
+            yield f"SavedModel {path.decode() if isinstance(path, bytes) else path}"
+
+
+def next_commands(
+    model_dir: str, gin_files: Sequence[str], steps: int | None
+) -> Iterator[str]:
+    """Three commands to try after a training.
+
+    Args:
+      model_dir: the run's folder.
+      gin_files: of the run.
+      steps: the run's macro TRAIN_STEPS, None where it has none.
+    """
+    quoted = shlex.quote(model_dir)
+    config = shlex.quote(os.path.join(model_dir, "config.gin"))
+    files = " ".join(f"--gin_file={shlex.quote(name)}" for name in gin_files)
+    yield "try next:"
+    yield f"  tensorboard --logdir={quoted}"
+    yield f"  {_COMMAND} --gin_file={config} --model_dir={quoted} --job=predict"
+    if isinstance(steps, int):
+        yield f"  {_COMMAND} {files} --model_dir={quoted} --gin.TRAIN_STEPS={2 * steps}"
+    else:
+        other = shlex.quote(f"{model_dir}-other-seed")
+        seed = "--gin.RunConfig.tf_random_seed=1"
+        yield f"  {_COMMAND} {files} --model_dir={other} {seed}"
+
+
+def topology(job: str, config: RunConfig) -> Iterator[str]:
+    """Where a job would run, from the configuration alone: nothing is built."""
+    local = ", ".join(config.devices) if config.devices else "all local devices"
+    strategy = config.train_distribute
+    yield f"job {job}"
+    yield f"execution {config.execution} on {local}"
+    if strategy is not None:
+        yield f"strategy {type(strategy).__name__}"
+    yield f"task {config.cluster}"
+    yield f"model_dir {config.model_dir or '(a temporary one)'}"
+    yield f"RunConfig {words(config.describe()) or '(defaults)'}"
+
+
+def words(described: Mapping[str, str]) -> str:
+    """`precision=mixed_bfloat16, tf_random_seed=1`."""
+    return ", ".join(f"{name}={value}" for name, value in described.items())

@@ -1,0 +1,349 @@
+"""One step on every replica: loss, gradients, update, metrics.
+
+What is minimised is sum(loss * weights) / sum(weights) over all replicas and
+micro-batches, plus the regularization once. Each replica takes the gradient of its own
+weighted mean plus the regularization; the mean of these gradients, weighted by the
+replicas' sums of weights, is the gradient of that whole, since the shares add up to 1.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from pipeline import losses, variables
+from pipeline.input_fn import Batch, rows_in
+from pipeline.losses import Totals
+from pipeline.metrics import MetricSet
+from pipeline.model_fn import EstimatorSpec, SpecError, TrainOp
+from pipeline.modules import Modules
+
+BoundModelFn = Callable[[Any, Any, tf.Tensor], EstimatorSpec]
+Batches = Sequence[Sequence[Batch]]
+
+# Finite steps after which the loss scale is doubled, as in Keras and in Micikevicius et
+# al. (2018), Mixed Precision Training.
+_LOSS_SCALE_GROWTH_STEPS = 2000
+
+
+@dataclasses.dataclass
+class Gradient:
+    """A gradient by variable, and the sum of weights that it counts with.
+
+    Attributes:
+      values: tensor or IndexedSlices by variable.
+      weight: float where it is the same on every replica by the shapes alone.
+    """
+
+    values: list[Any]
+    weight: Any
+
+
+class TrainStep:
+    """Updates the modules by one step's batches.
+
+    Called in cross-replica context, and traced into a loop:
+
+        on each replica: for each micro-batch: forward, backward
+        all-reduce the gradients
+        on each replica: clip, let each optimizer update its variables
+    """
+
+    def __init__(
+        self,
+        model_fn: BoundModelFn,
+        modules: Modules,
+        outline: EstimatorSpec,
+        metrics: MetricSet,
+        *,
+        jit_compile: bool | None = False,
+    ) -> None:
+        """
+        Args:
+          model_fn: of features, labels and step, in TRAIN.
+          modules: what it trains.
+          outline: what `modules.build` returned; its train ops' numbers count.
+          metrics: the metrics of that outline.
+          jit_compile: whether XLA compiles what a replica computes by itself.
+        """
+        self._model_fn = model_fn
+        self._strategy = modules.strategy
+        self._state = modules.driver_state
+        self._metrics = metrics
+        self._ops = outline.train_op
+        self._jit_compile = jit_compile
+        # By op, those of its variables that its loss depends on; known once traced.
+        self._trained: dict[int, list[Any]] = {}
+        for op in self._ops:
+            _leave_reduction_to_us(op.optimizer)
+
+    def __call__(self, batches: Batches, step: tf.Tensor) -> Totals:
+        """Runs one step.
+
+        Args:
+          batches: by local replica and micro-batch.
+          step: int64 scalar, updates made before.
+
+        Returns:
+          Totals over all local replicas, of the forward passes of the last update.
+        """
+        passes = max(op.repeat for op in self._ops)
+        for left in reversed(range(passes)):
+            active = [i for i, op in enumerate(self._ops) if op.repeat > left]
+            totals, values = self._gradients(batches, step, active)
+            self._update(active, values, step)
+        return losses.sum_over_replicas(self._strategy, totals)
+
+    def _gradients(
+        self, batches: Batches, step: tf.Tensor, active: Sequence[int]
+    ) -> tuple[Any, list[Any]]:
+        """Totals by replica, and the active ops' gradients over all replicas."""
+
+        def on_replica() -> tuple[Any, list[Any]]:
+            mine = batches[_local_replica(self._strategy)]
+            totals, gradients = self._local(mine, step, active)
+            return totals.as_tree(), self._all_reduce(gradients)
+
+        return self._strategy.run(on_replica)
+
+    def _local(
+        self, mine: Sequence[Batch], step: tf.Tensor, active: Sequence[int]
+    ) -> tuple[Totals, list[Gradient]]:
+        """Over this replica's micro-batches, without talking to others."""
+
+        def compute() -> tuple[Any, Any, Any]:
+            totals, gradients = self._one(mine[0], step, active)
+            if len(mine) > 1:
+                totals, gradients = self._rest(mine, step, active, totals, gradients)
+            weights = [g.weight for g in gradients]
+            return totals.as_tree(), [g.values for g in gradients], weights
+
+        totals, values, weights = _compiled(compute, self._jit_compile)()
+        gradients = [Gradient(list(v), w) for v, w in zip(values, weights, strict=True)]
+        return Totals(*totals), gradients
+
+    def _one(
+        self, batch: Batch, step: tf.Tensor, active: Sequence[int]
+    ) -> tuple[Totals, list[Gradient]]:
+        """One micro-batch forward and backward."""
+        with tf.GradientTape(persistent=len(self._ops) > 1) as tape:
+            spec = self._model_fn(batch.features, batch.labels, step)
+            rows = rows_in(batch.features)
+            loss, weight = losses.objective(spec, rows)
+            objectives = [
+                (loss, weight) if op.loss is None else losses.mean(op.loss, None, rows)
+                for op in spec.train_op
+            ]
+            scaled = [self._scaled(objective) for objective, _ in objectives]
+        gradients = []
+        for i in active:
+            values, self._trained[i] = _gradient(tape, scaled[i], spec.train_op[i])
+            own_weight = objectives[i][1]
+            gradients.append(Gradient(values, losses.shared(own_weight, batch.share)))
+        totals = losses.totals_of(spec, loss, weight, batch, self._metrics)
+        return totals, gradients
+
+    def _rest(
+        self,
+        mine: Sequence[Batch],
+        step: tf.Tensor,
+        active: Sequence[int],
+        totals: Totals,
+        gradients: list[Gradient],
+    ) -> tuple[Totals, list[Gradient]]:
+        """The second to last micro-batches, in a loop that traces model_fn once."""
+
+        def body(index: tf.Tensor, tree: Any, values: Any, weights: Any) -> Any:
+            batch = _choose(mine, index)
+            totals, gradients = self._one(batch, step, active)
+            more = [_weighted(g) for g in gradients]
+            values = tf.nest.map_structure(tf.add, values, [g.values for g in more])
+            weights = [w + g.weight for w, g in zip(weights, more, strict=True)]
+            return index + 1, Totals(*tree).plus(totals).as_tree(), values, weights
+
+        first = [_weighted(g) for g in gradients]
+        start = [g.values for g in first], [g.weight for g in first]
+        _, tree, values, weights = tf.while_loop(
+            lambda index, *_: index < len(mine),
+            body,
+            (tf.constant(1), totals.as_tree(), *start),
+        )
+        sums = [Gradient(v, w) for v, w in zip(values, weights, strict=True)]
+        return Totals(*tree), [_divided(g) for g in sums]
+
+    def _all_reduce(self, gradients: list[Gradient]) -> list[list[Any]]:
+        """The mean over replicas by weights, in replica context."""
+        values = [g.values for g in gradients]
+        if self._strategy.num_replicas_in_sync == 1:
+            return values
+        context = tf.distribute.get_replica_context()
+        if all(isinstance(g.weight, float) for g in gradients):
+            return context.all_reduce(tf.distribute.ReduceOp.MEAN, values)
+        weighted = [_weighted(g) for g in gradients]
+        sums, weights = context.all_reduce(
+            tf.distribute.ReduceOp.SUM,
+            ([g.values for g in weighted], [g.weight for g in weighted]),
+        )
+        pairs = zip(sums, weights, strict=True)
+        return [_divided(Gradient(v, w)).values for v, w in pairs]
+
+    def _update(
+        self, active: Sequence[int], values: list[Any], step: tf.Tensor
+    ) -> None:
+        """Applies each active op's gradient where its turn has come."""
+        finite = None
+        if "loss_scale" in self._state:
+            values, finite = self._unscaled(values)
+        for i, mine in zip(active, values, strict=True):
+            op, due = self._ops[i], finite
+            if op.every > 1:
+                turn = tf.equal((step + 1) % op.every, 0)
+                due = turn if due is None else tf.logical_and(due, turn)
+            if due is None:
+                self._apply(i, mine)
+            else:
+                tf.cond(due, lambda a=(i, mine): self._apply(*a), lambda: True)
+
+    def _apply(self, index: int, values: Any) -> bool:
+        """Clips and applies one op's gradient; returns something for `tf.cond`."""
+        op, trained = self._ops[index], self._trained[index]
+
+        def on_replica(values: list[Any]) -> None:
+            if op.clip_norm is not None:
+                values, _ = tf.clip_by_global_norm(values, op.clip_norm)
+            op.optimizer.apply(values, trained)
+
+        self._strategy.run(on_replica, args=(values,))
+        return True
+
+    def _scaled(self, objective: tf.Tensor) -> tf.Tensor:
+        scale = self._state.get("loss_scale")
+        return objective if scale is None else objective * scale
+
+    def _unscaled(self, values: list[Any]) -> tuple[list[Any], tf.Tensor]:
+        """Gradients by the loss scale, and whether all are finite; moves the scale."""
+        scale, good = self._state["loss_scale"], self._state["loss_scale_good_steps"]
+
+        def on_replica(values: list[Any]) -> tuple[list[Any], tf.Tensor]:
+            factor = tf.math.reciprocal(scale)
+            values = tf.nest.map_structure(lambda g: _times(g, factor), values)
+            dense = [tf.convert_to_tensor(g) for g in tf.nest.flatten(values)]
+            finite = [tf.reduce_all(tf.math.is_finite(g)) for g in dense]
+            return values, tf.reduce_all(finite)
+
+        values, per_replica = self._strategy.run(on_replica, args=(values,))
+        finite = self._strategy.experimental_local_results(per_replica)[0]
+        steps = tf.where(finite, good + 1, 0)
+        grow = tf.equal(steps, _LOSS_SCALE_GROWTH_STEPS)
+        halved = tf.maximum(scale / 2, 1.0)
+        scale.assign(tf.where(finite, tf.where(grow, scale * 2, scale), halved))
+        good.assign(tf.where(grow, tf.zeros_like(steps), steps))
+        return values, finite
+
+
+class EvalStep:
+    """The loss and metrics of one step's batches; changes no module."""
+
+    def __init__(
+        self,
+        model_fn: BoundModelFn,
+        modules: Modules,
+        outline: EstimatorSpec,
+        metrics: MetricSet,
+        *,
+        jit_compile: bool | None = False,
+    ) -> None:
+        """As `TrainStep`, with `model_fn` in EVAL."""
+        del outline
+        self._model_fn = model_fn
+        self._strategy = modules.strategy
+        self._metrics = metrics
+        self._jit_compile = jit_compile
+
+    def __call__(self, batches: Batches, step: tf.Tensor) -> Totals:
+        """Totals over all local replicas; `step` is the global step."""
+
+        def on_replica() -> Any:
+            (batch,) = batches[_local_replica(self._strategy)]
+
+            def compute() -> Any:
+                spec = self._model_fn(batch.features, batch.labels, step)
+                loss, weight = losses.objective(spec, rows_in(batch.features))
+                totals = losses.totals_of(spec, loss, weight, batch, self._metrics)
+                return totals.as_tree()
+
+            return _compiled(compute, self._jit_compile)()
+
+        return losses.sum_over_replicas(self._strategy, self._strategy.run(on_replica))
+
+
+def _local_replica(strategy: tf.distribute.Strategy) -> int:
+    """Which of this process' replicas is running, known while tracing."""
+    if strategy.num_replicas_in_sync == 1:
+        return 0
+    context = tf.distribute.get_replica_context()
+    return int(tf.get_static_value(context.replica_id_in_sync_group))
+
+
+def _compiled(fn: Callable[[], Any], jit_compile: bool | None) -> Callable[[], Any]:
+    """`fn` under XLA, which cannot span an all-reduce between replicas."""
+    if jit_compile is False:
+        return fn
+    return tf.function(fn, jit_compile=jit_compile, autograph=False)
+
+
+def _gradient(
+    tape: tf.GradientTape, objective: tf.Tensor, op: TrainOp
+) -> tuple[list[Any], list[Any]]:
+    """The gradient by those of `op.variables` that the loss depends on, and these."""
+    values = tape.gradient(objective, [variables.raw(v) for v in op.variables])
+    present = [i for i, value in enumerate(values) if value is not None]
+    if not present:
+        names = [v.name for v in op.variables]
+        raise SpecError(
+            f"the loss depends on none of TrainOp.variables {names}: was it computed "
+            "from the network's output inside of model_fn?"
+        )
+    return [values[i] for i in present], [op.variables[i] for i in present]
+
+
+def _weighted(gradient: Gradient) -> Gradient:
+    """A gradient as a sum, dense, so that sums of several can be added."""
+    weight = tf.convert_to_tensor(gradient.weight, tf.float32)
+    values = [_times(g, weight) for g in gradient.values]
+    return Gradient(values, weight)
+
+
+def _divided(sums: Gradient) -> Gradient:
+    """The mean again; zero where nothing had weight."""
+    factor = tf.math.reciprocal_no_nan(sums.weight)
+    values = [_times(g, factor) for g in sums.values]
+    return Gradient(values, sums.weight)
+
+
+def _times(gradient: Any, factor: tf.Tensor) -> tf.Tensor:
+    dense = tf.convert_to_tensor(gradient)
+    return dense * tf.cast(factor, dense.dtype)
+
+
+def _choose(batches: Sequence[Batch], index: tf.Tensor) -> Batch:
+    """`batches[index]` for a tensor `index` of 1 or more."""
+    fields = [
+        {"features": b.features, "labels": b.labels, "share": b.share}
+        for b in batches[1:]
+    ]
+    present = [k for k, value in fields[0].items() if value is not None]
+    branches = [lambda f=f: {k: f[k] for k in present} for f in fields]
+    chosen = tf.switch_case(index - 1, branches)
+    return Batch(**{**dict.fromkeys(fields[0]), **chosen})
+
+
+def _leave_reduction_to_us(optimizer: keras.optimizers.Optimizer) -> None:
+    """Lets a Keras optimizer clip and apply gradients that are all-reduced already.
+
+    Keras clips before its own all-reduce, so that several replicas would clip other
+    gradients than one; no public way turns that all-reduce off.
+    """
+    optimizer._all_reduce_sum_gradients = list
