@@ -12,11 +12,13 @@ Plain TensorFlow reads one so:
         variable.assign(reader.get_tensor(key))
 """
 
+import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 State = Mapping[str, Mapping[str, Any]]
 
@@ -27,6 +29,32 @@ _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 class CheckpointMismatchError(ValueError):
     """A checkpoint and a model that do not hold the same variables."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmStartSettings:
+    """What to take over from another run's checkpoint, as in tf.estimator.
+
+    Attributes:
+      ckpt_to_initialize_from: a checkpoint's path prefix, or a model_dir.
+      vars_to_warm_start: regular expression, or a list of them, that names such as
+        `network/dense/kernel` match in full; None for all trainable variables.
+      var_name_to_prev_var_name: the name there by the name here, where they differ.
+    """
+
+    ckpt_to_initialize_from: str
+    vars_to_warm_start: str | Sequence[str] | None = None
+    var_name_to_prev_var_name: Mapping[str, str] = dataclasses.field(
+        default_factory=dict
+    )
+
+    def chooses(self, name: str, variable: tf.Variable) -> bool:
+        """Whether `variable` is taken over."""
+        chosen = self.vars_to_warm_start
+        if chosen is None:
+            return variable.trainable
+        patterns = [chosen] if isinstance(chosen, str) else chosen
+        return any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
 class Saver:
@@ -130,12 +158,7 @@ def restore(state: State, path: str, *, unbuilt: Iterable[str] = ()) -> None:
     """
     reader = tf.train.load_checkpoint(path)
     keys = _keys(reader)
-    wanted = {
-        f"{module}/{name}".rstrip("/"): value
-        for module, named in state.items()
-        for name, value in named.items()
-        if isinstance(value, tf.Variable)
-    }
+    wanted = _flat(state)
     shapes = reader.get_variable_to_shape_map()
     problems = _mismatches(wanted, keys, shapes, tuple(unbuilt))
     if problems:
@@ -153,6 +176,50 @@ def restore(state: State, path: str, *, unbuilt: Iterable[str] = ()) -> None:
     }
     if any(v is not None for named in tables.values() for v in named.values()):
         _tree(tables).read(path).expect_partial()
+
+
+def warm_start(state: State, source: "str | WarmStartSettings") -> None:
+    """Takes over values from elsewhere, and logs for each where it comes from.
+
+    Args:
+      state: variable by module and name.
+      source: see `WarmStartSettings`; a path alone takes over all trainable variables.
+
+    Raises:
+      CheckpointMismatchError: a variable to take over is not there, or has another
+        shape.
+      ValueError: there is no checkpoint.
+    """
+    if isinstance(source, str):
+        source = WarmStartSettings(source)
+    path = source.ckpt_to_initialize_from
+    if tf.io.gfile.isdir(path):
+        path = latest(path)
+    if path is None or not tf.io.gfile.exists(f"{path}.index"):
+        raise ValueError(
+            f"no checkpoint to start warm from at {source.ckpt_to_initialize_from!r}: "
+            "give a model_dir or a prefix such as runs/a/model.ckpt-1000."
+        )
+    reader = tf.train.load_checkpoint(path)
+    keys = _keys(reader)
+    wanted = {n: v for n, v in _flat(state).items() if source.chooses(n, v)}
+    names = {n: source.var_name_to_prev_var_name.get(n, n) for n in wanted}
+    absent = sorted(previous for previous in names.values() if previous not in keys)
+    shapes = reader.get_variable_to_shape_map()
+    reshaped = [
+        f"{n}: {list(v.shape)} in the model, {shapes[keys[names[n]]]} saved"
+        for n, v in wanted.items()
+        if names[n] in keys and list(v.shape) != shapes[keys[names[n]]]
+    ]
+    if absent or reshaped:
+        raise CheckpointMismatchError(
+            f"cannot start warm from {path}: it lacks {absent}; of another shape are "
+            f"{reshaped}. It holds {sorted(keys)}. Choose by "
+            "WarmStartSettings(vars_to_warm_start='network/.*')."
+        )
+    for name, variable in wanted.items():
+        variable.assign(reader.get_tensor(keys[names[name]]))
+        logging.info("warm start | %s from %s in %s", name, names[name], path)
 
 
 def _mismatches(
@@ -178,6 +245,15 @@ def _mismatches(
     return "\n".join(f"  {title}: {names}" for title, names in lists.items() if names)
 
 
+def _flat(state: State) -> dict[str, tf.Variable]:
+    return {
+        f"{module}/{name}".rstrip("/"): value
+        for module, named in state.items()
+        for name, value in named.items()
+        if isinstance(value, tf.Variable)
+    }
+
+
 def _keys(reader: Any) -> dict[str, str]:
     """Checkpoint key by variable name."""
     names = {}
@@ -195,23 +271,24 @@ def _unescape(key: str) -> str:
 
 def _tree(state: State) -> tf.train.Checkpoint:
     """The object tree whose checkpoint keys are `module/index/name`."""
-    root = tf.train.Checkpoint()
+    nested: dict[str, Any] = {}
     for module, named in state.items():
-        node = tf.train.Checkpoint()
-        setattr(root, module, node)
+        node = nested.setdefault(module, {})
         for index, (name, value) in enumerate(named.items()):
             if value is not None:
-                _attach(node, [f"{index:03d}", *filter(None, name.split("/"))], value)
-    return root
+                _insert(node, [f"{index:03d}", *filter(None, name.split("/"))], value)
+    return _as_checkpoint(nested)
 
 
-def _attach(node: Any, path: list[str], value: Any) -> None:
-    head, *rest = path
-    if not rest:
-        setattr(node, head, value)
-        return
-    child = getattr(node, head, None)
-    if child is None:
-        child = tf.train.Checkpoint()
-        setattr(node, head, child)
-    _attach(child, rest, value)
+def _insert(node: dict[str, Any], path: list[str], value: Any) -> None:
+    for part in path[:-1]:
+        node = node.setdefault(part, {})
+    node[path[-1]] = value
+
+
+def _as_checkpoint(nested: Mapping[str, Any]) -> tf.train.Checkpoint:
+    children = {
+        name: _as_checkpoint(value) if isinstance(value, dict) else value
+        for name, value in nested.items()
+    }
+    return tf.train.Checkpoint(**children)

@@ -25,7 +25,6 @@ _FUNCTIONS = {
     f"{CORE}.TrainSpec": ("input_fn",),
     f"{CORE}.EvalSpec": ("input_fn",),
     f"{CORE}.PredictSpec": ("input_fn",),
-    f"{CORE}.ExportSpec": ("serving_input_receiver_fn",),
 }
 # ... and those that take objects, never their classes.
 _OBJECTS = {
@@ -183,7 +182,8 @@ def _check_type(resolved: Resolved, value: Any, origin: str) -> None:
 def _origin(value: Any, defined: dict[str, Binding]) -> str:
     """Where the macros in a value are defined, for messages."""
     names = [item.name for item in nested(value) if isinstance(item, Macro)]
-    return "".join(f"\n%{n} is set in {defined[n].location}" for n in names)
+    known = [name for name in names if name in defined]
+    return "".join(f"\n%{n} is set in {defined[n].location}" for n in known)
 
 
 def _check_calls(resolved: Resolved, value: Any) -> None:

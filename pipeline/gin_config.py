@@ -14,7 +14,7 @@ import gin
 from pipeline import gin_checks, gin_reach, gin_reader, gin_registry, training
 from pipeline.estimator import Estimator
 from pipeline.gin_reader import ConfigError
-from pipeline.jobs import ExportSpec, PredictSpec
+from pipeline.jobs import PredictSpec
 
 __all__ = [
     "ConfigError",
@@ -22,26 +22,26 @@ __all__ = [
     "build",
     "config_text",
     "eval_specs",
-    "export_spec",
     "macro_value",
     "parse",
     "predict_spec",
     "require",
 ]
 
-# What each job cannot do without, and the line that sets it.
+# What each job cannot do without, any one of the parameters in a tuple. The first is
+# the one to ask for.
+_MODEL_FN = ("Estimator.model_fn",)
+_TRAIN_INPUT = ("TrainSpec.input_fn",)
+_EVAL_INPUT = ("EvalSpec.input_fn", "train_and_evaluate.eval_spec")
+_PREDICT_INPUT = (*_EVAL_INPUT, "PredictSpec.input_fn")
 _NEEDS = {
-    "Estimator": ("model_fn", "Estimator.model_fn = @classifier"),
-    "TrainSpec": ("input_fn", "TrainSpec.input_fn = @tfds_input_fn"),
-    "EvalSpec": ("input_fn", "EvalSpec.input_fn = @tfds_input_fn"),
+    "train_and_evaluate": (_MODEL_FN, _TRAIN_INPUT, _EVAL_INPUT),
+    "train": (_MODEL_FN, _TRAIN_INPUT),
+    "evaluate": (_MODEL_FN, _EVAL_INPUT),
+    "predict": (_MODEL_FN, _PREDICT_INPUT),
+    "export": (_MODEL_FN, (*_PREDICT_INPUT, "ExportSpec.serving_input_receiver_fn")),
 }
-_NEEDED_BY = {
-    "train_and_evaluate": ("Estimator", "TrainSpec", "EvalSpec"),
-    "train": ("Estimator", "TrainSpec"),
-    "evaluate": ("Estimator", "EvalSpec"),
-    "predict": ("Estimator", "EvalSpec"),
-    "export": ("Estimator",),
-}
+_EXAMPLES = {"model_fn": "@classifier", "input_fn": "@tfds_input_fn"}
 
 
 def parse(gin_files: Sequence[str], gin_params: Sequence[str] = ()) -> None:
@@ -76,17 +76,13 @@ def require(job: str) -> None:
     Raises:
       ConfigError: names the parameter and the line to write.
     """
-    for name in _NEEDED_BY[job]:
-        parameter, line = _NEEDS[name]
-        if name == "EvalSpec" and (
-            _bound("train_and_evaluate", "eval_spec")
-            or (job == "predict" and _bound("PredictSpec", parameter))
-        ):
-            continue
-        if not _bound(name, parameter):
+    for alternatives in _NEEDS[job]:
+        if not any(map(_is_bound, alternatives)):
+            name = alternatives[0]
+            example = _EXAMPLES[name.partition(".")[2]]
             raise ConfigError(
-                f"--job={job} needs {name}.{parameter}, which is not set: write\n"
-                f"  {line}\nin the gin file, for example."
+                f"--job={job} needs {name}, which is not set: write\n"
+                f"  {name} = {example}\nin the gin file, for example."
             )
 
 
@@ -125,14 +121,9 @@ def eval_specs() -> list[Any]:
 
 def predict_spec() -> PredictSpec:
     """What to predict: PredictSpec, its input that of EvalSpec where it has none."""
-    if _bound("PredictSpec", "input_fn"):
+    if _is_bound("PredictSpec.input_fn"):
         return build(PredictSpec)
     return build(PredictSpec, input_fn=eval_specs()[0].input_fn)
-
-
-def export_spec() -> ExportSpec:
-    """What to export."""
-    return build(ExportSpec)
 
 
 def config_text() -> str:
@@ -152,7 +143,8 @@ def macro_value(name: str) -> Any:
     return bound.get("value")
 
 
-def _bound(name: str, parameter: str) -> bool:
+def _is_bound(parameter: str) -> bool:
+    name, _, parameter = parameter.partition(".")
     selector = f"{gin_registry.CORE}.{name}"
     return parameter in gin.get_bindings(selector, resolve_references=False)
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import gin
 import keras
+import tensorflow as tf
 
-from pipeline import estimator, export, hooks, jobs, run_config, training
+from pipeline import estimator, export, exporters, hooks, jobs, run_config, training
 
 CORE = "pipeline"
 
@@ -87,8 +88,8 @@ class Entry:
 
     @property
     def is_library(self) -> bool:
-        """Whether it is Keras' or the driver's own, registered by `register`."""
-        return self.selector.startswith(("keras.", f"{CORE}."))
+        """Whether `register` registered it: Keras', TensorFlow's, the driver's."""
+        return self.selector.startswith(("keras.", "tf.", f"{CORE}."))
 
     def parameters(self) -> dict[str, Parameter]:
         """What can be bound, by name."""
@@ -165,12 +166,15 @@ def register() -> None:
     _add(jobs.PredictSpec)
     _add(jobs.ExportSpec)
     _add(training.train_and_evaluate, denylist=["estimator", "train_spec"])
-    for module, base in ((hooks, hooks.Hook), (export, export.Exporter)):
+    for module, base in ((hooks, hooks.Hook), (exporters, exporters.Exporter)):
         for item in _subclasses(module, base):
-            if item is not base and item.__module__ == module.__name__:
+            if item is not base:
                 _add(item)
-    for name in ("raw", "parsing"):
-        _add(getattr(export, f"{name}_serving_input_receiver_fn"))
+    _add(export.build_raw_serving_input_receiver_fn)
+    _add(export.build_parsing_serving_input_receiver_fn)
+    # What a server is sent is said in these.
+    gin.external_configurable(tf.TensorSpec, module="tf")
+    gin.external_configurable(tf.io.FixedLenFeature, module="tf.io")
     for package, (module, base) in _KERAS.items():
         for item in _subclasses(module, base):
             gin.external_configurable(item, module=package)

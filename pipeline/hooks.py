@@ -57,16 +57,20 @@ class Run:
 
     Attributes:
       model_dir: of the Estimator.
+      first_step: global step at the beginning of this run.
       step: global step now.
       max_step: where the run ends by itself; None where the input decides.
       nonfinite_step: first step whose loss was NaN or infinite in the last call of
         the compiled loop; None where all were finite.
+      finished: whether the last step was run, and only `end` is still called.
       stop_reasons: what stops were asked for; they accumulate.
     """
 
     def __init__(self, model_dir: str, step: int, max_step: int | None) -> None:
         self.model_dir = model_dir
+        self.first_step = step
         self.step = step
+        self.finished = False
         self.max_step = max_step
         self.nonfinite_step: int | None = None
         self.stop_reasons: list[str] = []

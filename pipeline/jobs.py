@@ -11,7 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline import hooks, summary
-from pipeline.model_fn import kind_of
+from pipeline import input_fn as input_lib
+from pipeline.export import build_raw_serving_input_receiver_fn
+from pipeline.model_fn import ModeKeys, kind_of
 
 CONFIG_FILE = "config.gin"
 
@@ -36,8 +38,8 @@ class ExportSpec:
     """What `--job=export` writes.
 
     Attributes:
-      serving_input_receiver_fn: what a request looks like; None for the features
-        themselves, as the model was trained on.
+      serving_input_receiver_fn: what a server is sent; None for the features that
+        EvalSpec.input_fn yields in PREDICT mode.
       export_dir_base: folder of the SavedModels, one of a time stamp each; None for
         `export` in model_dir.
     """
@@ -126,14 +128,38 @@ def predict(
 
 
 def export(
-    estimator: Any, spec: ExportSpec, *, checkpoint_path: str | None = None
+    estimator: Any,
+    spec: ExportSpec,
+    input_fn: Callable[..., Any] | None,
+    *,
+    checkpoint_path: str | None = None,
 ) -> str:
-    """Writes a SavedModel and returns its folder."""
-    base = spec.export_dir_base or os.path.join(estimator.model_dir, "export")
-    path = estimator.export_saved_model(
-        base, spec.serving_input_receiver_fn, checkpoint_path=checkpoint_path
+    """Writes a SavedModel.
+
+    Args:
+      estimator: the Estimator.
+      spec: what to write.
+      input_fn: its features in PREDICT mode are what a server is sent, where spec
+        does not say it; None where spec does.
+      checkpoint_path: None for the latest.
+
+    Returns:
+      The SavedModel's folder.
+    """
+    serving_fn = spec.serving_input_receiver_fn
+    if serving_fn is None:
+        feed = input_lib.make_feed(
+            input_fn,
+            ModeKeys.PREDICT,
+            strategy=tf.distribute.get_strategy(),
+            context={"params": estimator.params, "config": estimator.config},
+        )
+        serving_fn = build_raw_serving_input_receiver_fn(feed.element_spec[0])
+    return estimator.export_saved_model(
+        spec.export_dir_base or os.path.join(estimator.model_dir, "export"),
+        serving_fn,
+        checkpoint_path=checkpoint_path,
     )
-    return path.decode() if isinstance(path, bytes) else str(path)
 
 
 def to_json(value: Any) -> Any:

@@ -226,6 +226,7 @@ class TrainLoop:
                 with self._windowed(run, hook):
                     hook.after_step(run)
             self._renew(due, run)
+        run.finished = True
         for hook in hooks:
             with self._windowed(run, hook):
                 hook.end(run)
@@ -252,28 +253,65 @@ def evaluate(
     metrics: MetricSet,
     feed: Feed,
     *,
+    run: Run,
+    hooks: Sequence[Hook],
     steps: int | None,
     steps_per_loop: int,
-) -> tuple[int, Report]:
+) -> Report:
     """Runs the evaluation loop over the input.
 
     Args:
       compiled: the loop over eval steps.
       metrics: of the mode EVAL.
       feed: the input.
+      run: what hooks see.
+      hooks: `begin`, `after_loop` and `end` are called.
       steps: most steps; None for all of the input.
       steps_per_loop: most steps in one call.
 
     Returns:
-      How many steps there were, and what they came to.
+      What it came to, at the global step of `run`.
     """
     window = Window(metrics)
+
+    def report() -> Report:
+        return dataclasses.replace(window.report(), step=run.step)
+
+    run.read_report = report
+    for hook in hooks:
+        hook.begin(run)
     iterator = iter(feed.dataset)
     done, ended = 0, False
-    while not ended and (steps is None or done < steps):
-        stop = done + steps_per_loop if steps is None else steps
+    while not (ended or done == steps or run.stop_reasons):
+        stop = done + steps_per_loop
         began = time.perf_counter()
-        segment = compiled(iterator, done, min(stop, done + steps_per_loop))
+        segment = compiled(iterator, done, stop if steps is None else min(stop, steps))
         window.add(segment, time.perf_counter() - began)
         done, ended = segment.step, segment.ended
-    return done, window.report()
+        for hook in hooks:
+            hook.after_loop(run)
+    for hook in hooks:
+        hook.end(run)
+    return report()
+
+
+def predict(compiled: Callable[[Any], Any], feed: Feed) -> Iterator[Any]:
+    """Runs the prediction step over the input, batch by batch, as they are asked for.
+
+    Args:
+      compiled: predictions by local replica, of features by local replica.
+      feed: the input.
+
+    Yields:
+      One replica's batch of predictions, a nest of arrays, in the input's order.
+    """
+    iterator = iter(feed.dataset)
+    while True:
+        more, take = feed.plan.try_take(iterator)
+        if not bool(more):
+            return
+        batches = [batch for (batch,) in take()]
+        predictions = compiled([batch.features for batch in batches])
+        for batch, prediction in zip(batches, predictions, strict=True):
+            if batch.share is None or float(batch.share):
+                yield tf.nest.map_structure(np.asarray, prediction)

@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 from absl import flags, logging
 
-from pipeline import gin_config, gin_reader, jobs, report, training
+from pipeline import gin_config, gin_reader, jobs, report, run_log, training
 from pipeline.estimator import Estimator
 from pipeline.run_config import EXECUTIONS, RunConfig
 
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.help:
         _say(f"{__doc__}\n{options.get_help()}")
         return 0
-    _set_up_logging(options)
+    run_log.set_up(debug=options.debug)
     try:
         return _run(options, argv)
     except gin_config.ConfigError as error:
@@ -130,7 +130,7 @@ def _parse_flags(argv: Sequence[str]) -> flags.FlagValues:
             "Estimator.warm_start_from = 'path' in gin."
         )
     if not options.gin_file:
-        raise flags.Error(_usage())
+        raise flags.Error(report.usage(gin_reader.available()))
     return options
 
 
@@ -152,22 +152,6 @@ def _without_sugar(argv: Sequence[str]) -> list[str]:
             name = f"{name}={waiting.pop(0)}"
         found.append(f"--gin_param={name}")
     return found
-
-
-def _usage() -> str:
-    lines = [f"  {os.path.relpath(path)}" for path in gin_reader.available()]
-    return (
-        "no --gin_file says what to train. These are there:\n"
-        + "\n".join(lines or ["  (none)"])
-        + "\nFor example: python -m pipeline.main --gin_file=gin/digits.gin "
-        "--model_dir=runs/digits\nAll flags: --help"
-    )
-
-
-def _set_up_logging(options: flags.FlagValues) -> None:
-    logging.use_absl_handler()
-    logging.set_stderrthreshold("debug" if options.debug else "info")
-    logging.set_verbosity(logging.DEBUG if options.debug else logging.INFO)
 
 
 def _run(options: flags.FlagValues, argv: Sequence[str]) -> int:
@@ -209,9 +193,9 @@ def _train_and_evaluate(
     found = training.train_and_evaluate(
         estimator, _train_spec(estimator, argv), gin_config.eval_specs()
     )
-    metrics, exports = found if found else ({}, ())
-    yield from report.metric_lines(metrics or {})
-    yield from report.places(estimator.model_dir, exports)
+    if found:
+        yield from report.metric_lines(found[0])
+    yield from report.places(estimator.model_dir)
     if estimator.config.is_chief:
         steps = gin_config.macro_value("TRAIN_STEPS")
         yield from report.next_commands(estimator.model_dir, options.gin_file, steps)
@@ -228,7 +212,7 @@ def _train(
         hooks=spec.hooks,
         saving_listeners=spec.saving_listeners,
     )
-    yield from report.places(estimator.model_dir, ())
+    yield from report.places(estimator.model_dir)
 
 
 def _evaluate(
@@ -239,7 +223,7 @@ def _evaluate(
     yield from report.metric_lines(
         jobs.evaluate(estimator, specs, checkpoint_path=options.checkpoint_path)
     )
-    yield from report.places(estimator.model_dir, ())
+    yield from report.places(estimator.model_dir)
 
 
 def _predict(
@@ -263,10 +247,14 @@ def _export(
     estimator: Any, options: flags.FlagValues, argv: Sequence[str]
 ) -> Iterator[str]:
     del argv
+    spec = gin_config.build(jobs.ExportSpec)
+    input_fn = None
+    if spec.serving_input_receiver_fn is None:
+        input_fn = gin_config.predict_spec().input_fn
     path = jobs.export(
-        estimator, gin_config.export_spec(), checkpoint_path=options.checkpoint_path
+        estimator, spec, input_fn, checkpoint_path=options.checkpoint_path
     )
-    yield from report.places(estimator.model_dir, [path])
+    yield f"SavedModel {path}"
 
 
 _JOBS: dict[str, Callable[..., Iterator[str]]] = {

@@ -29,7 +29,8 @@ class Modules:
       strategy: where the variables live.
       by_name: module by name, as model_fn takes them.
       global_step: int64 scalar variable: updates made so far.
-      driver_state: the driver's own variables by name, the global step among them.
+      driver_state: the driver's own variables by name: the global step, the step at
+        which the current pass over the training input began, the loss scale.
     """
 
     def __init__(
@@ -56,7 +57,10 @@ class Modules:
         self.strategy = strategy
         with strategy.scope(), _dtype_policy(precision):
             self.by_name = {name: _make(name, f) for name, f in factories.items()}
-            self.driver_state = {"global_step": _scalar("global_step", 0, tf.int64)}
+            self.driver_state = {
+                "global_step": _scalar("global_step", 0, tf.int64),
+                "input_start": _scalar("input_start", 0, tf.int64),
+            }
             if precision == "mixed_float16":
                 self.driver_state |= {
                     "loss_scale": _scalar("loss_scale", _INITIAL_LOSS_SCALE),
@@ -64,6 +68,11 @@ class Modules:
                 }
         self.global_step = self.driver_state["global_step"]
         self.spread_seeds()
+
+    @property
+    def step(self) -> int:
+        """The global step now."""
+        return int(self.global_step.numpy())
 
     def build(
         self,

@@ -5,18 +5,45 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import tensorflow as tf
+
+from pipeline.export import existing_exports
 from pipeline.run_config import RunConfig
 
 _COMMAND = "python -m pipeline.main"
 
 
+def usage(gin_files: Sequence[os.PathLike]) -> str:
+    """What to say where no gin file is given, with those that there are."""
+    lines = [f"  {os.path.relpath(path)}" for path in gin_files] or ["  (none)"]
+    example = f"{_COMMAND} --gin_file=gin/digits.gin --model_dir=runs/digits"
+    return "\n".join(
+        [
+            "no --gin_file says what to train. These are there:",
+            *lines,
+            f"For example: {example}",
+            "All flags: --help",
+        ]
+    )
+
+
 def metric_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
-    """`accuracy 0.9812`, one line each; loss and global_step come last."""
+    """`accuracy 0.9812`, one line each; loss and global_step come last.
+
+    Args:
+      metrics: value by name; of several evaluations, metrics by the evaluation's name.
+    """
+    flat = {}
+    for name, value in metrics.items():
+        inner = value if isinstance(value, Mapping) else {}
+        flat.update({f"{name}/{key}": item for key, item in inner.items()})
+        if not inner:
+            flat[name] = value
     last = ("loss", "global_step")
-    names = [name for name in metrics if name.rpartition("/")[2] not in last]
-    names += [n for end in last for n in metrics if n.rpartition("/")[2] == end]
+    names = [name for name in flat if name.rpartition("/")[2] not in last]
+    names += [n for end in last for n in flat if n.rpartition("/")[2] == end]
     for name in names:
-        yield f"{name} {number(metrics[name])}"
+        yield f"{name} {number(flat[name])}"
 
 
 def number(value: Any) -> str:
@@ -28,17 +55,18 @@ def number(value: Any) -> str:
     return f"{value:.4g}" if small else f"{value:.4f}"
 
 
-def places(model_dir: str, exports: Sequence[Any] | None) -> Iterator[str]:
-    """Where the run's results lie.
+def places(model_dir: str) -> Iterator[str]:
+    """Where a run's results lie: its folder, and the newest SavedModel of each kind.
 
     Args:
-      model_dir: the run's folder.
-      exports: SavedModels' folders; None stands for an exporter that wrote nothing.
+      model_dir: the run's folder. A best model of an earlier run counts, too.
     """
     yield f"checkpoints {model_dir}"
-    for path in exports or ():
-        if path:
-            yield f"SavedModel {path.decode() if isinstance(path, bytes) else path}"
+    folder = os.path.join(model_dir, "export")
+    if tf.io.gfile.isdir(folder):
+        for name in sorted(tf.io.gfile.listdir(folder)):
+            saved = existing_exports(os.path.join(folder, name.rstrip("/")))
+            yield from (f"SavedModel {path}" for path in saved[-1:])
 
 
 def next_commands(

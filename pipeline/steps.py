@@ -70,6 +70,7 @@ class TrainStep:
         """
         self._model_fn = model_fn
         self._strategy = modules.strategy
+        self._modules = modules.by_name
         self._state = modules.driver_state
         self._metrics = metrics
         self._ops = outline.train_op
@@ -95,6 +96,16 @@ class TrainStep:
             totals, values = self._gradients(batches, step, active)
             self._update(active, values, step)
         return losses.sum_over_replicas(self._strategy, totals)
+
+    def learning_rates(self) -> dict[str, tf.Tensor]:
+        """Each optimizer's rate for its next update, as scalars to report."""
+        optimizers = {id(op.optimizer): op.optimizer for op in self._ops}
+        rates = [tf.cast(o.learning_rate, tf.float32) for o in optimizers.values()]
+        if len(rates) == 1:
+            return {"learning_rate": rates[0]}
+        names = [n for n, m in self._modules.items() if id(m) in optimizers]
+        by_id = dict(zip(optimizers, rates, strict=True))
+        return {f"learning_rate/{n}": by_id[id(self._modules[n])] for n in names}
 
     def _gradients(
         self, batches: Batches, step: tf.Tensor, active: Sequence[int]
@@ -250,26 +261,32 @@ class EvalStep:
         self,
         model_fn: BoundModelFn,
         modules: Modules,
-        outline: EstimatorSpec,
         metrics: MetricSet,
         *,
         jit_compile: bool | None = False,
     ) -> None:
-        """As `TrainStep`, with `model_fn` in EVAL."""
-        del outline
+        """
+        Args:
+          model_fn: of features, labels and step, in EVAL.
+          modules: what it evaluates.
+          metrics: those of the mode.
+          jit_compile: as for `TrainStep`.
+        """
         self._model_fn = model_fn
         self._strategy = modules.strategy
+        self._global_step = modules.global_step
         self._metrics = metrics
         self._jit_compile = jit_compile
 
     def __call__(self, batches: Batches, step: tf.Tensor) -> Totals:
-        """Totals over all local replicas; `step` is the global step."""
+        """Totals over all local replicas; `step`, the batch's number, is not used."""
+        global_step = tf.identity(self._global_step)
 
         def on_replica() -> Any:
             (batch,) = batches[_local_replica(self._strategy)]
 
             def compute() -> Any:
-                spec = self._model_fn(batch.features, batch.labels, step)
+                spec = self._model_fn(batch.features, batch.labels, global_step)
                 loss, weight = losses.objective(spec, rows_in(batch.features))
                 totals = losses.totals_of(spec, loss, weight, batch, self._metrics)
                 return totals.as_tree()
@@ -277,6 +294,37 @@ class EvalStep:
             return _compiled(compute, self._jit_compile)()
 
         return losses.sum_over_replicas(self._strategy, self._strategy.run(on_replica))
+
+
+class PredictStep:
+    """The predictions of one step's batches."""
+
+    def __init__(self, model_fn: BoundModelFn, modules: Modules) -> None:
+        """
+        Args:
+          model_fn: of features, labels and step, in PREDICT.
+          modules: what it predicts with.
+        """
+        self._model_fn = model_fn
+        self._strategy = modules.strategy
+        self._global_step = modules.global_step
+
+    def __call__(self, features: Sequence[Any]) -> list[Any]:
+        """Predictions by local replica, of features by local replica."""
+        global_step = tf.identity(self._global_step)
+
+        def on_replica() -> Any:
+            mine = features[_local_replica(self._strategy)]
+            return self._model_fn(mine, None, global_step).predictions
+
+        predictions = self._strategy.run(on_replica)
+        return [
+            tf.nest.map_structure(
+                lambda value, i=i: self._strategy.experimental_local_results(value)[i],
+                predictions,
+            )
+            for i in range(len(features))
+        ]
 
 
 def _local_replica(strategy: tf.distribute.Strategy) -> int:

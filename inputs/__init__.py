@@ -1,0 +1,42 @@
+"""input_fns, configured by gin: where the examples come from.
+
+An input_fn takes the mode and the `tf.distribute.InputContext` of its pipeline, and
+returns per-replica batches of `features` or `(features, labels)`. In a gin file:
+
+    import inputs
+
+    TrainSpec.input_fn = @tfds_input_fn
+    EvalSpec.input_fn = @tfds_input_fn
+    tfds_input_fn.name = 'mnist'
+    tfds_input_fn.preprocess = @scale_image
+    tfds_input_fn.batch_size = 64
+
+and the same in Python:
+
+    dataset = inputs.tfds_input_fn(
+        ModeKeys.TRAIN, name='mnist', preprocess=inputs.scale_image, batch_size=64)
+
+TRAIN shuffles and repeats forever; EVAL and PREDICT make one pass in order and drop
+nothing. All pipelines together see each example of a pass once, and every position
+can be saved.
+"""
+
+from inputs.batching import Batching, make_batching
+from inputs.digits import digits_input_fn, load_digits
+from inputs.numpy_input import array_dataset, constant_arrays, numpy_input_fn
+from inputs.preprocess import scale_image
+from inputs.tfds_input import tfds_input_fn
+from inputs.tfrecord_input import tfrecord_input_fn
+
+__all__ = [
+    "Batching",
+    "array_dataset",
+    "constant_arrays",
+    "digits_input_fn",
+    "load_digits",
+    "make_batching",
+    "numpy_input_fn",
+    "scale_image",
+    "tfds_input_fn",
+    "tfrecord_input_fn",
+]

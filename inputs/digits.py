@@ -1,0 +1,74 @@
+"""The 1,797 scanned digits that scikit-learn brings along: real data, no download."""
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from inputs.batching import make_batching
+from inputs.numpy_input import array_dataset
+
+try:
+    from sklearn import datasets as sklearn_datasets
+except ImportError:
+    sklearn_datasets = None
+
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+@gin.configurable
+def digits_input_fn(
+    mode: str,
+    input_context: tf.distribute.InputContext | None = None,
+    *,
+    batch_size: int | None = None,
+    batch_size_per_replica: int | None = None,
+    seed: int = 0,
+    num_epochs: int | None = None,
+    drop_remainder: bool = False,
+) -> tf.data.Dataset:
+    """Digits 0 to 9: 1,437 to train on, 360 others for EVAL and PREDICT.
+
+    Features are images, float32 `[batch, 8, 8, 1]` in [0, 1]; labels int64 `[batch]`.
+
+    Args:
+      mode: one of `ModeKeys`. PREDICT yields images alone.
+      input_context: None is one pipeline that feeds one replica.
+      batch_size: examples in a global batch. Exactly one of this and the next.
+      batch_size_per_replica: examples in the batch of one replica.
+      seed: of the order in TRAIN, an integer. EVAL and PREDICT keep the order.
+      num_epochs: passes in TRAIN; None is forever. EVAL and PREDICT make one.
+      drop_remainder: whether a TRAIN that ends drops its incomplete last batch.
+
+    Raises:
+      ModuleNotFoundError: scikit-learn is missing.
+    """
+    batching = make_batching(
+        mode,
+        input_context,
+        batch_size=batch_size,
+        batch_size_per_replica=batch_size_per_replica,
+        num_epochs=num_epochs,
+        drop_remainder=drop_remainder,
+    )
+    train, test = load_digits()
+    images, labels = train if batching.is_training else test
+    return array_dataset(images, labels, batching=batching, shuffle=True, seed=seed)
+
+
+def load_digits() -> tuple[Arrays, Arrays]:
+    """Images and labels to train on, and to test on; the same split every time.
+
+    Every fifth example of each class is for testing, so the classes have the same
+    shares in both.
+    """
+    if sklearn_datasets is None:
+        raise ModuleNotFoundError(
+            "digits_input_fn reads its images from scikit-learn, which is not "
+            "installed: pip install 'gin-estimator[demo]'"
+        )
+    digits = sklearn_datasets.load_digits()
+    images = (digits.images / 16.0).astype(np.float32)[..., np.newaxis]
+    labels = digits.target.astype(np.int64)
+    is_test = np.zeros(len(labels), bool)
+    is_test[np.argsort(labels, kind="stable")[::5]] = True
+    return (images[~is_test], labels[~is_test]), (images[is_test], labels[is_test])

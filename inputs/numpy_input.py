@@ -1,0 +1,182 @@
+"""Arrays in memory as input.
+
+Only the order is a stream; the rows are gathered batch by batch. So the shuffling is
+complete, a saved position is a few bytes, and, as every pipeline draws the same order
+and takes its part of it, a global batch holds the same examples on any number of
+replicas and pipelines.
+"""
+
+import numbers
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+from inputs.batching import Batching, make_batching
+
+
+@gin.configurable
+def numpy_input_fn(
+    mode: str,
+    input_context: tf.distribute.InputContext | None = None,
+    *,
+    x: Any = None,
+    y: Any = None,
+    data: Callable[[], tuple[Any, Any]] | None = None,
+    batch_size: int | None = None,
+    batch_size_per_replica: int | None = None,
+    shuffle: bool = True,
+    seed: int = 0,
+    num_epochs: int | None = None,
+    drop_remainder: bool = False,
+) -> tf.data.Dataset:
+    """Batches of the rows of arrays.
+
+    Args:
+      mode: one of `ModeKeys`. PREDICT yields `features`, the others
+        `(features, labels)`, or `features` where there are no labels.
+      input_context: None is one pipeline that feeds one replica.
+      x: array `[examples, ...]` of any dtype, or a dict of such. Nested lists are
+        fine and become float32 or int32.
+      y: labels, array or dict of the same length; None for data without labels.
+      data: instead of x and y: a function without arguments that returns `(x, y)`,
+        or `((x_train, y_train), (x_eval, y_eval))` as the `load_data` of Keras does.
+      batch_size: examples in a global batch. Exactly one of this and the next.
+      batch_size_per_replica: examples in the batch of one replica.
+      shuffle: whether TRAIN draws a new order each epoch. EVAL and PREDICT keep the
+        order of the rows.
+      seed: of the order, an integer: the pipelines draw it each for themselves and
+        have to agree.
+      num_epochs: passes in TRAIN; None is forever. EVAL and PREDICT make one.
+      drop_remainder: whether a TRAIN that ends drops its incomplete last batch.
+
+    Raises:
+      ValueError: x and data both or neither, lengths that differ, no rows, or what
+        `make_batching` refuses.
+    """
+    batching = make_batching(
+        mode,
+        input_context,
+        batch_size=batch_size,
+        batch_size_per_replica=batch_size_per_replica,
+        num_epochs=num_epochs,
+        drop_remainder=drop_remainder,
+    )
+    if (x is None) == (data is None):
+        raise ValueError(
+            f"numpy_input_fn got {'neither' if x is None else 'both'} of x and data: "
+            "give x (and y), or data, a function that returns them."
+        )
+    if data is not None:
+        if y is not None:
+            raise ValueError("numpy_input_fn got y and data: data returns the labels.")
+        x, y = _arrays_of(data(), is_training=batching.is_training)
+    return array_dataset(x, y, batching=batching, shuffle=shuffle, seed=seed)
+
+
+@gin.configurable
+def constant_arrays(
+    x: Any = (1.0,), y: Any = (1.0,), num_examples: int = 1000
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same example over and over: `numpy_input_fn.data = @constant_arrays`.
+
+    Args:
+      x: features of one example, made float32.
+      y: labels of one example, made float32.
+      num_examples: how often it is repeated.
+
+    Returns:
+      `x` and `y` with a leading dimension of `num_examples`.
+    """
+
+    def repeated(row: Any) -> np.ndarray:
+        return np.repeat(np.asarray(row, np.float32)[np.newaxis], num_examples, axis=0)
+
+    return repeated(x), repeated(y)
+
+
+def array_dataset(
+    x: Any, y: Any, *, batching: Batching, shuffle: bool, seed: int
+) -> tf.data.Dataset:
+    """This pipeline's batches of the rows of `x` and `y`.
+
+    Args:
+      x: array `[examples, ...]` or dict of arrays.
+      y: the same, or None.
+      batching: pipeline, epochs and batch size.
+      shuffle: whether TRAIN draws a new order each epoch.
+      seed: of the order, the same in every pipeline.
+    """
+    if not isinstance(seed, numbers.Integral):
+        raise ValueError(
+            f"seed is {seed!r}, not an integer: pipelines that draw different orders "
+            "would share examples. Write another integer for another order."
+        )
+    with tf.device("/CPU:0"):
+        rows = _tensors(x) if y is None else (_tensors(x), _tensors(y))
+    num_examples = _num_examples(rows)
+    shuffled = shuffle and batching.is_training
+    if shuffled:
+        order = _shuffled_order(num_examples, batching.num_epochs, seed)
+    else:
+        order = tf.data.Dataset.range(num_examples).repeat(batching.num_epochs)
+
+    def gather(indices: tf.Tensor) -> Any:
+        return tf.nest.map_structure(lambda array: tf.gather(array, indices), rows)
+
+    batches = batching.batch(batching.shard(order))
+    batches = batches.map(gather, num_parallel_calls=tf.data.AUTOTUNE)
+    return batching.for_model(batches)
+
+
+def _shuffled_order(
+    num_examples: int, num_epochs: int | None, seed: int
+) -> tf.data.Dataset:
+    """Row numbers, each epoch in an order that (seed, epoch) alone decides."""
+
+    def permutation(epoch: tf.Tensor) -> tf.data.Dataset:
+        keys = tf.random.stateless_uniform(
+            [num_examples], [seed, epoch], minval=None, maxval=None, dtype=tf.int32
+        )
+        rows = tf.argsort(keys, stable=True)
+        return tf.data.Dataset.from_tensor_slices(tf.cast(rows, tf.int64))
+
+    if num_epochs is not None:
+        order = tf.data.Dataset.range(num_epochs).flat_map(permutation)
+        total = num_epochs * num_examples
+    else:
+        order = tf.data.Dataset.counter().flat_map(permutation)
+        total = tf.data.INFINITE_CARDINALITY
+    return order.apply(tf.data.experimental.assert_cardinality(total))
+
+
+def _arrays_of(loaded: Any, *, is_training: bool) -> tuple[Any, Any]:
+    if not isinstance(loaded, tuple) or len(loaded) != 2:
+        raise ValueError(
+            f"data() returned {type(loaded).__name__}, not a pair: return (x, y), "
+            "(x, None), or ((x_train, y_train), (x_eval, y_eval))."
+        )
+    if all(isinstance(part, tuple) and len(part) == 2 for part in loaded):
+        return loaded[0] if is_training else loaded[1]
+    return loaded
+
+
+def _tensors(arrays: Any) -> Any:
+    if isinstance(arrays, Mapping):
+        return {name: tf.convert_to_tensor(array) for name, array in arrays.items()}
+    return tf.convert_to_tensor(arrays)
+
+
+def _num_examples(rows: Any) -> int:
+    lengths = [
+        array.shape[0] if array.shape.rank else None for array in tf.nest.flatten(rows)
+    ]
+    if len(set(lengths)) != 1 or not lengths[0]:
+        shapes = tf.nest.map_structure(lambda array: array.shape.as_list(), rows)
+        raise ValueError(
+            "Arrays need one length above 0 in their first dimension, one row an "
+            f"example; their shapes are {shapes}."
+        )
+    return lengths[0]

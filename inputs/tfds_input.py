@@ -1,0 +1,215 @@
+"""Data sets of tensorflow_datasets as input.
+
+read this pipeline's part -> preprocess -> cache -> shuffle -> repeat -> batch
+"""
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from inputs.batching import Batching, make_batching
+from pipeline.model_fn import ModeKeys
+
+try:
+    import tensorflow_datasets as tfds
+except ImportError:
+    tfds = None
+
+_MAX_BYTES_TO_CACHE = 2**30
+
+
+@gin.configurable
+def tfds_input_fn(
+    mode: str,
+    input_context: tf.distribute.InputContext | None = None,
+    *,
+    name: str,
+    train_split: str = "train",
+    eval_split: str = "test",
+    data_dir: str | None = None,
+    download: bool = False,
+    as_supervised: bool = True,
+    preprocess: Callable[..., Any] | None = None,
+    batch_size: int | None = None,
+    batch_size_per_replica: int | None = None,
+    shuffle_buffer: int | None = 10000,
+    seed: int | None = 0,
+    num_epochs: int | None = None,
+    cache: bool | None = None,
+    drop_remainder: bool = False,
+) -> tf.data.Dataset:
+    """Batches of a data set that `tensorflow_datasets` knows.
+
+    Args:
+      mode: one of `ModeKeys`. TRAIN reads `train_split`, the others `eval_split`;
+        PREDICT yields features alone.
+      input_context: None is one pipeline that feeds one replica. Each pipeline reads
+        its own range of the split, ranges that differ by one example at most.
+      name: of the data set, as in 'mnist', 'glue/sst2' or 'mnist:3.0.1'.
+      train_split: a split or part of one, as in 'train[:90%]'.
+      eval_split: the same.
+      data_dir: folder that holds data sets; None is `~/tensorflow_datasets`, or
+        `$TFDS_DATA_DIR`.
+      download: whether to download and prepare the data set where it is not there.
+      as_supervised: whether examples are `(features, labels)`, as the data set pairs
+        them, or dicts of everything there is.
+      preprocess: function of one example: `preprocess(features, labels)`, or
+        `preprocess(example)` with as_supervised=False. It returns
+        `(features, labels)`, or features alone. None changes nothing.
+      batch_size: examples in a global batch. Exactly one of this and the next.
+      batch_size_per_replica: examples in the batch of one replica.
+      shuffle_buffer: examples among which TRAIN draws the next; None or 0 keeps the
+        order. A saved position holds these examples.
+      seed: of the order in TRAIN; None for another one each run.
+      num_epochs: passes in TRAIN; None is forever. EVAL and PREDICT make one.
+      cache: whether TRAIN keeps preprocessed examples in memory, so that `preprocess`
+        runs once an example; None where they have fixed shapes and fit in 1 GiB.
+      drop_remainder: whether a TRAIN that ends drops its incomplete last batch.
+
+    Raises:
+      ValueError: unknown data set or split, nothing in data_dir, no supervised pair,
+        or what `make_batching` refuses.
+    """
+    batching = make_batching(
+        mode,
+        input_context,
+        batch_size=batch_size,
+        batch_size_per_replica=batch_size_per_replica,
+        num_epochs=num_epochs,
+        drop_remainder=drop_remainder,
+    )
+    builder = _prepared_builder(name, data_dir, download)
+    if as_supervised and builder.info.supervised_keys is None:
+        raise ValueError(
+            f"Data set {name!r} does not say which features are the labels. Write "
+            "tfds_input_fn.as_supervised = False and a preprocess that returns "
+            f"(features, labels); the features are {sorted(builder.info.features)}."
+        )
+    split = train_split if batching.is_training else eval_split
+    num_examples = _num_examples(builder, split)
+    dataset = _read(
+        builder,
+        split,
+        num_examples=num_examples,
+        as_supervised=as_supervised,
+        batching=batching,
+        shuffle_files=batching.is_training and bool(shuffle_buffer),
+        seed=seed,
+    )
+    share = -(-num_examples // batching.num_pipelines)
+    preprocessed = _map(dataset, preprocess)
+    if cache is None:
+        cache = _fits_in_memory(preprocessed, share)
+    if cache and batching.is_training:
+        # Examples that are cached ready for use keep up with a fast model.
+        dataset = batching.shuffle_and_repeat(
+            preprocessed.cache(), buffer_size=shuffle_buffer, seed=seed
+        )
+    else:
+        # As they were read, they are often smaller, and so is the shuffle buffer.
+        dataset = batching.shuffle_and_repeat(
+            dataset, buffer_size=shuffle_buffer, seed=seed
+        )
+        dataset = _map(dataset, preprocess)
+    return batching.for_model(batching.batch(dataset))
+
+
+def _prepared_builder(name: str, data_dir: str | None, download: bool) -> Any:
+    if tfds is None:
+        raise ModuleNotFoundError(
+            "tfds_input_fn needs tensorflow_datasets: pip install tensorflow-datasets "
+            "importlib_resources"
+        )
+    try:
+        builder = tfds.builder(name, data_dir=data_dir)
+    except tfds.core.DatasetNotFoundError as error:
+        known = tfds.list_builders(with_community_datasets=False)
+        close = difflib.get_close_matches(name, known)
+        hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+        raise ValueError(
+            f"tensorflow_datasets knows no data set {name!r}, and there is none of "
+            f"that name in data_dir={data_dir!r}.{hint}"
+        ) from error
+    except AssertionError as error:
+        raise ValueError(
+            f"No data set {name!r} in data_dir={data_dir!r}: {error}"
+        ) from error
+    if builder.data_path.exists():
+        return builder
+    if not download:
+        raise ValueError(
+            f"Data set {name!r} is not in {builder.data_path} (data_dir={data_dir!r}). "
+            "Write tfds_input_fn.download = True to download and prepare it there, or "
+            "tfds_input_fn.data_dir = '...' if it lies elsewhere."
+        )
+    builder.download_and_prepare()
+    return builder
+
+
+def _num_examples(builder: Any, split: str) -> int:
+    try:
+        return builder.info.splits[split].num_examples
+    except (KeyError, ValueError) as error:
+        raise ValueError(
+            f"Data set {builder.info.full_name!r} has no split {split!r}; it has "
+            f"{sorted(builder.info.splits)}, and parts of them as in 'train[:90%]'."
+        ) from error
+
+
+def _read(
+    builder: Any,
+    split: str,
+    *,
+    num_examples: int,
+    as_supervised: bool,
+    batching: Batching,
+    shuffle_files: bool,
+    seed: int | None,
+) -> tf.data.Dataset:
+    """This pipeline's examples.
+
+    Ranges, rather than files, of the split: pipelines stay equal where the files do not
+    divide among them, and there may be fewer files than pipelines.
+    """
+    by_range = num_examples >= batching.num_pipelines > 1
+    if by_range:
+        parts = tfds.even_splits(split, n=batching.num_pipelines)
+        split = parts[batching.pipeline_id]
+    options = tf.data.Options()
+    options.deterministic = True
+    in_order = batching.mode == ModeKeys.PREDICT or builder.info.disable_shuffling
+    config = tfds.ReadConfig(
+        options=options,
+        try_autocache=False,
+        skip_prefetch=True,
+        shuffle_seed=seed,
+        interleave_cycle_length=1 if in_order else 16,
+    )
+    dataset = builder.as_dataset(
+        split=split,
+        as_supervised=as_supervised,
+        shuffle_files=shuffle_files and not builder.info.disable_shuffling,
+        read_config=config,
+    )
+    return dataset if by_range else batching.shard(dataset)
+
+
+def _map(
+    dataset: tf.data.Dataset, preprocess: Callable[..., Any] | None
+) -> tf.data.Dataset:
+    if preprocess is None:
+        return dataset
+    return dataset.map(preprocess, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def _fits_in_memory(dataset: tf.data.Dataset, num_examples: int) -> bool:
+    num_bytes = 0
+    for spec in tf.nest.flatten(dataset.element_spec):
+        is_fixed = isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()
+        if not is_fixed or spec.dtype == tf.string:
+            return False
+        num_bytes += spec.shape.num_elements() * spec.dtype.size
+    return num_bytes * num_examples <= _MAX_BYTES_TO_CACHE

@@ -1,0 +1,169 @@
+"""TFRecord files of `tf.train.Example` as input.
+
+files -> this pipeline's -> records -> shuffle -> repeat -> batch -> parse
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+from inputs.batching import Batching, make_batching
+from pipeline.model_fn import ModeKeys
+
+FeatureSpec = Mapping[str, Any]
+
+
+@gin.configurable
+def tfrecord_input_fn(
+    mode: str,
+    input_context: tf.distribute.InputContext | None = None,
+    *,
+    feature_spec: FeatureSpec | Callable[[], FeatureSpec],
+    label_key: str | None = None,
+    train_files: str | Sequence[str] | None = None,
+    eval_files: str | Sequence[str] | None = None,
+    preprocess: Callable[..., Any] | None = None,
+    batch_size: int | None = None,
+    batch_size_per_replica: int | None = None,
+    shuffle_buffer: int | None = 10000,
+    seed: int | None = 0,
+    num_epochs: int | None = None,
+    drop_remainder: bool = False,
+) -> tf.data.Dataset:
+    """Batches of the examples in TFRecord files; features are a dict of tensors.
+
+    Args:
+      mode: one of `ModeKeys`. TRAIN reads `train_files`, the others `eval_files`;
+        PREDICT yields features alone, and its files need no labels.
+      input_context: None is one pipeline that feeds one replica. Each pipeline reads
+        files of its own, or records of its own where there are fewer files.
+      feature_spec: name -> how to parse it, or a function that returns that. Values
+        are `(dtype, shape)` as in `('float32', [28, 28])`, with shape None for any
+        number of values (a SparseTensor); or what `tf.io.parse_example` takes.
+      label_key: the feature that is the labels; None for data without labels.
+      train_files: glob pattern or a list of them. Names in '.gz' are compressed.
+      eval_files: the same.
+      preprocess: function `preprocess(features, labels)` of one example, returns
+        `(features, labels)`; labels are None in PREDICT. None leaves examples alone
+        and is faster: they are then parsed a batch at a time.
+      batch_size: examples in a global batch. Exactly one of this and the next.
+      batch_size_per_replica: examples in the batch of one replica.
+      shuffle_buffer: records among which TRAIN draws the next; None or 0 keeps the
+        order. A saved position holds these records.
+      seed: of the order in TRAIN; None for another one each run.
+      num_epochs: passes in TRAIN; None is forever. EVAL and PREDICT make one.
+      drop_remainder: whether a TRAIN that ends drops its incomplete last batch.
+
+    Raises:
+      ValueError: no pattern, a pattern without files, an unknown label_key, or what
+        `make_batching` refuses.
+    """
+    batching = make_batching(
+        mode,
+        input_context,
+        batch_size=batch_size,
+        batch_size_per_replica=batch_size_per_replica,
+        num_epochs=num_epochs,
+        drop_remainder=drop_remainder,
+    )
+    spec = _parser_spec(feature_spec)
+    if label_key is not None and label_key not in spec:
+        raise ValueError(
+            f"label_key={label_key!r} is not in feature_spec, which has {sorted(spec)}."
+        )
+    if mode == ModeKeys.PREDICT:
+        spec.pop(label_key, None)
+    if batching.is_training:
+        files = _matching_files(train_files, "train_files")
+    else:
+        files = _matching_files(eval_files, "eval_files")
+    records = _read(files, batching, shuffle=bool(shuffle_buffer), seed=seed)
+    records = batching.shuffle_and_repeat(
+        records, buffer_size=shuffle_buffer, seed=seed
+    )
+
+    def parse_batch(serialized: tf.Tensor) -> Any:
+        features = tf.io.parse_example(serialized, spec)
+        labels = features.pop(label_key, None)
+        return features if labels is None else (features, labels)
+
+    def parse_and_preprocess(serialized: tf.Tensor) -> Any:
+        features = tf.io.parse_single_example(serialized, spec)
+        return preprocess(features, features.pop(label_key, None))
+
+    if preprocess is None:
+        batches = batching.batch(records)
+        batches = batches.map(parse_batch, num_parallel_calls=tf.data.AUTOTUNE)
+    else:
+        examples = records.map(
+            parse_and_preprocess, num_parallel_calls=tf.data.AUTOTUNE
+        )
+        batches = batching.batch(examples)
+    return batching.for_model(batches)
+
+
+def _parser_spec(
+    feature_spec: FeatureSpec | Callable[[], FeatureSpec],
+) -> dict[str, Any]:
+    spec = feature_spec() if callable(feature_spec) else feature_spec
+    return {name: _parser(name, value) for name, value in spec.items()}
+
+
+def _parser(name: str, value: Any) -> Any:
+    # The parsers of tf.io are named tuples, which a plain (dtype, shape) is not.
+    if type(value) not in (tuple, list):
+        return value
+    if len(value) != 2:
+        raise ValueError(
+            f"feature_spec[{name!r}] is {value!r}: write (dtype, shape), as in "
+            "('float32', [28, 28]), or (dtype, None) for any number of values."
+        )
+    dtype, shape = value
+    if shape is None:
+        return tf.io.VarLenFeature(tf.as_dtype(dtype))
+    return tf.io.FixedLenFeature(shape, tf.as_dtype(dtype))
+
+
+def _matching_files(patterns: str | Sequence[str] | None, argument: str) -> list[str]:
+    """The files of all patterns, each once, sorted: the same in every pipeline."""
+    if not patterns:
+        raise ValueError(
+            f"This mode reads {argument}, which is {patterns!r}: write "
+            f"tfrecord_input_fn.{argument} = '/data/part-*.tfrecord'."
+        )
+    files: set[str] = set()
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        found = tf.io.gfile.glob(pattern)
+        if not found:
+            raise ValueError(f"{argument}: no file matches {pattern!r}.")
+        files.update(found)
+    return sorted(files)
+
+
+def _read(
+    files: list[str], batching: Batching, *, shuffle: bool, seed: int | None
+) -> tf.data.Dataset:
+    """This pipeline's records, of one epoch."""
+    by_file = len(files) >= batching.num_pipelines
+    if by_file:
+        files = files[batching.pipeline_id :: batching.num_pipelines]
+    compression = ["GZIP" if file.endswith(".gz") else "" for file in files]
+    sources = tf.data.Dataset.from_tensor_slices((files, compression))
+    if shuffle and batching.is_training:
+        sources = sources.shuffle(len(files), seed=seed)
+
+    def read_file(file: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
+        records = tf.data.TFRecordDataset(file, compression_type=compression)
+        # Within each file, so that the order of the files does not matter to who
+        # reads which record.
+        return records if by_file else batching.shard(records)
+
+    return sources.interleave(
+        read_file,
+        cycle_length=1 if batching.mode == ModeKeys.PREDICT else min(16, len(files)),
+        block_length=16,
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )

@@ -1,0 +1,548 @@
+"""Estimator: a model_fn, its modules, and where they are trained.
+
+estimator = Estimator(
+    model_fn,
+    modules={"network": make_network, "optimizer": keras.optimizers.Adam},
+    config=RunConfig(model_dir="runs/digits"),
+)
+estimator.train(train_input_fn, max_steps=1000)
+estimator.evaluate(eval_input_fn)  # {"accuracy": 0.98, "loss": 0.06, ...}
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from pipeline import (
+    calling,
+    checkpoint,
+    export,
+    loops,
+    summary,
+)
+from pipeline import (
+    hooks as hooks_lib,
+)
+from pipeline import (
+    input_fn as input_lib,
+)
+from pipeline import (
+    strategy as strategy_lib,
+)
+from pipeline.checkpoint import WarmStartSettings
+from pipeline.hooks import Hook, Run
+from pipeline.model_fn import ModeKeys
+from pipeline.run_config import RunConfig
+from pipeline.runtime import Runtime
+from pipeline.saving import CheckpointHook, SavingListener, position_path
+
+
+class Estimator:
+    """Trains, evaluates, predicts with and exports one model."""
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        *,
+        modules: Mapping[str, Callable[[], Any]] | None = None,
+        config: RunConfig | None = None,
+        params: Mapping[str, Any] | None = None,
+        warm_start_from: str | WarmStartSettings | None = None,
+    ) -> None:
+        """Checks the contract; builds nothing yet.
+
+        Args:
+          model_fn: see `pipeline.model_fn`; any callable.
+          modules: factory of no arguments by the name under which model_fn takes what
+            it makes. All state lives in these.
+          config: how to run; None for the defaults.
+          params: handed to model_fn and input_fn as `params`.
+          warm_start_from: a checkpoint, a model_dir or `WarmStartSettings`, whose
+            values are taken where model_dir has no checkpoint of its own.
+
+        Raises:
+          TypeError: model_fn does not take `features` or one of the modules.
+          ValueError: another Keras backend than TensorFlow.
+        """
+        if keras.config.backend() != "tensorflow":
+            raise ValueError(
+                f"Keras runs on the backend {keras.config.backend()!r}, and this "
+                "project on TensorFlow: set the environment variable "
+                "KERAS_BACKEND=tensorflow before Python starts."
+            )
+        factories = dict(modules or {})
+        calling.check_model_fn(model_fn, list(factories), has_labels=False)
+        config = config or RunConfig()
+        if config.model_dir is None:
+            config = config.replace(model_dir=tempfile.mkdtemp())
+            logging.warning("model_dir is not set; using %s", config.model_dir)
+        self._model_fn = model_fn
+        self._factories = factories
+        self._config = config
+        self._params = dict(params or {})
+        self._warm_start_from = warm_start_from
+        self._runtime_or_none: Runtime | None = None
+        self._features_spec: Any = None
+
+    @property
+    def config(self) -> RunConfig:
+        """How it runs; `model_dir` is set."""
+        return self._config
+
+    @property
+    def model_dir(self) -> str:
+        """Where checkpoints, events and exports go."""
+        return self._config.model_dir
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """A copy of what model_fn gets as `params`."""
+        return dict(self._params)
+
+    @property
+    def global_step(self) -> int:
+        """Updates that the live weights, or else the latest checkpoint's, have seen."""
+        runtime, path = self._runtime_or_none, self.latest_checkpoint()
+        if runtime is not None and (runtime.training or path is None):
+            return runtime.modules.step
+        return checkpoint.step_of(path) if path else 0
+
+    @property
+    def loaded_checkpoint(self) -> str | None:
+        """Path prefix of the checkpoint whose values the modules hold, or None."""
+        return self._runtime_or_none.values_from if self._runtime_or_none else None
+
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        *,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        hooks: Sequence[Hook] = (),
+        saving_listeners: Sequence[SavingListener] = (),
+    ) -> "Estimator":
+        """Trains from the last checkpoint on, and from the example after its last.
+
+        Args:
+          input_fn: see `pipeline.input_fn`.
+          steps: steps from here.
+          max_steps: global step to train to; nothing is done beyond it. Neither
+            trains to the end of the input.
+          hooks: called besides the ones of the config.
+          saving_listeners: told of each checkpoint.
+
+        Returns:
+          This Estimator.
+
+        Raises:
+          ValueError: both steps and max_steps, one not positive, or an empty input.
+          NanLossDuringTrainingError: the loss was NaN or Inf and `on_nan` is "stop".
+          CheckpointMismatchError: the checkpoint in model_dir is of another model.
+        """
+        _check_steps(steps=steps, max_steps=max_steps)
+        path = self.latest_checkpoint()
+        if path and max_steps is not None and checkpoint.step_of(path) >= max_steps:
+            logging.warning(
+                "train | step %d is at max_steps %d already: not training.",
+                checkpoint.step_of(path),
+                max_steps,
+            )
+            return self
+        runtime = self._runtime()
+        feed = self._feed(input_fn, ModeKeys.TRAIN)
+        program = runtime.program(ModeKeys.TRAIN, feed)
+        self._load(runtime, path)
+        start = runtime.modules.step
+        if steps is not None:
+            max_steps = start + steps
+        iterator = _resumed_iterator(runtime, feed, path, start)
+        run = Run(self.model_dir, start, max_steps)
+        loop = loops.TrainLoop(
+            program.compiled,
+            program.metrics,
+            steps_per_loop=self._config.steps_per_loop,
+        )
+        runtime.training = True
+        try:
+            ended = loop(
+                run, iterator, self._hooks(runtime, iterator, hooks, saving_listeners)
+            )
+        finally:
+            runtime.training = False
+        if ended and run.step == start:
+            raise _empty(input_fn, ModeKeys.TRAIN)
+        _log_end(run, ended)
+        return self
+
+    def evaluate(
+        self,
+        input_fn: Callable[..., Any],
+        *,
+        steps: int | None = None,
+        hooks: Sequence[Hook] = (),
+        checkpoint_path: str | None = None,
+        name: str | None = None,
+    ) -> dict[str, Any]:
+        """Evaluates a checkpoint on every example of the input, once.
+
+        Args:
+          input_fn: see `pipeline.input_fn`.
+          steps: most steps; None for all of the input.
+          hooks: `begin`, `after_loop` and `end` are called.
+          checkpoint_path: what to evaluate; None for the latest, or the live weights
+            while training.
+          name: of this evaluation, where there are several; goes into `eval_dir`.
+
+        Returns:
+          `loss`, the metrics by name, and `global_step`.
+
+        Raises:
+          ValueError: an empty input, or an endless one without `steps`.
+        """
+        _check_steps(steps=steps)
+        runtime = self._runtime()
+        feed = self._feed(input_fn, ModeKeys.EVAL)
+        if feed.plan.endless and steps is None:
+            raise ValueError(
+                f"input_fn {calling.name_of(input_fn)} never ends in mode EVAL: drop "
+                "its repeat(), or give evaluate(..., steps=100)."
+            )
+        program = runtime.program(ModeKeys.EVAL, feed)
+        self._prepare(runtime, checkpoint_path, "evaluating")
+        step = runtime.modules.step
+        run = Run(self.model_dir, step, None)
+        report = loops.evaluate(
+            program.compiled,
+            program.metrics,
+            feed,
+            run=run,
+            hooks=hooks,
+            steps=steps,
+            steps_per_loop=self._config.steps_per_loop,
+        )
+        if not report.num_steps:
+            raise _empty(input_fn, ModeKeys.EVAL)
+        phase = f"eval/{name}" if name else "eval"
+        logging.info("%s", hooks_lib.log_line(phase, report))
+        writer = summary.Writer(self.eval_dir(name))
+        writer.scalars(step, report.values())
+        writer.close()
+        return {"loss": report.loss, **report.metrics, "global_step": step}
+
+    def predict(
+        self,
+        input_fn: Callable[..., Any],
+        *,
+        predict_keys: Sequence[str] | str | None = None,
+        hooks: Sequence[Hook] = (),
+        checkpoint_path: str | None = None,
+        yield_single_examples: bool = True,
+    ) -> Iterator[Any]:
+        """Predictions for the input, in its order, computed as they are asked for.
+
+        Args:
+          input_fn: see `pipeline.input_fn`; labels are left aside.
+          predict_keys: of a dict of predictions, the ones to yield.
+          hooks: `begin` and `end` are called.
+          checkpoint_path: what to predict with; None for the latest.
+          yield_single_examples: one example at a time, else one batch.
+
+        Returns:
+          A generator of nests of arrays, as `EstimatorSpec.predictions`.
+
+        Raises:
+          ValueError: keys that there are not, or predictions of unequal lengths.
+        """
+        runtime = self._runtime()
+        feed = self._feed(input_fn, ModeKeys.PREDICT)
+        program = runtime.program(ModeKeys.PREDICT, feed)
+        self._prepare(runtime, checkpoint_path, "predicting")
+        batches = loops.predict(program.compiled, feed)
+        run = Run(self.model_dir, runtime.modules.step, None)
+
+        def generate() -> Iterator[Any]:
+            for hook in hooks:
+                hook.begin(run)
+            for batch in batches:
+                batch = _chosen(batch, predict_keys)
+                if yield_single_examples:
+                    yield from _examples(batch)
+                else:
+                    yield batch
+            for hook in hooks:
+                hook.end(run)
+
+        return generate()
+
+    def export_saved_model(
+        self,
+        export_dir_base: str,
+        serving_input_receiver_fn: export.ServingFn | None = None,
+        *,
+        assets_extra: Mapping[str, str] | None = None,
+        checkpoint_path: str | None = None,
+    ) -> str:
+        """Writes a SavedModel that needs nothing of this project to be served.
+
+        Args:
+          export_dir_base: gets a new directory, named by the time in seconds.
+          serving_input_receiver_fn: what is sent, from
+            `build_raw_serving_input_receiver_fn` or
+            `build_parsing_serving_input_receiver_fn`; None for the raw features of
+            the input that this Estimator saw last.
+          assets_extra: file to copy by its path below `assets.extra`.
+          checkpoint_path: what to export; None for the latest.
+
+        Returns:
+          The new directory.
+
+        Raises:
+          ValueError: no checkpoint, or no input was seen and nothing says what is sent.
+        """
+        runtime = self._runtime()
+        path = checkpoint_path or runtime.values_from or self.latest_checkpoint()
+        if path is None:
+            raise ValueError(
+                f"{self.model_dir} has no checkpoint to export: train first, or give "
+                "checkpoint_path."
+            )
+        if serving_input_receiver_fn is None:
+            serving_input_receiver_fn = self._raw_serving_input_receiver_fn()
+        receiver = serving_input_receiver_fn()
+        model_fn = export.served(runtime.bound(ModeKeys.PREDICT), receiver)
+        runtime.build(ModeKeys.PREDICT, model_fn, (dict(receiver.receiver_specs), None))
+        runtime.load(path)
+        return export.save(
+            export_dir_base,
+            model_fn,
+            runtime.modules,
+            receiver.receiver_specs,
+            assets_extra=assets_extra,
+        )
+
+    def export_weights(self, name: str, path: str) -> str:
+        """Writes the weights of one Keras model as `.weights.h5`.
+
+        `model.load_weights(path)` reads them into a model of the same architecture.
+
+        Args:
+          name: of the module.
+          path: to write to; ends in `.weights.h5`.
+
+        Returns:
+          The path.
+
+        Raises:
+          ValueError: no such module, no Keras model, or no checkpoint.
+        """
+        runtime = self._runtime()
+        module = runtime.modules.by_name.get(name)
+        if not isinstance(module, keras.Model):
+            models = [k for k, m in runtime.modules.by_name.items() if _is_model(m)]
+            raise ValueError(f"module {name!r} is no Keras model; {models} are.")
+        path_from = self.latest_checkpoint()
+        if path_from is None or not module.built:
+            raise ValueError(
+                f"module {name!r} has no trained weights in this Estimator: call "
+                "train, evaluate or predict first."
+            )
+        runtime.load(path_from)
+        module.save_weights(path)
+        return path
+
+    def latest_checkpoint(self) -> str | None:
+        """Path prefix of the newest checkpoint in model_dir, or None."""
+        return checkpoint.latest(self.model_dir)
+
+    def get_variable_names(self) -> list[str]:
+        """Names of the variables in the latest checkpoint: `network/dense/kernel`.
+
+        Raises:
+          ValueError: there is no checkpoint.
+        """
+        return sorted(checkpoint.read_names(self._required_checkpoint()))
+
+    def get_variable_value(self, name: str) -> np.ndarray:
+        """One variable's value in the latest checkpoint.
+
+        Raises:
+          ValueError: there is no checkpoint.
+          KeyError: it holds no such variable.
+        """
+        return checkpoint.read_value(self._required_checkpoint(), name)
+
+    def eval_dir(self, name: str | None = None) -> str:
+        """Where an evaluation's events go: `model_dir/eval`, or `eval_<name>`."""
+        return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
+
+    def _runtime(self) -> Runtime:
+        if self._runtime_or_none is None:
+            self._runtime_or_none = Runtime(
+                self._model_fn,
+                self._factories,
+                strategy_lib.create(self._config),
+                self._config,
+                self._params,
+            )
+        return self._runtime_or_none
+
+    def _feed(self, input_fn: Callable[..., Any], mode: str) -> input_lib.Feed:
+        runtime = self._runtime()
+        micro_batches = self._config.gradient_accumulation_steps
+        feed = input_lib.make_feed(
+            input_fn,
+            mode,
+            strategy=runtime.modules.strategy,
+            context=runtime.context,
+            num_micro_batches=micro_batches if mode == ModeKeys.TRAIN else 1,
+        )
+        self._features_spec = feed.element_spec[0]
+        return feed
+
+    def _load(self, runtime: Runtime, path: str | None) -> None:
+        """The checkpoint's values, or those to start warm from, or initial ones."""
+        if path is not None:
+            runtime.load(path)
+        elif self._warm_start_from is not None and not runtime.warm_started:
+            checkpoint.warm_start(runtime.modules.named_state(), self._warm_start_from)
+            runtime.warm_started = True
+
+    def _prepare(self, runtime: Runtime, path: str | None, doing: str) -> None:
+        """Loads what is to be used, which while training is what is live."""
+        if path is None and runtime.training:
+            runtime.modules.synchronize()
+            return
+        path = path or self.latest_checkpoint()
+        if path is None and runtime.modules.step == 0:
+            logging.warning(
+                "%s has no checkpoint: %s initial values.", self.model_dir, doing
+            )
+        self._load(runtime, path)
+
+    def _hooks(
+        self,
+        runtime: Runtime,
+        iterator: Any,
+        hooks: Sequence[Hook],
+        listeners: Sequence[SavingListener],
+    ) -> list[Hook]:
+        """All hooks in the order in which they are called."""
+        config = self._config
+        result: list[Hook] = [runtime.tracker]
+        result.append(hooks_lib.NanHook(fail_on_nan_loss=config.on_nan == "stop"))
+        if config.log_step_count_steps:
+            result.append(hooks_lib.LoggingHook(config.log_step_count_steps))
+        if config.save_summary_steps:
+            result.append(hooks_lib.SummaryHook(config.save_summary_steps))
+            result.append(hooks_lib.StepCounterHook(config.save_summary_steps))
+        result.extend(hooks)
+        if config.save_checkpoints_steps != 0:
+            listeners = [runtime.tracker, *listeners]
+            result.append(
+                CheckpointHook(config, runtime.modules, iterator, listeners=listeners)
+            )
+        return result
+
+    def _raw_serving_input_receiver_fn(self) -> export.ServingFn:
+        if self._features_spec is None:
+            raise ValueError(
+                "this Estimator has seen no input yet, so that what a server sends is "
+                "not known: give serving_input_receiver_fn="
+                "build_raw_serving_input_receiver_fn(tf.TensorSpec([None, 28, 28]))."
+            )
+        return export.build_raw_serving_input_receiver_fn(self._features_spec)
+
+    def _required_checkpoint(self) -> str:
+        path = self.latest_checkpoint()
+        if path is None:
+            raise ValueError(f"{self.model_dir} has no checkpoint: train first.")
+        return path
+
+
+def _resumed_iterator(
+    runtime: Runtime, feed: input_lib.Feed, path: str | None, step: int
+) -> Any:
+    """Over the training input, after the last example trained on.
+
+    An input that had come to its end begins anew.
+    """
+    began = runtime.modules.driver_state["input_start"]
+    taken = step - int(began.numpy())
+    if taken and path is not None:
+        prefix = position_path(path)
+        iterator = input_lib.open_at(feed, prefix=prefix, num_steps=taken)
+        if feed.plan.endless:
+            return iterator
+        if bool(iterator.get_next_as_optional().has_value()):
+            return input_lib.open_at(feed, prefix=prefix, num_steps=taken)
+        logging.info("train | the input had ended at step %d: it begins anew.", step)
+    began.assign(step)
+    return iter(feed.dataset)
+
+
+def _log_end(run: Run, ended: bool) -> None:
+    reasons = list(run.stop_reasons) or (["the input ended"] if ended else [])
+    logging.info(
+        "train | ended at step %d%s",
+        run.step,
+        f": {'; '.join(reasons)}" if reasons else "",
+    )
+
+
+def _check_steps(**given: int | None) -> None:
+    both = [name for name, value in given.items() if value is not None]
+    if len(both) > 1:
+        raise ValueError(
+            f"steps ({given['steps']}) and max_steps ({given['max_steps']}) are both "
+            "given: steps counts from here, max_steps from the beginning; give one."
+        )
+    for name in both:
+        value = given[name]
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            raise ValueError(f"{name} is {value!r}; it must be an int > 0, or None.")
+
+
+def _empty(input_fn: Callable[..., Any], mode: str) -> ValueError:
+    return ValueError(
+        f"input_fn {calling.name_of(input_fn)} yielded no examples in mode {mode!r}. "
+        "Is the split empty, a filter too strict, or drop_remainder=True with fewer "
+        "examples than a batch?"
+    )
+
+
+def _is_model(module: Any) -> bool:
+    return isinstance(module, keras.Model)
+
+
+def _chosen(batch: Any, keys: Sequence[str] | str | None) -> Any:
+    if keys is None:
+        return batch
+    keys = [keys] if isinstance(keys, str) else list(keys)
+    if not isinstance(batch, Mapping):
+        raise ValueError(f"predict_keys {keys} given, but predictions are no dict.")
+    absent = [key for key in keys if key not in batch]
+    if absent:
+        raise ValueError(
+            f"predict_keys {absent} are not among the predictions {sorted(batch)}."
+        )
+    return {key: batch[key] for key in keys}
+
+
+def _examples(batch: Any) -> Iterator[Any]:
+    """One nest an example, of one nest of arrays a batch."""
+    lengths = {np.shape(a)[0] if np.ndim(a) else None for a in tf.nest.flatten(batch)}
+    if len(lengths) != 1 or None in lengths:
+        shapes = tf.nest.map_structure(np.shape, batch)
+        raise ValueError(
+            f"predictions of shapes {shapes} do not share a batch dimension: give them "
+            "one, or call predict(..., yield_single_examples=False)."
+        )
+    (length,) = lengths
+    for index in range(length):
+        yield tf.nest.map_structure(lambda array, i=index: array[i], batch)

@@ -1,0 +1,237 @@
+"""Exporters: which evaluations leave a SavedModel."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import tensorflow as tf
+from absl import logging
+
+from pipeline import export
+from pipeline.export import ServingFn
+
+_RECORD = "best.json"
+
+
+class Exportable(Protocol):
+    """What an exporter needs of an Estimator."""
+
+    def export_saved_model(
+        self,
+        export_dir_base: str,
+        serving_input_receiver_fn: ServingFn | None = None,
+        *,
+        checkpoint_path: str | None = None,
+    ) -> str:
+        """Writes a SavedModel and returns its directory."""
+
+
+class Exporter:
+    """Called after each evaluation of train_and_evaluate."""
+
+    def __init__(
+        self,
+        name: str,
+        serving_input_receiver_fn: ServingFn | None = None,
+        *,
+        exports_to_keep: int | None = 5,
+    ) -> None:
+        """
+        Args:
+          name: the directory below `model_dir/export`.
+          serving_input_receiver_fn: what a server is sent; None for the raw features
+            of the training or evaluation input.
+          exports_to_keep: the newest that stay; None for all.
+
+        Raises:
+          ValueError: `exports_to_keep` is not positive.
+        """
+        if exports_to_keep is not None and exports_to_keep <= 0:
+            raise ValueError(
+                f"exports_to_keep is {exports_to_keep}; it must be positive, or None "
+                "to keep all."
+            )
+        self.name = name
+        self._serving_input_receiver_fn = serving_input_receiver_fn
+        self._exports_to_keep = exports_to_keep
+
+    def export(
+        self,
+        estimator: Exportable,
+        export_path: str,
+        checkpoint_path: str | None,
+        eval_result: Mapping[str, Any],
+        is_the_final_export: bool,
+    ) -> str | None:
+        """Exports, if this evaluation is one to export.
+
+        Args:
+          estimator: whose model it is.
+          export_path: the directory of this exporter.
+          checkpoint_path: checkpoint that was evaluated; None for what is live.
+          eval_result: what `evaluate` returned.
+          is_the_final_export: whether training has ended.
+
+        Returns:
+          The SavedModel's directory, or None where nothing was exported.
+        """
+        raise NotImplementedError
+
+    def _export(
+        self, estimator: Exportable, export_path: str, checkpoint_path: str | None
+    ) -> str:
+        path = estimator.export_saved_model(
+            export_path,
+            self._serving_input_receiver_fn,
+            checkpoint_path=checkpoint_path,
+        )
+        logging.info("export | %s | %s", self.name, path)
+        if self._exports_to_keep is not None:
+            for old in export.existing_exports(export_path)[: -self._exports_to_keep]:
+                tf.io.gfile.rmtree(old)
+        return path
+
+
+class LatestExporter(Exporter):
+    """Exports after every evaluation."""
+
+    def __init__(
+        self,
+        name: str = "latest",
+        serving_input_receiver_fn: ServingFn | None = None,
+        *,
+        exports_to_keep: int | None = 5,
+    ) -> None:
+        """As `Exporter`."""
+        super().__init__(
+            name, serving_input_receiver_fn, exports_to_keep=exports_to_keep
+        )
+
+    def export(
+        self,
+        estimator: Exportable,
+        export_path: str,
+        checkpoint_path: str | None,
+        eval_result: Mapping[str, Any],
+        is_the_final_export: bool,
+    ) -> str | None:
+        """Always exports."""
+        return self._export(estimator, export_path, checkpoint_path)
+
+
+class FinalExporter(Exporter):
+    """Exports once, after the last evaluation."""
+
+    def __init__(
+        self,
+        name: str = "final",
+        serving_input_receiver_fn: ServingFn | None = None,
+        *,
+        exports_to_keep: int | None = None,
+    ) -> None:
+        """As `Exporter`; all stay by default, one a run."""
+        super().__init__(
+            name, serving_input_receiver_fn, exports_to_keep=exports_to_keep
+        )
+
+    def export(
+        self,
+        estimator: Exportable,
+        export_path: str,
+        checkpoint_path: str | None,
+        eval_result: Mapping[str, Any],
+        is_the_final_export: bool,
+    ) -> str | None:
+        """Exports at the end."""
+        if not is_the_final_export:
+            return None
+        return self._export(estimator, export_path, checkpoint_path)
+
+
+class BestExporter(Exporter):
+    """Exports where the evaluation is better than all before, restarts included.
+
+    The best evaluation so far is kept beside the exports, as `best.json`.
+    """
+
+    def __init__(
+        self,
+        name: str = "best",
+        serving_input_receiver_fn: ServingFn | None = None,
+        *,
+        metric: str = "loss",
+        higher_is_better: bool = False,
+        compare_fn: Callable[[Mapping[str, Any], Mapping[str, Any]], bool]
+        | None = None,
+        exports_to_keep: int | None = 5,
+    ) -> None:
+        """
+        Args:
+          name: as `Exporter`.
+          serving_input_receiver_fn: as `Exporter`.
+          metric: what is compared.
+          higher_is_better: for an accuracy, not for a loss.
+          compare_fn: of the best and the current evaluation, whether the current is
+            better; in place of `metric`.
+          exports_to_keep: as `Exporter`.
+        """
+        super().__init__(
+            name, serving_input_receiver_fn, exports_to_keep=exports_to_keep
+        )
+        self._metric = metric
+        self._higher_is_better = higher_is_better
+        self._compare_fn = compare_fn
+
+    def export(
+        self,
+        estimator: Exportable,
+        export_path: str,
+        checkpoint_path: str | None,
+        eval_result: Mapping[str, Any],
+        is_the_final_export: bool,
+    ) -> str | None:
+        """Exports a better one; the record changes once that is done.
+
+        Raises:
+          KeyError: the evaluation has no such metric; lists those that it has.
+        """
+        record = os.path.join(export_path, _RECORD)
+        if not self._is_better(_read(record), eval_result):
+            return None
+        path = self._export(estimator, export_path, checkpoint_path)
+        _write(record, eval_result)
+        return path
+
+    def _is_better(
+        self, best: Mapping[str, Any] | None, current: Mapping[str, Any]
+    ) -> bool:
+        if self._compare_fn is not None:
+            return best is None or self._compare_fn(best, current)
+        if self._metric not in current:
+            raise KeyError(
+                f"BestExporter {self.name!r} compares {self._metric!r}, which the "
+                f"evaluation does not have: it has {sorted(current)}."
+            )
+        value = current[self._metric]
+        if math.isnan(value):
+            return False
+        if best is None or self._metric not in best:
+            return True
+        before = best[self._metric]
+        return value > before if self._higher_is_better else value < before
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    if not tf.io.gfile.exists(path):
+        return None
+    with tf.io.gfile.GFile(path) as file:
+        return json.load(file)
+
+
+def _write(path: str, values: Mapping[str, Any]) -> None:
+    plain = {key: getattr(v, "tolist", lambda v=v: v)() for key, v in values.items()}
+    with tf.io.gfile.GFile(f"{path}.tmp", "w") as file:
+        json.dump(plain, file)
+    tf.io.gfile.rename(f"{path}.tmp", path, overwrite=True)

@@ -1,0 +1,213 @@
+"""The modules on one strategy, what they hold, and the loops compiled for them."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from pipeline import calling, checkpoint, modules, steps
+from pipeline.hooks import Hook, Run
+from pipeline.input_fn import Feed, Plan
+from pipeline.loops import CompiledLoop
+from pipeline.losses import Totals
+from pipeline.metrics import MetricSet
+from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError
+from pipeline.run_config import RunConfig
+from pipeline.saving import SavingListener
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What was built for one mode and one shape of input.
+
+    Attributes:
+      element_spec: `(features, labels)` specs that it was built for.
+      plan: how its batches are taken.
+      metrics: those of the mode.
+      compiled: the loop over steps; for PREDICT a function of one step's batches.
+    """
+
+    element_spec: Any
+    plan: Plan
+    metrics: MetricSet
+    compiled: Any
+
+
+class Runtime:
+    """Modules made once, programs made once a mode.
+
+    Attributes:
+      modules: on the strategy.
+      values_from: checkpoint path that the variables equal now; None where they are
+        initial or were trained since.
+      training: whether a training loop is under way.
+      warm_started: whether values were taken over from elsewhere.
+      tracker: keeps `values_from` true while training.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        factories: Mapping[str, Callable[[], Any]],
+        strategy: tf.distribute.Strategy,
+        config: RunConfig,
+        params: Mapping[str, Any],
+    ) -> None:
+        """Calls the factories; the arguments are the Estimator's."""
+        self._model_fn = model_fn
+        self._config = config
+        self.context = {"params": params, "config": config}
+        self.modules = modules.Modules(
+            factories, strategy, precision=config.precision, seed=config.tf_random_seed
+        )
+        self.values_from: str | None = None
+        self.training = False
+        self.warm_started = False
+        self.tracker = Tracker(self)
+        self._programs: dict[str, Program] = {}
+
+    def bound(self, mode: str) -> steps.BoundModelFn:
+        """model_fn in `mode`, as a function of features, labels and step."""
+        return modules.bind(self._model_fn, mode, self.modules, self.context)
+
+    def program(self, mode: str, feed: Feed) -> Program:
+        """The program for `mode` on `feed`, built unless it was for the like before.
+
+        Raises:
+          SpecError: model_fn breaks the contract.
+          TypeError: the input yields labels that model_fn does not take.
+        """
+        program = self._programs.get(mode)
+        if program is not None and (program.element_spec, program.plan) == (
+            feed.element_spec,
+            feed.plan,
+        ):
+            return program
+        has_labels = feed.element_spec[1] is not None and mode != ModeKeys.PREDICT
+        calling.check_model_fn(
+            self._model_fn, list(self.modules.by_name), has_labels=has_labels
+        )
+        features, labels = feed.element_spec
+        element_spec = features, None if mode == ModeKeys.PREDICT else labels
+        outline = self.build(mode, self.bound(mode), element_spec)
+        metrics = MetricSet({} if mode == ModeKeys.PREDICT else outline.metrics)
+        compiled = {
+            ModeKeys.TRAIN: self._train_loop,
+            ModeKeys.EVAL: self._eval_loop,
+            ModeKeys.PREDICT: self._predict_function,
+        }[mode](feed.plan, outline, metrics)
+        self._programs[mode] = Program(feed.element_spec, feed.plan, metrics, compiled)
+        return self._programs[mode]
+
+    def build(
+        self, mode: str, model_fn: steps.BoundModelFn, element_spec: Any
+    ) -> EstimatorSpec:
+        """Builds what `model_fn` uses and nobody built yet.
+
+        Args:
+          mode: that `model_fn` is bound to.
+          model_fn: of features, labels and step.
+          element_spec: `(features, labels)` specs.
+
+        Raises:
+          SpecError: it adds variables that a training run under way would not save.
+        """
+        before = set(self.modules.named_variables())
+        outline = self.modules.build(model_fn, element_spec)
+        added = sorted(set(self.modules.named_variables()) - before)
+        if added and self.training:
+            raise SpecError(
+                f"model_fn uses {added} in mode {mode!r} and not in TRAIN, so that "
+                "they would be in no checkpoint: call those layers in TRAIN too, or "
+                "build them in their factory."
+            )
+        if added:
+            self.values_from = None
+        return outline
+
+    def load(self, path: str) -> None:
+        """Sets the modules to a checkpoint, unless they hold it already.
+
+        Raises:
+          CheckpointMismatchError: it is of another model; nothing was changed.
+          RuntimeError: a training loop would lose its weights.
+        """
+        if self.values_from == path:
+            return
+        if self.training:
+            raise RuntimeError(
+                f"checkpoint {path} cannot be loaded while this Estimator trains; "
+                "evaluate it in an Estimator of its own."
+            )
+        checkpoint.restore(
+            self.modules.named_state(), path, unbuilt=self.modules.unbuilt_prefixes()
+        )
+        self.modules.spread_seeds()
+        self.values_from = path
+
+    def _train_loop(
+        self, plan: Plan, outline: EstimatorSpec, metrics: MetricSet
+    ) -> CompiledLoop:
+        step = steps.TrainStep(
+            self.bound(ModeKeys.TRAIN),
+            self.modules,
+            outline,
+            metrics,
+            jit_compile=self._config.jit_compile,
+        )
+
+        def at_end(number: tf.Tensor) -> dict[str, tf.Tensor]:
+            self.modules.global_step.assign(number)
+            return step.learning_rates()
+
+        return CompiledLoop(
+            plan,
+            step,
+            Totals.zeros(metrics, outline.scalars),
+            stop_at_nonfinite=self._config.on_nan == "stop",
+            at_end=at_end,
+            run_eagerly=self._config.run_eagerly,
+        )
+
+    def _eval_loop(
+        self, plan: Plan, outline: EstimatorSpec, metrics: MetricSet
+    ) -> CompiledLoop:
+        step = steps.EvalStep(
+            self.bound(ModeKeys.EVAL),
+            self.modules,
+            metrics,
+            jit_compile=self._config.jit_compile,
+        )
+        return CompiledLoop(
+            plan,
+            step,
+            Totals.zeros(metrics, outline.scalars),
+            run_eagerly=self._config.run_eagerly,
+        )
+
+    def _predict_function(
+        self, plan: Plan, outline: EstimatorSpec, metrics: MetricSet
+    ) -> Callable[..., Any]:
+        del plan, outline, metrics
+        step = steps.PredictStep(self.bound(ModeKeys.PREDICT), self.modules)
+        if self._config.run_eagerly:
+            return step
+        return tf.function(step, autograph=False, reduce_retracing=True)
+
+
+class Tracker(Hook, SavingListener):
+    """Knows of which checkpoint the variables hold the values while training."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        """
+        Args:
+          runtime: whose `values_from` it keeps.
+        """
+        self._runtime = runtime
+
+    def after_loop(self, run: Run) -> None:
+        self._runtime.values_from = None
+
+    def after_save(self, run: Run) -> None:
+        self._runtime.values_from = checkpoint.path_of(run.model_dir, run.step)

@@ -1,0 +1,69 @@
+"""Every file in gin/ is complete, checked, and says what it wants."""
+
+import pathlib
+import shlex
+
+import gin
+import pytest
+
+from pipeline import gin_config, main
+from pipeline.training import EvalSpec, TrainSpec
+
+ROOT = pathlib.Path(main.__file__).resolve().parent.parent
+FILES = sorted((ROOT / "gin").glob("*.gin"))
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    gin.clear_config()
+    yield
+    gin.clear_config()
+
+
+def test_the_folder_is_no_package():
+    """An __init__.py would replace gin-config for whoever runs from the root."""
+    assert not list((ROOT / "gin").glob("*.py"))
+    assert {"digits.gin", "mnist.gin", "fashion_mnist.gin"} <= {f.name for f in FILES}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+class TestGinFile:
+    def test_dry_run(self, path, capsys):
+        assert main.main(["main", f"--gin_file={path}", "--dry_run"]) == 0
+        assert "Estimator.model_fn" in capsys.readouterr().out
+
+    def test_opens_with_what_must_be_set_and_what_is_overridden(self, path):
+        text = path.read_text(encoding="utf-8")
+        comment = text[: text.index("\nimport ")]
+        assert all(line.startswith("#") for line in comment.splitlines() if line)
+        assert "must be set" in comment.lower()
+        assert "Commonly overridden" in comment
+        assert f"--gin_file=gin/{path.name} --model_dir=runs/" in comment
+
+    def test_overrides_in_the_comment_are_accepted(self, path):
+        flags = [
+            word
+            for line in path.read_text(encoding="utf-8").splitlines()
+            if line.startswith("#     --gin")
+            for word in _words(line)
+        ]
+        for flag in flags:
+            code = main.main(["main", f"--gin_file={path}", flag, "--dry_run"])
+            assert code == 0, flag
+
+    def test_specs_are_built(self, path):
+        gin_config.parse([str(path)])
+        assert gin_config.build(TrainSpec).max_steps > 0
+        assert callable(gin_config.build(EvalSpec).input_fn)
+
+    def test_the_written_configuration_parses(self, path, tmp_path):
+        gin_config.parse([str(path)])
+        text = gin_config.config_text()
+        (tmp_path / "config.gin").write_text(text, encoding="utf-8")
+        gin_config.parse([str(tmp_path / "config.gin")])
+        assert gin_config.config_text() == text
+
+
+def _words(line):
+    """The flags in a comment's line, without the words behind them."""
+    return [word for word in shlex.split(line[1:]) if word.startswith("--gin")]

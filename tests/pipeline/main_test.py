@@ -1,0 +1,321 @@
+"""The command line: flags, jobs, exit codes, and what is said."""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import flags, logging
+
+from pipeline import gin_config, gin_reader, jobs, main, report
+from pipeline.model_fn import ModeKeys
+from pipeline.run_config import RunConfig
+
+ROOT = pathlib.Path(main.__file__).parent.parent
+
+TINY = """
+import models
+TRAIN_STEPS = 4
+Estimator.model_fn = @regressor
+Estimator.modules = {'network': @linear, 'optimizer': @SGD}
+TrainSpec.input_fn = @tiny_input
+TrainSpec.max_steps = %TRAIN_STEPS
+EvalSpec.input_fn = @tiny_input
+tiny_input.rows = 6
+"""
+
+
+@gin.configurable(module="main_test")
+def tiny_input(mode, rows: int = 2):
+    x = np.ones([rows, 1], np.float32)
+    data = tf.data.Dataset.from_tensor_slices(x if mode == ModeKeys.PREDICT else (x, x))
+    return (data.repeat() if mode == ModeKeys.TRAIN else data).batch(2)
+
+
+@pytest.fixture(autouse=True)
+def clean(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("tiny.gin").write_text(TINY, encoding="utf-8")
+    verbosity = logging.get_verbosity()
+    yield
+    gin.clear_config()
+    logging.set_verbosity(verbosity)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A model_dir after `train_and_evaluate`."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "tiny.gin").write_text(TINY, encoding="utf-8")
+    model_dir = str(folder / "run")
+    arguments = [f"--gin_file={folder}/tiny.gin", f"--model_dir={model_dir}"]
+    assert main.main(["main", *arguments]) == 0
+    gin.clear_config()
+    return model_dir
+
+
+def run(*arguments):
+    return main.main(["main", "--gin_file=tiny.gin", *arguments])
+
+
+def refused(capsys, *arguments):
+    assert run(*arguments) == 2
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    return captured.err
+
+
+# Flags.
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["--gin.A=1"], ["--gin_param=A=1"]),
+        (["--gin.A", "1"], ["--gin_param=A=1"]),
+        (["-gin.f.x='a b'"], ["--gin_param=f.x='a b'"]),
+        (["--gin.a/f.x=@g(b=1)"], ["--gin_param=a/f.x=@g(b=1)"]),
+        (["--gin_file=a", "--job", "train"], ["--gin_file=a", "--job", "train"]),
+        (["--", "--gin.A=1"], ["--", "--gin.A=1"]),
+    ],
+)
+def test_sugar(given, expected):
+    assert main._without_sugar(given) == expected
+
+
+def test_sugar_without_a_value():
+    with pytest.raises(flags.Error, match="--gin.A has no value: write --gin.A=VALUE"):
+        main._without_sugar(["--gin.A"])
+
+
+def test_no_gin_file_lists_those_that_there_are(capsys):
+    pathlib.Path("gin").mkdir()
+    pathlib.Path("gin/mine.gin").write_text("")
+    assert main.main(["main"]) == 2
+    assert "gin/mine.gin" in capsys.readouterr().err
+
+
+def test_mistyped_flag(capsys):
+    assert "Did you mean: model_dir" in refused(capsys, "--modeldir=x")
+
+
+def test_argument_without_a_flag(capsys):
+    assert "unexpected argument 'x'" in refused(capsys, "x")
+
+
+def test_unknown_job(capsys):
+    assert "train_and_evaluate" in refused(capsys, "--job=trian")
+
+
+def test_output_belongs_to_predict(capsys):
+    message = refused(capsys, "--output=x", "--job=train")
+    assert "--output is for --job=predict, not --job=train" in message
+
+
+def test_checkpoint_path_is_not_for_training(capsys):
+    assert "warm_start_from" in refused(capsys, "--checkpoint_path=x")
+
+
+@pytest.mark.parametrize("job", ["evaluate", "predict", "export"])
+def test_job_that_needs_a_model_dir(capsys, job):
+    assert f"--job={job} needs --model_dir" in refused(capsys, f"--job={job}")
+
+
+def test_devices_of_a_single_host_only(capsys):
+    message = refused(
+        capsys, "--devices=GPU:0", "--execution=multi_worker", "--dry_run"
+    )
+    assert "execution='single_host'" in message
+
+
+def test_help(capsys):
+    assert main.main(["main", "--help"]) == 0
+    assert "--dry_run" in capsys.readouterr().out.replace("--[no]", "--")
+
+
+# Configuration.
+
+
+def test_configuration_error_has_no_traceback(capsys):
+    message = refused(capsys, "--gin.TRAIN_STPES=3")
+    assert message.startswith("error: ")
+    assert "Did you mean TRAIN_STEPS?" in message
+
+
+def test_debug_keeps_the_traceback():
+    with pytest.raises(gin_config.ConfigError):
+        run("--gin.TRAIN_STPES=3", "--debug")
+
+
+def test_other_errors_keep_their_traceback(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("disk full")
+
+    monkeypatch.setattr(gin_config, "parse", fail)
+    with pytest.raises(RuntimeError, match="disk full"):
+        run("--dry_run")
+
+
+def test_interrupt(monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gin_config, "parse", interrupt)
+    assert run("--dry_run") == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_dry_run_prints_configuration_and_topology(capsys, monkeypatch):
+    cluster = {"cluster": {"chief": ["h:1"], "worker": ["h:2"]}}
+    cluster["task"] = {"type": "worker", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    assert run("--dry_run", "--model_dir=here", "--execution=multi_worker") == 0
+    out = capsys.readouterr().out
+    assert "TrainSpec.max_steps = %TRAIN_STEPS" in out
+    assert "execution multi_worker" in out
+    assert "task worker 0 of chief: 1, worker: 1" in out
+    assert "model_dir here" in out
+    assert not pathlib.Path("here").exists()
+
+
+def test_the_flag_wins_over_gin(caplog, capsys):
+    logging.use_absl_handler()
+    with caplog.at_level("INFO", logger="absl"):
+        assert run(
+            "--dry_run", "--model_dir=b", "--gin_param=RunConfig.model_dir='a'"
+        ) == (0)
+    assert "model_dir b" in capsys.readouterr().out
+    assert "--model_dir=b wins over gin's 'a'" in caplog.text
+
+
+def test_two_runs_in_one_process():
+    assert run("--dry_run") == 0
+    assert run("--dry_run") == 0
+
+
+# Jobs.
+
+
+def test_train_and_evaluate(trained, capsys):
+    assert run(f"--model_dir={trained}") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"mae \d+\.\d{4}", lines[0])
+    assert "global_step 4" in lines
+    assert f"checkpoints {trained}" in lines
+    following = lines[lines.index("try next:") + 1 :]
+    assert len(following) == 3
+    assert following[0] == f"  tensorboard --logdir={trained}"
+    assert "--gin.TRAIN_STEPS=8" in following[2]
+
+
+def test_the_written_configuration_repeats_the_run(trained, capsys):
+    config = f"{trained}/config.gin"
+    arguments = [f"--gin_file={config}", f"--model_dir={trained}", "--job=evaluate"]
+    assert main.main(["main", *arguments]) == 0
+    assert "global_step 4" in capsys.readouterr().out
+    assert "Written by: python -m pipeline.main" in pathlib.Path(config).read_text()
+
+
+def test_train(trained, capsys):
+    assert run(f"--model_dir={trained}", "--job=train", "--gin.TRAIN_STEPS=4") == 0
+    assert f"checkpoints {trained}" in capsys.readouterr().out
+
+
+def test_predict_writes_json_lines(trained, capsys):
+    assert run(f"--model_dir={trained}", "--job=predict") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6
+    assert list(json.loads(lines[0])) == ["predictions"]
+
+
+def test_predict_to_a_file(trained, capsys):
+    assert run(f"--model_dir={trained}", "--job=predict", "--output=p.jsonl") == 0
+    assert capsys.readouterr().out == ""
+    assert len(pathlib.Path("p.jsonl").read_text().splitlines()) == 6
+
+
+def test_export(trained, capsys):
+    assert run(f"--model_dir={trained}", "--job=export") == 0
+    line = next(
+        x for x in capsys.readouterr().out.splitlines() if x.startswith("SavedModel ")
+    )
+    assert pathlib.Path(line.partition(" ")[2], "saved_model.pb").is_file()
+
+
+def test_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.main", "--gin_file=nowhere.gin"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "error: no gin file 'nowhere.gin'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# Reports.
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.98123, "0.9812"),
+        (np.float32(0.5), "0.5000"),
+        (1000, "1000"),
+        (np.int64(7), "7"),
+        (1.5e-5, "1.5e-05"),
+        (0.0, "0.0000"),
+        (float("nan"), "nan"),
+    ],
+)
+def test_number(value, text):
+    assert report.number(value) == text
+
+
+def test_metrics_end_with_loss_and_step():
+    metrics = {"loss": 0.1, "global_step": 3, "a": {"accuracy": 1.0, "loss": 0.2}}
+    assert list(report.metric_lines(metrics)) == [
+        "a/accuracy 1.0000",
+        "loss 0.1000",
+        "a/loss 0.2000",
+        "global_step 3",
+    ]
+
+
+def test_topology_of_devices():
+    config = RunConfig(devices=("CPU:0", "CPU:1"), model_dir="d")
+    assert "execution single_host on CPU:0, CPU:1" in list(
+        report.topology("train", config)
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (np.array([[1, 2]], np.int64), [[1, 2]]),
+        (np.float32(0.5), 0.5),
+        (np.array([b"ab", b"\xff"], object), ["ab", {"b64": "/w=="}]),
+        (tf.constant([1.5]), [1.5]),
+        (tf.constant([1.5], tf.bfloat16).numpy(), [1.5]),
+        ({"a": (True, None)}, {"a": [True, None]}),
+    ],
+)
+def test_to_json(value, plain):
+    assert jobs.to_json(value) == plain
+
+
+def test_to_json_of_anything_else():
+    with pytest.raises(TypeError, match="cannot write object"):
+        jobs.to_json(object())
+
+
+def test_gin_files_are_listed():
+    names = [path.name for path in gin_reader.available()]
+    assert "digits.gin" in names
