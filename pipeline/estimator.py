@@ -22,8 +22,8 @@ from absl import logging
 from pipeline import (
     calling,
     checkpoint,
-    export,
     loops,
+    saved_model,
     summary,
 )
 from pipeline import (
@@ -283,7 +283,7 @@ class Estimator:
     def export_saved_model(
         self,
         export_dir_base: str,
-        serving_input_receiver_fn: export.ServingFn | None = None,
+        serving_input_receiver_fn: saved_model.ServingFn | None = None,
         *,
         assets_extra: Mapping[str, str] | None = None,
         checkpoint_path: str | None = None,
@@ -315,10 +315,10 @@ class Estimator:
         if serving_input_receiver_fn is None:
             serving_input_receiver_fn = self._raw_serving_input_receiver_fn()
         receiver = serving_input_receiver_fn()
-        model_fn = export.served(runtime.bound(ModeKeys.PREDICT), receiver)
+        model_fn = saved_model.served(runtime.bound(ModeKeys.PREDICT), receiver)
         runtime.build(ModeKeys.PREDICT, model_fn, (dict(receiver.receiver_specs), None))
         runtime.load(path)
-        return export.save(
+        return saved_model.save(
             export_dir_base,
             model_fn,
             runtime.modules,
@@ -449,14 +449,14 @@ class Estimator:
             )
         return result
 
-    def _raw_serving_input_receiver_fn(self) -> export.ServingFn:
+    def _raw_serving_input_receiver_fn(self) -> saved_model.ServingFn:
         if self._features_spec is None:
             raise ValueError(
                 "this Estimator has seen no input yet, so that what a server sends is "
                 "not known: give serving_input_receiver_fn="
                 "build_raw_serving_input_receiver_fn(tf.TensorSpec([None, 28, 28]))."
             )
-        return export.build_raw_serving_input_receiver_fn(self._features_spec)
+        return saved_model.build_raw_serving_input_receiver_fn(self._features_spec)
 
     def _required_checkpoint(self) -> str:
         path = self.latest_checkpoint()

@@ -1,220 +1,255 @@
-"""PREDICT -> SavedModel: what a server feeds, what it gets, and where it lies."""
+"""Exporters: which evaluations leave a SavedModel, and what a server sends it."""
 
-import dataclasses
+import json
+import math
 import os
-import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
+from absl import logging
 
-from pipeline.model_fn import EstimatorSpec, SpecError
-from pipeline.modules import Modules
-from pipeline.steps import BoundModelFn
+from pipeline import saved_model
+from pipeline.saved_model import (
+    ServingFn,
+    ServingInputReceiver,
+    build_parsing_serving_input_receiver_fn,
+    build_raw_serving_input_receiver_fn,
+)
 
-DEFAULT_SIGNATURE = "serving_default"
-# How a bare tensor is called where a signature needs names.
-FEATURES_NAME = "features"
-OUTPUT_NAME = "output"
+__all__ = [
+    "BestExporter",
+    "Exporter",
+    "FinalExporter",
+    "LatestExporter",
+    "ServingFn",
+    "ServingInputReceiver",
+    "build_parsing_serving_input_receiver_fn",
+    "build_raw_serving_input_receiver_fn",
+]
 
-
-@dataclasses.dataclass(frozen=True)
-class ServingInputReceiver:
-    """What a server is sent, and how it becomes features.
-
-    Attributes:
-      receiver_specs: type spec by name of each tensor that is sent.
-      to_features: of these tensors by name, model_fn's features.
-    """
-
-    receiver_specs: Mapping[str, tf.TypeSpec]
-    to_features: Callable[[Mapping[str, tf.Tensor]], Any]
-
-
-ServingFn = Callable[[], ServingInputReceiver]
+_RECORD = "best.json"
 
 
-def build_raw_serving_input_receiver_fn(features: Any) -> ServingFn:
-    """Features are sent as they are: one tensor, or a dict of them.
+class Exportable(Protocol):
+    """What an exporter needs of an Estimator."""
 
-    Args:
-      features: spec of one tensor, or dict of specs; the first dimension, the batch,
-        becomes any size. A bare tensor is sent under the name `features`.
-    """
-    bare = not isinstance(features, Mapping)
-    named = {FEATURES_NAME: features} if bare else dict(features)
-    specs = {name: _any_batch(name, spec) for name, spec in named.items()}
-
-    def serving_input_receiver_fn() -> ServingInputReceiver:
-        def to_features(received: Mapping[str, tf.Tensor]) -> Any:
-            return received[FEATURES_NAME] if bare else dict(received)
-
-        return ServingInputReceiver(specs, to_features)
-
-    return serving_input_receiver_fn
+    def export_saved_model(
+        self,
+        export_dir_base: str,
+        serving_input_receiver_fn: ServingFn | None = None,
+        *,
+        checkpoint_path: str | None = None,
+    ) -> str:
+        """Writes a SavedModel and returns its directory."""
 
 
-def build_parsing_serving_input_receiver_fn(
-    feature_spec: Mapping[str, Any], *, bare: bool = False
-) -> ServingFn:
-    """Serialized `tf.train.Example`s are sent, under the name `examples`.
+class Exporter:
+    """Called after each evaluation of train_and_evaluate."""
 
-    Args:
-      feature_spec: `{name: tf.io.FixedLenFeature(...)}`.
-      bare: hands the one feature to model_fn as a tensor rather than in a dict.
+    def __init__(
+        self,
+        name: str,
+        serving_input_receiver_fn: ServingFn | None = None,
+        *,
+        exports_to_keep: int | None = 5,
+    ) -> None:
+        """
+        Args:
+          name: the directory below `model_dir/export`.
+          serving_input_receiver_fn: what a server is sent; None for the raw features
+            of the training or evaluation input.
+          exports_to_keep: the newest that stay; None for all.
 
-    Raises:
-      ValueError: `bare` with several features.
-    """
-    if bare and len(feature_spec) != 1:
-        raise ValueError(
-            f"bare=True takes one feature, not {sorted(feature_spec)}: leave it out."
+        Raises:
+          ValueError: `exports_to_keep` is not positive.
+        """
+        if exports_to_keep is not None and exports_to_keep <= 0:
+            raise ValueError(
+                f"exports_to_keep is {exports_to_keep}; it must be positive, or None "
+                "to keep all."
+            )
+        self.name = name
+        self._serving_input_receiver_fn = serving_input_receiver_fn
+        self._exports_to_keep = exports_to_keep
+
+    def export(
+        self,
+        estimator: Exportable,
+        export_path: str,
+        checkpoint_path: str | None,
+        eval_result: Mapping[str, Any],
+        is_the_final_export: bool,
+    ) -> str | None:
+        """Exports, if this evaluation is one to export.
+
+        Args:
+          estimator: whose model it is.
+          export_path: the directory of this exporter.
+          checkpoint_path: checkpoint that was evaluated; None for what is live.
+          eval_result: what `evaluate` returned.
+          is_the_final_export: whether training has ended.
+
+        Returns:
+          The SavedModel's directory, or None where nothing was exported.
+        """
+        raise NotImplementedError
+
+    def _export(
+        self, estimator: Exportable, export_path: str, checkpoint_path: str | None
+    ) -> str:
+        path = estimator.export_saved_model(
+            export_path,
+            self._serving_input_receiver_fn,
+            checkpoint_path=checkpoint_path,
         )
-    specs = {"examples": tf.TensorSpec([None], tf.string, "examples")}
-
-    def serving_input_receiver_fn() -> ServingInputReceiver:
-        def to_features(received: Mapping[str, tf.Tensor]) -> Any:
-            parsed = tf.io.parse_example(received["examples"], dict(feature_spec))
-            return next(iter(parsed.values())) if bare else parsed
-
-        return ServingInputReceiver(specs, to_features)
-
-    return serving_input_receiver_fn
+        logging.info("export | %s | %s", self.name, path)
+        if self._exports_to_keep is not None:
+            for old in saved_model.existing_exports(export_path)[
+                : -self._exports_to_keep
+            ]:
+                tf.io.gfile.rmtree(old)
+        return path
 
 
-def served(model_fn: BoundModelFn, receiver: ServingInputReceiver) -> BoundModelFn:
-    """`model_fn` as a function of what is sent, in place of features."""
+class LatestExporter(Exporter):
+    """Exports after every evaluation."""
 
-    def received_fn(
-        received: Mapping[str, tf.Tensor], labels: Any, step: tf.Tensor
-    ) -> EstimatorSpec:
-        return model_fn(receiver.to_features(received), labels, step)
-
-    return received_fn
-
-
-def save(
-    export_dir_base: str,
-    model_fn: BoundModelFn,
-    modules: Modules,
-    receiver_specs: Mapping[str, tf.TypeSpec],
-    *,
-    assets_extra: Mapping[str, str] | None = None,
-) -> str:
-    """Writes a SavedModel into a new directory, named by the time in seconds.
-
-    It appears there whole: it is written beside and renamed.
-
-    Args:
-      export_dir_base: where the directory is made.
-      model_fn: what `served` returned.
-      modules: what it computes with; built.
-      receiver_specs: spec by name of what is sent.
-      assets_extra: file to copy by its path below `assets.extra`.
-
-    Returns:
-      The directory.
-
-    Raises:
-      SpecError: predictions that make no signature.
-    """
-    serving = tf.Module()
-    serving.state = [v for n in modules.named_state().values() for v in n.values()]
-    # Whole modules besides: a lookup table without state is nobody's variable.
-    serving.modules = dict(modules.by_name)
-    target = _new_directory(export_dir_base)
-    temporary = os.path.join(export_dir_base, f"temp-{os.path.basename(target)}")
-    signatures = _signatures(model_fn, receiver_specs)
-    tf.saved_model.save(serving, temporary, signatures=signatures)
-    for path, source in (assets_extra or {}).items():
-        copy = os.path.join(temporary, "assets.extra", path)
-        tf.io.gfile.makedirs(os.path.dirname(copy))
-        tf.io.gfile.copy(source, copy, overwrite=True)
-    tf.io.gfile.rename(temporary, target)
-    return target
-
-
-def existing_exports(export_dir_base: str) -> list[str]:
-    """The SavedModels in a directory, oldest first."""
-    if not tf.io.gfile.isdir(export_dir_base):
-        return []
-    names = [name.rstrip("/") for name in tf.io.gfile.listdir(export_dir_base)]
-    numbers = sorted(int(name) for name in names if name.isdigit())
-    return [os.path.join(export_dir_base, str(number)) for number in numbers]
-
-
-def _signatures(
-    model_fn: BoundModelFn, receiver_specs: Mapping[str, tf.TypeSpec]
-) -> dict[str, Any]:
-    def outputs(received: Mapping[str, tf.Tensor]) -> dict[str, dict[str, tf.Tensor]]:
-        return _export_outputs(model_fn(received, None, tf.zeros([], tf.int64)))
-
-    names: list[str] = []
-
-    @tf.function(autograph=False)
-    def probe(received: Mapping[str, tf.Tensor]) -> None:
-        names.extend(outputs(received))
-
-    specs = {name: _named(spec, name) for name, spec in receiver_specs.items()}
-    probe.get_concrete_function(specs)
-
-    def signature(name: str) -> Any:
-        @tf.function(autograph=False)
-        def serve(**received: tf.Tensor) -> dict[str, tf.Tensor]:
-            return outputs(received)[name]
-
-        return serve.get_concrete_function(**specs)
-
-    return {name: signature(name) for name in dict.fromkeys(names)}
-
-
-def _export_outputs(spec: EstimatorSpec) -> dict[str, dict[str, tf.Tensor]]:
-    if spec.export_outputs is None:
-        outputs = {DEFAULT_SIGNATURE: _named_outputs(spec.predictions)}
-    else:
-        outputs = {name: dict(value) for name, value in spec.export_outputs.items()}
-    if DEFAULT_SIGNATURE not in outputs and len(outputs) == 1:
-        (only,) = outputs.values()
-        outputs[DEFAULT_SIGNATURE] = only
-    if DEFAULT_SIGNATURE not in outputs:
-        raise SpecError(
-            f"export_outputs has the signatures {sorted(outputs)} and none of them is "
-            f"{DEFAULT_SIGNATURE!r}, which servers ask for by default: name one so."
+    def __init__(
+        self,
+        name: str = "latest",
+        serving_input_receiver_fn: ServingFn | None = None,
+        *,
+        exports_to_keep: int | None = 5,
+    ) -> None:
+        """As `Exporter`."""
+        super().__init__(
+            name, serving_input_receiver_fn, exports_to_keep=exports_to_keep
         )
-    return outputs
+
+    def export(
+        self,
+        estimator: Exportable,
+        export_path: str,
+        checkpoint_path: str | None,
+        eval_result: Mapping[str, Any],
+        is_the_final_export: bool,
+    ) -> str | None:
+        """Always exports."""
+        return self._export(estimator, export_path, checkpoint_path)
 
 
-def _named_outputs(predictions: Any) -> dict[str, tf.Tensor]:
-    if tf.is_tensor(predictions):
-        return {OUTPUT_NAME: predictions}
-    if isinstance(predictions, Mapping) and all(
-        tf.is_tensor(value) for value in predictions.values()
-    ):
-        return dict(predictions)
-    raise SpecError(
-        f"predictions of structure {tf.nest.map_structure(lambda _: '.', predictions)} "
-        "make no signature, which is a flat dict of tensors: give "
-        "export_outputs={'serving_default': {'name': tensor}}."
-    )
+class FinalExporter(Exporter):
+    """Exports once, after the last evaluation."""
+
+    def __init__(
+        self,
+        name: str = "final",
+        serving_input_receiver_fn: ServingFn | None = None,
+        *,
+        exports_to_keep: int | None = None,
+    ) -> None:
+        """As `Exporter`; all stay by default, one a run."""
+        super().__init__(
+            name, serving_input_receiver_fn, exports_to_keep=exports_to_keep
+        )
+
+    def export(
+        self,
+        estimator: Exportable,
+        export_path: str,
+        checkpoint_path: str | None,
+        eval_result: Mapping[str, Any],
+        is_the_final_export: bool,
+    ) -> str | None:
+        """Exports at the end."""
+        if not is_the_final_export:
+            return None
+        return self._export(estimator, export_path, checkpoint_path)
 
 
-def _any_batch(name: str, spec: Any) -> tf.TypeSpec:
-    if not isinstance(spec, tf.TensorSpec):
-        if isinstance(spec, tf.TypeSpec):
-            return spec
-        spec = tf.TensorSpec.from_tensor(tf.convert_to_tensor(spec))
-    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype, name)
+class BestExporter(Exporter):
+    """Exports where the evaluation is better than all before, restarts included.
+
+    The best evaluation so far is kept beside the exports, as `best.json`.
+    """
+
+    def __init__(
+        self,
+        name: str = "best",
+        serving_input_receiver_fn: ServingFn | None = None,
+        *,
+        metric: str = "loss",
+        higher_is_better: bool = False,
+        compare_fn: Callable[[Mapping[str, Any], Mapping[str, Any]], bool]
+        | None = None,
+        exports_to_keep: int | None = 5,
+    ) -> None:
+        """
+        Args:
+          name: as `Exporter`.
+          serving_input_receiver_fn: as `Exporter`.
+          metric: what is compared.
+          higher_is_better: for an accuracy, not for a loss.
+          compare_fn: of the best and the current evaluation, whether the current is
+            better; in place of `metric`.
+          exports_to_keep: as `Exporter`.
+        """
+        super().__init__(
+            name, serving_input_receiver_fn, exports_to_keep=exports_to_keep
+        )
+        self._metric = metric
+        self._higher_is_better = higher_is_better
+        self._compare_fn = compare_fn
+
+    def export(
+        self,
+        estimator: Exportable,
+        export_path: str,
+        checkpoint_path: str | None,
+        eval_result: Mapping[str, Any],
+        is_the_final_export: bool,
+    ) -> str | None:
+        """Exports a better one; the record changes once that is done.
+
+        Raises:
+          KeyError: the evaluation has no such metric; lists those that it has.
+        """
+        record = os.path.join(export_path, _RECORD)
+        if not self._is_better(_read(record), eval_result):
+            return None
+        path = self._export(estimator, export_path, checkpoint_path)
+        _write(record, eval_result)
+        return path
+
+    def _is_better(
+        self, best: Mapping[str, Any] | None, current: Mapping[str, Any]
+    ) -> bool:
+        if self._compare_fn is not None:
+            return best is None or self._compare_fn(best, current)
+        if self._metric not in current:
+            raise KeyError(
+                f"BestExporter {self.name!r} compares {self._metric!r}, which the "
+                f"evaluation does not have: it has {sorted(current)}."
+            )
+        value = current[self._metric]
+        if math.isnan(value):
+            return False
+        if best is None or self._metric not in best:
+            return True
+        before = best[self._metric]
+        return value > before if self._higher_is_better else value < before
 
 
-def _named(spec: tf.TypeSpec, name: str) -> tf.TypeSpec:
-    if isinstance(spec, tf.TensorSpec):
-        return tf.TensorSpec(spec.shape, spec.dtype, name)
-    return spec
+def _read(path: str) -> dict[str, Any] | None:
+    if not tf.io.gfile.exists(path):
+        return None
+    with tf.io.gfile.GFile(path) as file:
+        return json.load(file)
 
 
-def _new_directory(export_dir_base: str) -> str:
-    """A directory below, named by the time, that no export has taken yet."""
-    tf.io.gfile.makedirs(export_dir_base)
-    taken = existing_exports(export_dir_base)
-    newest = int(os.path.basename(taken[-1])) if taken else 0
-    return os.path.join(export_dir_base, str(max(int(time.time()), newest + 1)))
+def _write(path: str, values: Mapping[str, Any]) -> None:
+    plain = {key: getattr(v, "tolist", lambda v=v: v)() for key, v in values.items()}
+    with tf.io.gfile.GFile(f"{path}.tmp", "w") as file:
+        json.dump(plain, file)
+    tf.io.gfile.rename(f"{path}.tmp", path, overwrite=True)

@@ -33,6 +33,8 @@ _OBJECTS = {
     f"{CORE}.PredictSpec": ("hooks",),
     f"{CORE}.train_and_evaluate": ("eval_spec",),
 }
+# What the driver hands to an input_fn.
+_INPUT_FN_ARGUMENTS = ("mode", "input_context", "params", "config")
 _SET_BY_FLAGS = {
     "Estimator.config": "bind its fields, such as RunConfig.save_checkpoints_steps",
     "RunConfig.cluster": "set the environment variable TF_CONFIG",
@@ -96,6 +98,7 @@ def check(config: Config) -> list[Resolved]:
             _check_calls(resolved, value)
             _check_type(resolved, value, _origin(binding.value, defined))
             found.append(resolved)
+    _check_complete(found, defined)
     return found
 
 
@@ -204,6 +207,33 @@ def _check_calls(resolved: Resolved, value: Any) -> None:
                 f"{where} takes objects, and {item!r} is what makes one. Write "
                 f"{without}() instead of {item!r}."
             )
+
+
+def _check_complete(found: list[Resolved], defined: dict[str, Binding]) -> None:
+    """Raises where a function will be called without an argument that it needs."""
+    bound = {(r.entry.selector, r.binding.parameter) for r in found}
+    for resolved in found:
+        parameter = resolved.binding.parameter
+        functions = _FUNCTIONS.get(resolved.entry.selector, ())
+        for item in nested(expand(resolved.binding.value, defined)):
+            called = isinstance(item, Reference) and (
+                item.evaluate
+                or (parameter in functions and parameter in ("modules", "input_fn"))
+            )
+            if not called:
+                continue
+            entry = find(item.name, resolved.binding.location)
+            supplied = _INPUT_FN_ARGUMENTS if parameter == "input_fn" else ()
+            for name, declared in entry.parameters().items():
+                if (
+                    declared.required
+                    and name not in supplied
+                    and (entry.selector, name) not in bound
+                ):
+                    raise ConfigError(
+                        f"{resolved.binding.location}\n{entry.name}.{name} has no "
+                        f"default and is not set: write {entry.name}.{name} = ..."
+                    )
 
 
 def _same(value: Any, default: Any) -> bool:

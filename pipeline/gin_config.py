@@ -12,7 +12,6 @@ from typing import Any
 import gin
 
 from pipeline import gin_checks, gin_reach, gin_reader, gin_registry, training
-from pipeline.estimator import Estimator
 from pipeline.gin_reader import ConfigError
 from pipeline.jobs import PredictSpec
 
@@ -99,14 +98,10 @@ def build(configurable: Callable[..., Any], **supplied: Any) -> Any:
       **supplied: arguments that win over gin's.
 
     Raises:
-      ConfigError: the class refuses its arguments. What the Estimator raises is
-        passed on, as it runs the user's functions.
+      ConfigError: the class refuses its arguments.
     """
-    make = gin.get_configurable(configurable)
-    if configurable is Estimator:
-        return make(**supplied)
     try:
-        return make(**supplied)
+        return gin.get_configurable(configurable)(**supplied)
     except (TypeError, ValueError) as error:
         raise ConfigError(_plain(error)) from error
 

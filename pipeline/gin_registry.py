@@ -15,7 +15,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from pipeline import estimator, export, exporters, hooks, jobs, run_config, training
+from pipeline import checkpoint, estimator, export, hooks, jobs, run_config, training
 
 CORE = "pipeline"
 
@@ -161,12 +161,13 @@ def register() -> None:
     # The flags make the RunConfig, and what the driver hands over is not for gin.
     _add(estimator.Estimator, denylist=["config"])
     _add(run_config.RunConfig, denylist=["cluster"])
+    _add(checkpoint.WarmStartSettings)
     _add(training.TrainSpec)
     _add(training.EvalSpec)
     _add(jobs.PredictSpec)
     _add(jobs.ExportSpec)
     _add(training.train_and_evaluate, denylist=["estimator", "train_spec"])
-    for module, base in ((hooks, hooks.Hook), (exporters, exporters.Exporter)):
+    for module, base in ((hooks, hooks.Hook), (exporters, export.Exporter)):
         for item in _subclasses(module, base):
             if item is not base:
                 _add(item)

@@ -147,7 +147,7 @@ def _without_sugar(argv: Sequence[str]) -> list[str]:
             found.append(argument)
             continue
         if "=" not in name:
-            if not waiting:
+            if not waiting or waiting[0].startswith("--"):
                 raise flags.Error(f"{argument} has no value: write {argument}=VALUE.")
             name = f"{name}={waiting.pop(0)}"
         found.append(f"--gin_param={name}")
@@ -198,7 +198,7 @@ def _train_and_evaluate(
     yield from report.places(estimator.model_dir)
     if estimator.config.is_chief:
         steps = gin_config.macro_value("TRAIN_STEPS")
-        yield from report.next_commands(estimator.model_dir, options.gin_file, steps)
+        yield from report.next_commands(estimator.model_dir, steps)
 
 
 def _train(

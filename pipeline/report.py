@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from pipeline.export import existing_exports
 from pipeline.run_config import RunConfig
+from pipeline.saved_model import existing_exports
 
 _COMMAND = "python -m pipeline.main"
 
@@ -69,28 +69,23 @@ def places(model_dir: str) -> Iterator[str]:
             yield from (f"SavedModel {path}" for path in saved[-1:])
 
 
-def next_commands(
-    model_dir: str, gin_files: Sequence[str], steps: int | None
-) -> Iterator[str]:
+def next_commands(model_dir: str, steps: int | None) -> Iterator[str]:
     """Three commands to try after a training.
 
     Args:
-      model_dir: the run's folder.
-      gin_files: of the run.
+      model_dir: the run's folder, which holds its configuration.
       steps: the run's macro TRAIN_STEPS, None where it has none.
     """
     quoted = shlex.quote(model_dir)
-    config = shlex.quote(os.path.join(model_dir, "config.gin"))
-    files = " ".join(f"--gin_file={shlex.quote(name)}" for name in gin_files)
+    run = f"{_COMMAND} --gin_file={shlex.quote(os.path.join(model_dir, CONFIG_FILE))}"
     yield "try next:"
     yield f"  tensorboard --logdir={quoted}"
-    yield f"  {_COMMAND} --gin_file={config} --model_dir={quoted} --job=predict"
+    yield f"  {run} --model_dir={quoted} --job=evaluate"
     if isinstance(steps, int):
-        yield f"  {_COMMAND} {files} --model_dir={quoted} --gin.TRAIN_STEPS={2 * steps}"
+        yield f"  {run} --model_dir={quoted} --gin.TRAIN_STEPS={2 * steps}"
     else:
-        other = shlex.quote(f"{model_dir}-other-seed")
-        seed = "--gin.RunConfig.tf_random_seed=1"
-        yield f"  {_COMMAND} {files} --model_dir={other} {seed}"
+        other = shlex.quote(f"{model_dir}-2")
+        yield f"  {run} --model_dir={other} --gin.RunConfig.tf_random_seed=1"
 
 
 def topology(job: str, config: RunConfig) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from absl import logging
 
 from pipeline.estimator import Estimator
-from pipeline.exporters import Exporter
+from pipeline.export import Exporter
 from pipeline.hooks import Hook, Run
 from pipeline.model_fn import kind_of
 from pipeline.saving import SavingListener

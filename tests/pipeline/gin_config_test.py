@@ -10,6 +10,7 @@ import keras
 import pytest
 
 from pipeline import gin_config, gin_reader, gin_registry, gin_types
+from pipeline.estimator import Estimator
 from pipeline.gin_config import ConfigError
 from pipeline.run_config import RunConfig
 from pipeline.training import EvalSpec, TrainSpec
@@ -65,6 +66,11 @@ def sample_any(**kwargs):
     return kwargs
 
 
+@gin.configurable(module="sample")
+def sample_needy(*, name, mode=None):
+    return name
+
+
 @pytest.fixture(autouse=True)
 def clean(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -99,7 +105,7 @@ def test_core_classes_get_their_bindings():
 
 def test_modules_are_factories_that_gin_configures():
     parse("sample_net.units = 7\nAdam.learning_rate = 0.5\n")
-    modules = gin_config.bound(gin_config.Estimator)["modules"]
+    modules = gin_config.bound(Estimator)["modules"]
     assert modules["network"]()["units"] == 7
     optimizer = modules["optimizer"]()
     assert type(optimizer) is keras.optimizers.Adam
@@ -109,9 +115,7 @@ def test_modules_are_factories_that_gin_configures():
 @pytest.mark.parametrize("name", ["Adam", "optimizers.Adam", "keras.optimizers.Adam"])
 def test_keras_names_short_and_long(name):
     parse(f"{name}.epsilon = 0.25\n")
-    assert gin_config.bound(gin_config.Estimator)["modules"]["optimizer"]().epsilon == (
-        0.25
-    )
+    assert gin_config.bound(Estimator)["modules"]["optimizer"]().epsilon == (0.25)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,7 @@ def test_locked_after_parsing():
 def test_parsing_again_starts_anew():
     parse("sample_net.units = 7\n")
     parse()
-    assert gin_config.bound(gin_config.Estimator)["modules"]["network"]()["units"] == 3
+    assert gin_config.bound(Estimator)["modules"]["network"]()["units"] == 3
 
 
 def test_scoped_bindings():
@@ -180,7 +184,7 @@ def test_round_trip_from_the_written_text_alone():
     gin_config.parse(["again.gin"])
     assert gin_config.config_text() == text
     assert gin_config.macro_value("STEPS") == 77
-    value = gin_config.bound(gin_config.Estimator)["modules"]["network"]()["untyped"]
+    value = gin_config.bound(Estimator)["modules"]["network"]()["untyped"]
     assert value["f"][1:] == [77, -1.5e-7, "it's"]
 
 
@@ -210,7 +214,7 @@ def test_the_checkouts_gin_folder_is_searched():
 
 def test_macros_of_macros():
     parse("A = %B\nB = 4\nsample_net.units = %A\n")
-    assert gin_config.bound(gin_config.Estimator)["modules"]["network"]()["units"] == 4
+    assert gin_config.bound(Estimator)["modules"]["network"]()["units"] == 4
 
 
 # What is refused.
@@ -461,6 +465,27 @@ def test_what_each_job_needs():
     )
     gin_config.require("predict")
     gin_config.require("export")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TrainSpec.input_fn = @sample_needy\n",
+        "Estimator.modules = {'network': @sample_needy, 'optimizer': @Adam}\n",
+        "sample_net.untyped = [@sample_needy()]\n",
+    ],
+)
+def test_argument_without_default_that_nobody_sets(text):
+    message = error_of(text)
+    assert "sample_needy.name has no default and is not set" in message
+    assert "write sample_needy.name = ..." in message
+    parse(f"{text}sample_needy.name = 'a'\nsample_needy.mode = 'm'\n")
+
+
+def test_model_fn_that_does_not_take_a_module():
+    parse("Estimator.modules = {'net': @sample_net}\n")
+    with pytest.raises(ConfigError, match="does not take the modules"):
+        gin_config.build(Estimator, config=RunConfig(model_dir="d"))
 
 
 def test_gin_config_that_is_not_installed():

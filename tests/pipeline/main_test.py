@@ -1,6 +1,7 @@
 """The command line: flags, jobs, exit codes, and what is said."""
 
 import json
+import logging as python_logging
 import pathlib
 import re
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 import tensorflow as tf
 from absl import flags, logging
 
-from pipeline import gin_config, gin_reader, jobs, main, report
+from pipeline import gin_config, gin_reader, jobs, main, report, run_log
 from pipeline.model_fn import ModeKeys
 from pipeline.run_config import RunConfig
 
@@ -91,6 +92,11 @@ def test_sugar(given, expected):
 def test_sugar_without_a_value():
     with pytest.raises(flags.Error, match="--gin.A has no value: write --gin.A=VALUE"):
         main._without_sugar(["--gin.A"])
+
+
+def test_sugar_before_another_flag():
+    with pytest.raises(flags.Error, match="--gin.A has no value"):
+        main._without_sugar(["--gin.A", "--job=train"])
 
 
 def test_no_gin_file_lists_those_that_there_are(capsys):
@@ -221,6 +227,11 @@ def test_the_written_configuration_repeats_the_run(trained, capsys):
     assert "Written by: python -m pipeline.main" in pathlib.Path(config).read_text()
 
 
+def test_the_configuration_is_in_tensorboard(trained):
+    events = b"".join(p.read_bytes() for p in pathlib.Path(trained).glob("events*"))
+    assert b"TrainSpec.max_steps = %TRAIN_STEPS" in events
+
+
 def test_train(trained, capsys):
     assert run(f"--model_dir={trained}", "--job=train", "--gin.TRAIN_STEPS=4") == 0
     assert f"checkpoints {trained}" in capsys.readouterr().out
@@ -261,6 +272,28 @@ def test_as_a_module():
 
 
 # Reports.
+
+
+def test_tensorflows_chatter_is_not_logged():
+    def record(path, level):
+        return python_logging.LogRecord("absl", level, path, 1, "text", (), None)
+
+    inside = str(pathlib.Path(tf.__file__).parent / "python/x.py")
+    assert not run_log.is_wanted(record(inside, python_logging.INFO))
+    assert run_log.is_wanted(record(inside, python_logging.WARNING))
+    assert run_log.is_wanted(record("pipeline/hooks.py", python_logging.INFO))
+
+
+def test_next_commands_without_a_macro_for_the_steps():
+    lines = list(report.next_commands("my run", None))
+    assert lines[3].endswith("--model_dir='my run-2' --gin.RunConfig.tf_random_seed=1")
+
+
+def test_places_name_the_newest_export(tmp_path):
+    for number in ("9", "10", "temp-11"):
+        (tmp_path / "export" / "best" / number).mkdir(parents=True)
+    lines = list(report.places(str(tmp_path)))
+    assert lines[1:] == [f"SavedModel {tmp_path}/export/best/10"]
 
 
 @pytest.mark.parametrize(

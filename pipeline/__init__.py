@@ -1,0 +1,89 @@
+"""gin-estimator: a model_fn and an input_fn, trained on any tf.distribute strategy.
+
+    import keras
+    import pipeline as ge
+
+    def model_fn(features, labels, mode, network, optimizer):
+        logits = network(features, training=mode == ge.ModeKeys.TRAIN)
+        if mode == ge.ModeKeys.PREDICT:
+            return ge.EstimatorSpec(mode, predictions={"logits": logits})
+        return ge.EstimatorSpec(
+            mode,
+            loss=keras.losses.sparse_categorical_crossentropy(labels, logits, True),
+            train_op=ge.TrainOp(optimizer, network.trainable_variables),
+            metrics={
+                "accuracy": ge.metric(
+                    keras.metrics.SparseCategoricalAccuracy, labels, logits
+                )
+            },
+        )
+
+    def input_fn(mode, input_context):
+        images, labels = load(mode)
+        dataset = tf.data.Dataset.from_tensor_slices((images, labels))
+        if mode == ge.ModeKeys.TRAIN:
+            dataset = dataset.shuffle(10_000).repeat()
+        return dataset.batch(input_context.get_per_replica_batch_size(64))
+
+    estimator = ge.Estimator(
+        model_fn,
+        modules={"network": make_network, "optimizer": keras.optimizers.Adam},
+        config=ge.RunConfig(model_dir="runs/mnist", save_checkpoints_steps=1000),
+    )
+    metrics, exports = ge.train_and_evaluate(
+        estimator,
+        ge.TrainSpec(input_fn, max_steps=10_000),
+        ge.EvalSpec(input_fn, throttle_secs=0, exporters=[ge.FinalExporter()]),
+    )
+
+The same from gin files and flags: `python -m pipeline.main --help`.
+
+Names are imported when they are first asked for, so that the command line can set up
+TensorFlow's logging before TensorFlow is imported.
+"""
+
+import importlib
+from typing import Any
+
+_FILES = {
+    "Estimator": "estimator",
+    "RunConfig": "run_config",
+    "TrainSpec": "training",
+    "EvalSpec": "training",
+    "train_and_evaluate": "training",
+    "ModeKeys": "model_fn",
+    "EstimatorSpec": "model_fn",
+    "TrainOp": "model_fn",
+    "metric": "model_fn",
+    "SpecError": "model_fn",
+    "Hook": "hooks",
+    "StopAtStepHook": "hooks",
+    "LoggingHook": "hooks",
+    "StepCounterHook": "hooks",
+    "NanHook": "hooks",
+    "SummaryHook": "hooks",
+    "ProfilerHook": "hooks",
+    "NanLossDuringTrainingError": "hooks",
+    "SavingListener": "saving",
+    "Exporter": "export",
+    "LatestExporter": "export",
+    "FinalExporter": "export",
+    "BestExporter": "export",
+    "ServingInputReceiver": "export",
+    "build_raw_serving_input_receiver_fn": "export",
+    "build_parsing_serving_input_receiver_fn": "export",
+    "WarmStartSettings": "checkpoint",
+    "CheckpointMismatchError": "checkpoint",
+}
+
+__all__ = list(_FILES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FILES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_FILES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

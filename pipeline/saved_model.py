@@ -1,0 +1,220 @@
+"""PREDICT -> SavedModel: what a server feeds, what it gets, and where it lies."""
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from pipeline.model_fn import EstimatorSpec, SpecError
+from pipeline.modules import Modules
+from pipeline.steps import BoundModelFn
+
+DEFAULT_SIGNATURE = "serving_default"
+# How a bare tensor is called where a signature needs names.
+FEATURES_NAME = "features"
+OUTPUT_NAME = "output"
+
+
+@dataclasses.dataclass(frozen=True)
+class ServingInputReceiver:
+    """What a server is sent, and how it becomes features.
+
+    Attributes:
+      receiver_specs: type spec by name of each tensor that is sent.
+      to_features: of these tensors by name, model_fn's features.
+    """
+
+    receiver_specs: Mapping[str, tf.TypeSpec]
+    to_features: Callable[[Mapping[str, tf.Tensor]], Any]
+
+
+ServingFn = Callable[[], ServingInputReceiver]
+
+
+def build_raw_serving_input_receiver_fn(features: Any) -> ServingFn:
+    """Features are sent as they are: one tensor, or a dict of them.
+
+    Args:
+      features: spec of one tensor, or dict of specs; the first dimension, the batch,
+        becomes any size. A bare tensor is sent under the name `features`.
+    """
+    bare = not isinstance(features, Mapping)
+    named = {FEATURES_NAME: features} if bare else dict(features)
+    specs = {name: _any_batch(name, spec) for name, spec in named.items()}
+
+    def serving_input_receiver_fn() -> ServingInputReceiver:
+        def to_features(received: Mapping[str, tf.Tensor]) -> Any:
+            return received[FEATURES_NAME] if bare else dict(received)
+
+        return ServingInputReceiver(specs, to_features)
+
+    return serving_input_receiver_fn
+
+
+def build_parsing_serving_input_receiver_fn(
+    feature_spec: Mapping[str, Any], *, bare: bool = False
+) -> ServingFn:
+    """Serialized `tf.train.Example`s are sent, under the name `examples`.
+
+    Args:
+      feature_spec: `{name: tf.io.FixedLenFeature(...)}`.
+      bare: hands the one feature to model_fn as a tensor rather than in a dict.
+
+    Raises:
+      ValueError: `bare` with several features.
+    """
+    if bare and len(feature_spec) != 1:
+        raise ValueError(
+            f"bare=True takes one feature, not {sorted(feature_spec)}: leave it out."
+        )
+    specs = {"examples": tf.TensorSpec([None], tf.string, "examples")}
+
+    def serving_input_receiver_fn() -> ServingInputReceiver:
+        def to_features(received: Mapping[str, tf.Tensor]) -> Any:
+            parsed = tf.io.parse_example(received["examples"], dict(feature_spec))
+            return next(iter(parsed.values())) if bare else parsed
+
+        return ServingInputReceiver(specs, to_features)
+
+    return serving_input_receiver_fn
+
+
+def served(model_fn: BoundModelFn, receiver: ServingInputReceiver) -> BoundModelFn:
+    """`model_fn` as a function of what is sent, in place of features."""
+
+    def received_fn(
+        received: Mapping[str, tf.Tensor], labels: Any, step: tf.Tensor
+    ) -> EstimatorSpec:
+        return model_fn(receiver.to_features(received), labels, step)
+
+    return received_fn
+
+
+def save(
+    export_dir_base: str,
+    model_fn: BoundModelFn,
+    modules: Modules,
+    receiver_specs: Mapping[str, tf.TypeSpec],
+    *,
+    assets_extra: Mapping[str, str] | None = None,
+) -> str:
+    """Writes a SavedModel into a new directory, named by the time in seconds.
+
+    It appears there whole: it is written beside and renamed.
+
+    Args:
+      export_dir_base: where the directory is made.
+      model_fn: what `served` returned.
+      modules: what it computes with; built.
+      receiver_specs: spec by name of what is sent.
+      assets_extra: file to copy by its path below `assets.extra`.
+
+    Returns:
+      The directory.
+
+    Raises:
+      SpecError: predictions that make no signature.
+    """
+    serving = tf.Module()
+    serving.state = [v for n in modules.named_state().values() for v in n.values()]
+    # Whole modules besides: a lookup table without state is nobody's variable.
+    serving.modules = dict(modules.by_name)
+    target = _new_directory(export_dir_base)
+    temporary = os.path.join(export_dir_base, f"temp-{os.path.basename(target)}")
+    signatures = _signatures(model_fn, receiver_specs)
+    tf.saved_model.save(serving, temporary, signatures=signatures)
+    for path, source in (assets_extra or {}).items():
+        copy = os.path.join(temporary, "assets.extra", path)
+        tf.io.gfile.makedirs(os.path.dirname(copy))
+        tf.io.gfile.copy(source, copy, overwrite=True)
+    tf.io.gfile.rename(temporary, target)
+    return target
+
+
+def existing_exports(export_dir_base: str) -> list[str]:
+    """The SavedModels in a directory, oldest first."""
+    if not tf.io.gfile.isdir(export_dir_base):
+        return []
+    names = [name.rstrip("/") for name in tf.io.gfile.listdir(export_dir_base)]
+    numbers = sorted(int(name) for name in names if name.isdigit())
+    return [os.path.join(export_dir_base, str(number)) for number in numbers]
+
+
+def _signatures(
+    model_fn: BoundModelFn, receiver_specs: Mapping[str, tf.TypeSpec]
+) -> dict[str, Any]:
+    def outputs(received: Mapping[str, tf.Tensor]) -> dict[str, dict[str, tf.Tensor]]:
+        return _export_outputs(model_fn(received, None, tf.zeros([], tf.int64)))
+
+    names: list[str] = []
+
+    @tf.function(autograph=False)
+    def probe(received: Mapping[str, tf.Tensor]) -> None:
+        names.extend(outputs(received))
+
+    specs = {name: _named(spec, name) for name, spec in receiver_specs.items()}
+    probe.get_concrete_function(specs)
+
+    def signature(name: str) -> Any:
+        @tf.function(autograph=False)
+        def serve(**received: tf.Tensor) -> dict[str, tf.Tensor]:
+            return outputs(received)[name]
+
+        return serve.get_concrete_function(**specs)
+
+    return {name: signature(name) for name in dict.fromkeys(names)}
+
+
+def _export_outputs(spec: EstimatorSpec) -> dict[str, dict[str, tf.Tensor]]:
+    if spec.export_outputs is None:
+        outputs = {DEFAULT_SIGNATURE: _named_outputs(spec.predictions)}
+    else:
+        outputs = {name: dict(value) for name, value in spec.export_outputs.items()}
+    if DEFAULT_SIGNATURE not in outputs and len(outputs) == 1:
+        (only,) = outputs.values()
+        outputs[DEFAULT_SIGNATURE] = only
+    if DEFAULT_SIGNATURE not in outputs:
+        raise SpecError(
+            f"export_outputs has the signatures {sorted(outputs)} and none of them is "
+            f"{DEFAULT_SIGNATURE!r}, which servers ask for by default: name one so."
+        )
+    return outputs
+
+
+def _named_outputs(predictions: Any) -> dict[str, tf.Tensor]:
+    if tf.is_tensor(predictions):
+        return {OUTPUT_NAME: predictions}
+    if isinstance(predictions, Mapping) and all(
+        tf.is_tensor(value) for value in predictions.values()
+    ):
+        return dict(predictions)
+    raise SpecError(
+        f"predictions of structure {tf.nest.map_structure(lambda _: '.', predictions)} "
+        "make no signature, which is a flat dict of tensors: give "
+        "export_outputs={'serving_default': {'name': tensor}}."
+    )
+
+
+def _any_batch(name: str, spec: Any) -> tf.TypeSpec:
+    if not isinstance(spec, tf.TensorSpec):
+        if isinstance(spec, tf.TypeSpec):
+            return spec
+        spec = tf.TensorSpec.from_tensor(tf.convert_to_tensor(spec))
+    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype, name)
+
+
+def _named(spec: tf.TypeSpec, name: str) -> tf.TypeSpec:
+    if isinstance(spec, tf.TensorSpec):
+        return tf.TensorSpec(spec.shape, spec.dtype, name)
+    return spec
+
+
+def _new_directory(export_dir_base: str) -> str:
+    """A directory below, named by the time, that no export has taken yet."""
+    tf.io.gfile.makedirs(export_dir_base)
+    taken = existing_exports(export_dir_base)
+    newest = int(os.path.basename(taken[-1])) if taken else 0
+    return os.path.join(export_dir_base, str(max(int(time.time()), newest + 1)))
