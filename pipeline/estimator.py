@@ -168,11 +168,16 @@ class Estimator:
             program.metrics,
             steps_per_loop=self._config.steps_per_loop,
         )
+        saving = CheckpointHook(
+            self._config,
+            runtime.modules,
+            iterator,
+            nexts_per_step=feed.plan.nexts_per_step,
+            listeners=[runtime.tracker, *saving_listeners],
+        )
         runtime.training = True
         try:
-            ended = loop(
-                run, iterator, self._hooks(runtime, iterator, hooks, saving_listeners)
-            )
+            ended = loop(run, iterator, self._hooks(runtime, hooks, saving))
         finally:
             runtime.training = False
         if ended and run.step == start:
@@ -428,9 +433,8 @@ class Estimator:
     def _hooks(
         self,
         runtime: Runtime,
-        iterator: Any,
         hooks: Sequence[Hook],
-        listeners: Sequence[SavingListener],
+        saving: CheckpointHook,
     ) -> list[Hook]:
         """All hooks in the order in which they are called."""
         config = self._config
@@ -443,10 +447,7 @@ class Estimator:
             result.append(hooks_lib.StepCounterHook(config.save_summary_steps))
         result.extend(hooks)
         if config.save_checkpoints_steps != 0:
-            listeners = [runtime.tracker, *listeners]
-            result.append(
-                CheckpointHook(config, runtime.modules, iterator, listeners=listeners)
-            )
+            result.append(saving)
         return result
 
     def _raw_serving_input_receiver_fn(self) -> saved_model.ServingFn:

@@ -167,7 +167,7 @@ def register() -> None:
     _add(jobs.PredictSpec)
     _add(jobs.ExportSpec)
     _add(training.train_and_evaluate, denylist=["estimator", "train_spec"])
-    for module, base in ((hooks, hooks.Hook), (exporters, export.Exporter)):
+    for module, base in ((hooks, hooks.Hook), (export, export.Exporter)):
         for item in _subclasses(module, base):
             if item is not base:
                 _add(item)

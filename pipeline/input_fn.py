@@ -199,15 +199,16 @@ def rows_in(element: Any) -> int | tf.Tensor:
     return static if static is not None else tf.shape(first)[0]
 
 
-def save_position(iterator: Any, prefix: str) -> bool:
+def save_position(iterator: Any, prefix: str, *, nexts_per_step: int = 1) -> bool:
     """Writes where `iterator` stands; False where its pipeline cannot be saved.
 
     Args:
       iterator: of a plain dataset.
       prefix: path prefix of the files to write.
+      nexts_per_step: of the plan that it is read by.
     """
     try:
-        tf.train.Checkpoint(iterator=iterator).write(prefix)
+        _position(iterator, nexts_per_step).write(prefix)
     except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
         logging.log_first_n(
             logging.WARNING,
@@ -223,6 +224,9 @@ def save_position(iterator: Any, prefix: str) -> bool:
 def open_at(feed: Feed, *, prefix: str | None, num_steps: int) -> Any:
     """An iterator that stands where an earlier one stood.
 
+    A saved position holds batches read ahead. Where a step takes another number of
+    them now (more replicas, micro-batches), they are of another size, and it skips.
+
     Args:
       feed: the same input as then.
       prefix: what `save_position` wrote; None or nothing there skips instead.
@@ -232,9 +236,18 @@ def open_at(feed: Feed, *, prefix: str | None, num_steps: int) -> Any:
         return iter(feed.dataset)
     if prefix is not None and tf.io.gfile.exists(f"{prefix}.index"):
         iterator = iter(feed.dataset)
+        saved = _position(iterator, 0)
         try:
-            tf.train.Checkpoint(iterator=iterator).read(prefix).assert_consumed()
-            return iterator
+            saved.read(prefix).assert_consumed()
+            if int(saved.nexts_per_step) == feed.plan.nexts_per_step:
+                return iterator
+            logging.info(
+                "Position %s is of steps of %d batches, now of %d; skipping %d steps.",
+                prefix,
+                int(saved.nexts_per_step),
+                feed.plan.nexts_per_step,
+                num_steps,
+            )
         except (tf.errors.OpError, AssertionError, ValueError) as error:
             logging.warning(
                 "The input is not the one of checkpoint %s (%s); skipping %d steps.",
@@ -243,6 +256,11 @@ def open_at(feed: Feed, *, prefix: str | None, num_steps: int) -> Any:
                 num_steps,
             )
     return iter(feed.dataset.skip(num_steps * feed.plan.nexts_per_step))
+
+
+def _position(iterator: Any, nexts_per_step: int) -> tf.train.Checkpoint:
+    nexts = tf.Variable(nexts_per_step, dtype=tf.int64)
+    return tf.train.Checkpoint(iterator=iterator, nexts_per_step=nexts)
 
 
 def _check_dataset(dataset: Any, name: str) -> None:

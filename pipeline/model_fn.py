@@ -246,7 +246,7 @@ def _checked_loss(loss: Any, weights: Any) -> tf.Tensor:
             broadcast = tf.broadcast_static_shape(loss.shape, shape)
         except ValueError:
             broadcast = None
-        if broadcast is None or broadcast.rank != loss.shape.rank:
+        if broadcast is None or not broadcast.is_compatible_with(loss.shape):
             raise SpecError(
                 f"loss_weights of shape {shape} do not broadcast to the loss of shape "
                 f"{loss.shape}."

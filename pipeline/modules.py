@@ -6,6 +6,7 @@ under the strategy. Keras alone cannot do this with two replicas.
 """
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -103,6 +104,9 @@ class Modules:
             if inside:  # tf.init_scope keeps the creator where Keras entered one first.
                 return next_creator(**kwargs)
             known = {k: v for k, v in kwargs.items() if v is not None}
+            # A second trace, or a value computed in this one: not a layer's own.
+            if specs or tf.is_symbolic_tensor(known.get("initial_value")):
+                raise SpecError(_stray_text([known.get("name")]))
             inside = True
             try:
                 with tf.init_scope(), self.strategy.scope():
@@ -123,11 +127,7 @@ class Modules:
         owned = {id(v) for v in self.named_variables().values()}
         stray = [v.name for v in created if id(v) not in owned]
         if stray:
-            raise SpecError(
-                f"model_fn created the variables {stray} itself; they would be in no "
-                "checkpoint. Build the layer in a factory and hand it in: "
-                "Estimator(modules={'network': make_network})."
-            )
+            raise SpecError(_stray_text(stray))
         self._build_optimizers(spec, owned)
         if {id(v) for v in self.named_variables().values()} != before:
             self.spread_seeds()
@@ -174,7 +174,7 @@ class Modules:
         drops the same units on every replica. Called after a build and a restore.
         """
         for name, variable in self.named_variables().items():
-            if not name.endswith("seed_generator_state"):
+            if not re.search(r"seed_generator_state(_\d+)?$", name):
                 continue
             first, *others = self.strategy.experimental_local_results(variable)
             base = first.numpy()
@@ -245,6 +245,14 @@ def bind(
         )
 
     return bound
+
+
+def _stray_text(names: list[str | None]) -> str:
+    return (
+        f"model_fn created the variables {names} itself; they would be in no "
+        "checkpoint. Build the layer in a factory and hand it in: "
+        "Estimator(modules={'network': make_network})."
+    )
 
 
 def _make(name: str, factory: Callable[[], Any]) -> Any:

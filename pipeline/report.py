@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from pipeline.jobs import CONFIG_FILE
 from pipeline.run_config import RunConfig
 from pipeline.saved_model import existing_exports
 

@@ -39,6 +39,7 @@ class CheckpointHook(Hook):
         modules: Modules,
         iterator: Any,
         *,
+        nexts_per_step: int = 1,
         listeners: Sequence[SavingListener] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -47,6 +48,7 @@ class CheckpointHook(Hook):
           config: interval and retention.
           modules: what is saved; complete by now.
           iterator: of the training input.
+          nexts_per_step: batches that a step takes of it.
           listeners: told of each checkpoint.
           clock: seconds, for intervals in seconds.
         """
@@ -54,6 +56,7 @@ class CheckpointHook(Hook):
         self._secs = config.save_checkpoints_secs
         self._modules = modules
         self._iterator = iterator
+        self._nexts_per_step = nexts_per_step
         self._listeners = listeners
         self._clock = clock
         self._saved_at = clock()
@@ -93,7 +96,9 @@ class CheckpointHook(Hook):
         for listener in self._listeners:
             listener.before_save(run)
         self._modules.synchronize()
-        input_fn.save_position(self._iterator, position_path(path))
+        input_fn.save_position(
+            self._iterator, position_path(path), nexts_per_step=self._nexts_per_step
+        )
         self._saver.save(run.step)
         self._last_path = path
         self._saved_at = self._clock()

@@ -67,3 +67,14 @@ class TestGinFile:
 def _words(line):
     """The flags in a comment's line, without the words behind them."""
     return [word for word in shlex.split(line[1:]) if word.startswith("--gin")]
+
+
+def test_digits_reach_what_their_comment_says(tmp_path, capsys):
+    model_dir = f"--model_dir={tmp_path / 'run'}"
+    assert main.main(["main", "--gin_file=digits.gin", model_dir]) == 0
+    said = dict(
+        line.split(" ", 1) for line in capsys.readouterr().out.splitlines() if line
+    )
+    assert float(said["accuracy"]) >= 0.97
+    assert said["global_step"] == "1000"
+    assert pathlib.Path(said["SavedModel"], "saved_model.pb").is_file()

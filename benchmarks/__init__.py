@@ -1,0 +1,1 @@
+"""The measurements that README quotes, each one command that prints a table."""

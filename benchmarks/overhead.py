@@ -1,0 +1,281 @@
+"""What the driver costs: Estimator.train against loops written by hand and Keras fit.
+
+    python -m benchmarks.overhead [--json]
+
+Estimator.train runs whole: with metrics, a log line and a summary every 100 steps, and
+checkpoints. The loop by hand does the same arithmetic on the same input, metrics
+included, in one `for _ in tf.range(n)`, and nothing else.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from benchmarks import pairs
+from benchmarks.pairs import Contender
+from pipeline.estimator import Estimator
+from pipeline.model_fn import EstimatorSpec, ModeKeys, TrainOp, metric
+from pipeline.run_config import RunConfig
+
+_HEADER = [
+    "| ours against | ours, steps/s | theirs, steps/s | ours / theirs | spread |",
+    "| --- | --- | --- | --- | --- |",
+]
+_ROUNDS = 5
+
+
+def mlp() -> keras.Model:
+    """16 -> 32 -> 10: what a step costs here is not arithmetic."""
+    return keras.Sequential(
+        [
+            keras.Input([16]),
+            keras.layers.Dense(32, activation="relu"),
+            keras.layers.Dense(10),
+        ]
+    )
+
+
+def cnn() -> keras.Model:
+    """The network of TensorFlow's tutorial on MNIST with Keras."""
+    return keras.Sequential(
+        [
+            keras.Input([28, 28, 1]),
+            keras.layers.Conv2D(32, 3, activation="relu"),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(64, activation="relu"),
+            keras.layers.Dense(10),
+        ]
+    )
+
+
+class Task:
+    """A network and its data, and each way of training it."""
+
+    def __init__(
+        self, network: Callable[[], keras.Model], shape: list[int], batch_size: int
+    ) -> None:
+        rng = np.random.default_rng(0)
+        self.network = network
+        self.batch_size = batch_size
+        self._x = rng.normal(size=[4096, *shape]).astype(np.float32)
+        self._y = rng.integers(10, size=4096)
+
+    def dataset(self, batch_size: int) -> tf.data.Dataset:
+        """Endless, in batches of a size that the shape does not tell."""
+        data = tf.data.Dataset.from_tensor_slices((self._x, self._y))
+        return data.repeat().batch(batch_size).prefetch(tf.data.AUTOTUNE)
+
+    def estimator(self, **config: Any) -> Callable[[int], None]:
+        """Estimator.train with all that it does by default."""
+
+        def input_fn(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
+            size = input_context.get_per_replica_batch_size(self.batch_size)
+            return self.dataset(size)
+
+        config = RunConfig(model_dir=tempfile.mkdtemp(), **config)
+        modules = {"network": self.network, "optimizer": keras.optimizers.Adam}
+        estimator = Estimator(_model_fn, modules=modules, config=config)
+
+        def run(num_steps: int) -> None:
+            estimator.train(input_fn, steps=num_steps)
+
+        return run
+
+    def hand_loop(self) -> Callable[[int], None]:
+        """A tf.function around `for _ in tf.range(n)`."""
+        network, optimizer = self.network(), keras.optimizers.Adam()
+        optimizer.build(network.trainable_variables)
+        mean, accuracy = _metrics()
+        iterator = iter(self.dataset(self.batch_size))
+
+        @tf.function
+        def loop(iterator: Any, num_steps: tf.Tensor) -> None:
+            for _ in tf.range(num_steps):
+                x, y = next(iterator)
+                with tf.GradientTape() as tape:
+                    logits = network(x, training=True)
+                    loss = tf.reduce_mean(_losses(y, logits))
+                gradients = tape.gradient(loss, network.trainable_variables)
+                optimizer.apply(gradients, network.trainable_variables)
+                mean.update_state(loss)
+                accuracy.update_state(y, logits)
+
+        return lambda num_steps: loop(iterator, tf.constant(num_steps))
+
+    def keras_fit(self, steps_per_execution: int) -> Callable[[int], None]:
+        """Keras' own loop."""
+        network = self.network()
+        network.compile(
+            optimizer=keras.optimizers.Adam(),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+            steps_per_execution=steps_per_execution,
+        )
+        dataset = self.dataset(self.batch_size)
+
+        def run(num_steps: int) -> None:
+            network.fit(dataset, steps_per_epoch=num_steps, verbose=0)
+
+        return run
+
+    def tutorial_loop(self, strategy: tf.distribute.Strategy) -> Callable[[int], None]:
+        """The custom-training tutorial: `for x in dist_dataset` in a tf.function."""
+        with strategy.scope():
+            network, optimizer = self.network(), keras.optimizers.Adam()
+            optimizer.build(network.trainable_variables)
+            _, accuracy = _metrics()
+
+        def train_step(inputs: Any) -> tf.Tensor:
+            x, y = inputs
+            with tf.GradientTape() as tape:
+                logits = network(x, training=True)
+                loss = tf.nn.compute_average_loss(
+                    _losses(y, logits), global_batch_size=self.batch_size
+                )
+            gradients = tape.gradient(loss, network.trainable_variables)
+            optimizer.apply(gradients, network.trainable_variables)
+            accuracy.update_state(y, logits)
+            return loss
+
+        @tf.function
+        def epoch(dataset: Any) -> tf.Tensor:
+            total, count = 0.0, 0
+            for x in dataset:
+                losses = strategy.run(train_step, args=(x,))
+                total += strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
+                count += 1
+            return total / tf.cast(count, tf.float32)
+
+        def run(num_steps: int) -> None:
+            dataset = self.dataset(self.batch_size).take(num_steps)
+            epoch(strategy.experimental_distribute_dataset(dataset))
+
+        return run
+
+
+def main() -> None:
+    """Prints the tables, and with --json the median ratios as the last line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="ratios as the last line")
+    as_json = parser.parse_args().json
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+    )
+    # The log is part of what is measured, but not of what is printed.
+    logging.set_verbosity(logging.INFO)
+    logging.use_absl_handler()
+    with open(os.devnull, "w") as nowhere:
+        logging.get_absl_handler().python_handler.stream = nowhere
+        results = _measure()
+    pairs.say([], results if as_json else None)
+
+
+def _measure() -> dict[str, dict[str, float]]:
+    small, tutorial = Task(mlp, [16], 32), Task(cnn, [28, 28, 1], 64)
+    results = {
+        "mlp": _single("tiny MLP, batch 32", small, 24_000, 4_000),
+        "cnn": _single("tutorial CNN, batch 64", tutorial, 600, 400),
+    }
+    default = small.estimator()
+    strategy = tf.distribute.MirroredStrategy(
+        ["/CPU:0", "/CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    results["mirrored_2"] = _table(
+        "Mirrored, 2 logical CPUs, tiny MLP",
+        Contender("ours", small.estimator(devices=("CPU:0", "CPU:1")), 6_000),
+        {
+            "tutorial_loop": Contender(
+                "tutorial's loop", small.tutorial_loop(strategy), 6_000
+            )
+        },
+    )
+    one_device = small.estimator(devices=("CPU:0",))
+    mirrored = small.estimator(
+        train_distribute=tf.distribute.MirroredStrategy(["/CPU:0"])
+    )
+    rates = pairs.steps_per_sec(
+        [
+            Contender("default", default, 20_000),
+            Contender("one_device", one_device, 20_000),
+            Contender("mirrored_1", mirrored, 20_000),
+        ],
+        _ROUNDS,
+    )
+    names = {"one_device": "OneDevice", "mirrored_1": "Mirrored, 1 device"}
+    lines = [
+        pairs.row(f"{title} against the default strategy", rates[key], rates["default"])
+        for key, title in names.items()
+    ]
+    pairs.say(["", "One replica, tiny MLP", "", *_HEADER, *lines], None)
+    results["one_replica"] = {
+        key: statistics.median(pairs.ratios(rates[key], rates["default"]))
+        for key in names
+    }
+    return results
+
+
+def _single(title: str, task: Task, num_steps: int, fit_steps: int) -> dict[str, float]:
+    theirs = {
+        "hand_loop": Contender("loop by hand", task.hand_loop(), num_steps),
+        "keras_fit": Contender("Keras fit", task.keras_fit(1), fit_steps),
+        "keras_fit_100": Contender(
+            "Keras fit, steps_per_execution=100", task.keras_fit(100), num_steps
+        ),
+    }
+    return _table(title, Contender("ours", task.estimator(), num_steps), theirs)
+
+
+def _table(
+    title: str, ours: Contender, theirs: dict[str, Contender]
+) -> dict[str, float]:
+    """Measures, prints a table, and returns the median ratio by key."""
+    rates = pairs.steps_per_sec([ours, *theirs.values()], _ROUNDS)
+    lines = [
+        pairs.row(each.name, rates["ours"], rates[each.name])
+        for each in theirs.values()
+    ]
+    pairs.say(["", title, "", *_HEADER, *lines], None)
+    return {
+        key: statistics.median(pairs.ratios(rates["ours"], rates[each.name]))
+        for key, each in theirs.items()
+    }
+
+
+def _metrics() -> tuple[keras.metrics.Metric, keras.metrics.Metric]:
+    return keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()
+
+
+def _losses(labels: Any, logits: Any) -> tf.Tensor:
+    return keras.losses.sparse_categorical_crossentropy(
+        labels, logits, from_logits=True
+    )
+
+
+def _model_fn(
+    features: Any, labels: Any, mode: str, network: Any, optimizer: Any
+) -> EstimatorSpec:
+    logits = network(features, training=mode == ModeKeys.TRAIN)
+    return EstimatorSpec(
+        mode,
+        loss=_losses(labels, logits),
+        train_op=TrainOp(optimizer, network.trainable_variables),
+        metrics={
+            "accuracy": metric(keras.metrics.SparseCategoricalAccuracy, labels, logits)
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

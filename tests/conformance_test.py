@@ -1,0 +1,364 @@
+"""Every strategy does the same: strategy x input_fn x mode against one replica.
+
+A thousand examples in global batches of 32, so that the last one is ragged: with the
+batches of replicas it holds 8 of them for the first replica and none for the others.
+One replica on TensorFlow's default strategy is the measure, itself measured against a
+training loop written out by hand.
+"""
+
+import dataclasses
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import pipeline as ge
+from tests import fakes
+
+EPOCHS = 3
+STEPS_AN_EPOCH = 32
+CPUS = ("CPU:0", "CPU:1", "CPU:2", "CPU:3")
+
+STRATEGIES = {
+    "default": {},
+    "one_device": {"devices": CPUS[:1]},
+    "mirrored_1": {"train_distribute": "one replica by hand"},
+    "mirrored_2": {"devices": CPUS[:2]},
+    "mirrored_2_by_hand": {"train_distribute": "two replicas by hand"},
+    "mirrored_4": {"devices": CPUS},
+}
+ACCUMULATING = {
+    "accumulated": {"gradient_accumulation_steps": 4},
+    "accumulated_mirrored_2": {"gradient_accumulation_steps": 4, "devices": CPUS[:2]},
+}
+ALL = {**STRATEGIES, **ACCUMULATING}
+
+each_strategy = pytest.mark.parametrize("name", STRATEGIES)
+each_input = pytest.mark.parametrize(
+    "per_replica", [False, True], ids=["split", "per_replica"]
+)
+
+
+@dataclasses.dataclass
+class Case:
+    """A trained Estimator, and what its hook saw at the end of each epoch."""
+
+    estimator: ge.Estimator
+    recorder: fakes.Recorder
+    batch_size: int
+
+    @property
+    def weights(self):
+        return fakes.weights(self.estimator)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return fakes.classification_data()
+
+
+@pytest.fixture(scope="module")
+def config_of(mirrored_by_hand):
+    """RunConfig's fields of a strategy by name."""
+    by_hand = {
+        "one replica by hand": tf.distribute.MirroredStrategy(["CPU:0"]),
+        "two replicas by hand": mirrored_by_hand,
+    }
+
+    def config(name):
+        fields = ALL[name]
+        return {key: by_hand.get(value, value) for key, value in fields.items()}
+
+    return config
+
+
+@pytest.fixture(scope="module")
+def trained(data, config_of, tmp_path_factory):
+    """`trained(strategy, per_replica, clipping)`, each made once."""
+    cases = {}
+
+    def train(name, per_replica=False, clipping="train_op"):
+        batch_size = 8 if name in ACCUMULATING else 32
+        options = {"global_clipnorm": 0.2} if clipping == "optimizer" else {}
+        estimator = fakes.make_estimator(
+            tmp_path_factory.mktemp(name),
+            network=lambda: fakes.network(l2=0.01),
+            optimizer=lambda: fakes.adam(**options),
+            params={"clip_norm": 0.2 if clipping == "train_op" else None},
+            **config_of(name),
+        )
+        recorder = fakes.Recorder()
+        for _ in range(EPOCHS):
+            estimator.train(
+                fakes.make_input_fn(
+                    *data, batch_size=batch_size, per_replica=per_replica
+                ),
+                hooks=[recorder],
+            )
+        return Case(estimator, recorder, batch_size)
+
+    def get(*key, **kwargs):
+        key = (*key, *kwargs.items())
+        if key not in cases:
+            cases[key] = train(*key[: len(key) - len(kwargs)], **kwargs)
+        return cases[key]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def reference(trained):
+    return trained("default", False)
+
+
+def assert_same_values(actual, expected):
+    """Every variable, the optimizer's and the driver's too."""
+    assert sorted(actual) == sorted(expected)
+    for name, value in expected.items():
+        np.testing.assert_allclose(actual[name], value, 1e-5, 2e-6, err_msg=name)
+
+
+# Training.
+
+
+def test_one_replica_is_the_plain_loop(reference, data):
+    network, optimizer = fakes.network(l2=0.01), fakes.adam()
+    network(data[0][:1])
+    for variable in network.trainable_variables:
+        variable.assign(_initial_value(reference, variable))
+    batches = tf.data.Dataset.from_tensor_slices(data).batch(32).repeat(EPOCHS)
+    for x, y in batches:
+        with tf.GradientTape() as tape:
+            losses = keras.losses.sparse_categorical_crossentropy(y, network(x), True)
+            loss = tf.reduce_mean(losses) + sum(network.losses)
+        gradients = tape.gradient(loss, [v.value for v in network.trainable_variables])
+        gradients, _ = tf.clip_by_global_norm(gradients, 0.2)
+        optimizer.apply(gradients, network.trainable_variables)
+    for index, variable in enumerate(network.trainable_variables):
+        name = ("dense/kernel", "dense/bias", "dense_1/kernel", "dense_1/bias")[index]
+        value = reference.estimator.get_variable_value(f"network/{name}")
+        np.testing.assert_allclose(value, variable, 1e-5, 2e-6, err_msg=name)
+
+
+@each_input
+@pytest.mark.parametrize("name", ALL)
+def test_trains_to_the_same_weights(trained, reference, name, per_replica):
+    assert_same_values(trained(name, per_replica).weights, reference.weights)
+
+
+@each_input
+@pytest.mark.parametrize("name", ALL)
+def test_reports_the_same_losses(trained, reference, name, per_replica):
+    reported = [v["loss"] for v in trained(name, per_replica).recorder.values]
+    expected = [v["loss"] for v in reference.recorder.values]
+    np.testing.assert_allclose(reported, expected, 1e-5)
+
+
+@each_input
+@pytest.mark.parametrize("name", ALL)
+def test_counts_every_training_example_once(trained, name, per_replica):
+    recorder = trained(name, per_replica).recorder
+    assert [v["examples"] for v in recorder.values] == [1000.0] * EPOCHS
+
+
+@each_input
+@pytest.mark.parametrize("name", ALL)
+def test_counts_the_same_hits_while_training(trained, reference, name, per_replica):
+    reported = [v["accuracy"] for v in trained(name, per_replica).recorder.values]
+    assert reported == [v["accuracy"] for v in reference.recorder.values]
+
+
+@pytest.mark.parametrize("name", ["mirrored_2", "mirrored_4", "accumulated"])
+def test_the_optimizer_clips_the_whole_gradient(trained, name):
+    actual = trained(name, True, clipping="optimizer").weights
+    assert_same_values(actual, trained("default", clipping="optimizer").weights)
+
+
+def test_clipping_tells(trained, reference):
+    free = trained("default", clipping=None).estimator
+    name = "network/dense/kernel"
+    before = reference.estimator.get_variable_value(name)
+    assert np.abs(before - free.get_variable_value(name)).max() > 0.01
+
+
+# The other modes, in each strategy.
+
+
+@each_input
+@each_strategy
+def test_evaluates_alike(trained, reference, data, name, per_replica):
+    def evaluate(case):
+        input_fn = fakes.make_input_fn(*data, batch_size=32, per_replica=per_replica)
+        return case.estimator.evaluate(input_fn)
+
+    actual, expected = evaluate(trained(name, per_replica)), evaluate(reference)
+    assert actual.pop("loss") == pytest.approx(expected.pop("loss"), rel=1e-5)
+    assert actual == {**expected, "examples": 1000, "global_step": 96}
+
+
+@each_input
+@each_strategy
+def test_predicts_alike_and_in_order(trained, reference, data, name, per_replica):
+    actual = logits_of(trained(name, per_replica), data, per_replica)
+    np.testing.assert_allclose(actual, logits_of(reference, data), 1e-4, 1e-5)
+
+
+@each_strategy
+def test_exports_alike(trained, reference, data, name, tmp_path):
+    case = trained(name, True)
+    spec = tf.TensorSpec([None, 6])
+    path = case.estimator.export_saved_model(
+        str(tmp_path), ge.build_raw_serving_input_receiver_fn(spec)
+    )
+    serve = tf.saved_model.load(path).signatures["serving_default"]
+    served = serve(features=tf.constant(data[0]))["logits"]
+    np.testing.assert_allclose(served, logits_of(reference, data), 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("source", STRATEGIES)
+@each_strategy
+def test_restores_what_another_saved(trained, data, name, source):
+    saved = trained(source, True)
+    path = ge.Estimator.latest_checkpoint(saved.estimator)
+    path = path.replace(f"-{EPOCHS * STEPS_AN_EPOCH}", f"-{STEPS_AN_EPOCH}")
+    case = trained(name, True)
+    restored = logits_of(case, data, True, checkpoint_path=path)
+    expected = logits_of(saved, data, True, checkpoint_path=path)
+    np.testing.assert_allclose(restored, expected, 1e-5, 1e-6)
+    # And it is the other checkpoint, not the one that is trained further.
+    assert np.abs(restored - logits_of(case, data, True)).max() > 0.1
+
+
+@each_input
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("default", "mirrored_4"),
+        ("mirrored_2", "default"),
+        ("default", "accumulated"),
+    ],
+)
+def test_goes_on_where_another_stopped(
+    data, config_of, reference, tmp_path, source, name, per_replica
+):
+    def train(strategy, steps):
+        fakes.make_estimator(
+            tmp_path,
+            network=lambda: fakes.network(l2=0.01),
+            params={"clip_norm": 0.2},
+            **config_of(strategy),
+        ).train(
+            fakes.make_input_fn(
+                *data,
+                batch_size=8 if strategy in ACCUMULATING else 32,
+                per_replica=per_replica,
+            ),
+            max_steps=steps,
+        )
+
+    train(source, 10)
+    train(name, STEPS_AN_EPOCH)
+    expected = reference.estimator.latest_checkpoint()
+    expected = expected.replace("-96", f"-{STEPS_AN_EPOCH}")
+    assert_same_values(
+        fakes.weights(None, f"{tmp_path}/model.ckpt-{STEPS_AN_EPOCH}"),
+        fakes.weights(None, expected),
+    )
+
+
+# Layers that are not the same on every replica.
+
+
+@pytest.mark.parametrize(
+    ("rows", "per_replica"), [(1000, True), (993, False)], ids=["per_replica", "split"]
+)
+@pytest.mark.parametrize("devices", [CPUS[:2], CPUS], ids=["two", "four"])
+def test_batch_normalization_outlives_a_replica_without_examples(
+    tmp_path, devices, rows, per_replica
+):
+    data = fakes.classification_data(rows)
+    input_fn = fakes.make_input_fn(*data, batch_size=32, per_replica=per_replica)
+    estimator = fakes.make_estimator(
+        tmp_path, network=lambda: fakes.network(batch_norm=True), devices=devices
+    )
+    for _ in range(2):
+        estimator.train(input_fn)
+    assert np.isfinite(estimator.evaluate(input_fn)["loss"])
+    for name, value in fakes.weights(estimator).items():
+        assert np.isfinite(value).all(), name
+
+
+def mask_fn(features, mode, network, optimizer):
+    """Each example's gradient is its dropout mask, in the kernel's row that it picks."""
+    dropped = network(features, training=True)
+    return ge.EstimatorSpec(
+        mode,
+        loss=tf.reduce_sum(dropped, 1),
+        train_op=ge.TrainOp(optimizer, network.trainable_variables),
+    )
+
+
+def mask_network():
+    zero_kernel = keras.layers.Dense(64, use_bias=False, kernel_initializer="ones")
+    return keras.Sequential([zero_kernel, keras.layers.Dropout(0.5)])
+
+
+def test_dropout_differs_between_replicas(tmp_path):
+    masks = train_for_masks(tmp_path, 1)
+    assert not np.array_equal(*masks)
+
+
+def test_dropout_differs_between_replicas_after_a_restore(tmp_path):
+    train_for_masks(tmp_path, 1)
+    masks = train_for_masks(tmp_path, 2)
+    assert not np.array_equal(*masks)
+
+
+def test_dropout_differs_between_steps(tmp_path):
+    first = train_for_masks(tmp_path, 1)
+    assert not np.array_equal(first, train_for_masks(tmp_path, 2))
+
+
+def train_for_masks(model_dir, max_steps):
+    """What one step drops on either replica, by a new Estimator."""
+    estimator = fakes.make_estimator(
+        model_dir,
+        model_fn=mask_fn,
+        network=mask_network,
+        optimizer=lambda: keras.optimizers.SGD(1.0),
+        devices=CPUS[:2],
+    )
+    # Example i goes to replica i and picks row i of the kernel.
+    input_fn = fakes.make_input_fn(
+        np.eye(2, dtype=np.float32), batch_size=2, change=lambda d: d.repeat()
+    )
+    estimator.train(input_fn, max_steps=max_steps)
+    name = "network/dense/kernel"
+    before = ge.Estimator.latest_checkpoint(estimator).rpartition("-")[0]
+    before = fakes.weights(None, f"{before}-{max_steps - 1}")
+    (key,) = (key for key in before if key.startswith("network/000"))
+    after = estimator.get_variable_value(name)
+    return after != before[key]
+
+
+def logits_of(case, data, per_replica=False, checkpoint_path=None):
+    """The predictions for all the data, in order."""
+    predictions = case.estimator.predict(
+        fakes.make_input_fn(data[0], batch_size=32, per_replica=per_replica),
+        predict_keys="logits",
+        checkpoint_path=checkpoint_path,
+    )
+    return np.array([each["logits"] for each in predictions])
+
+
+def _initial_value(case, variable):
+    """The value at step 0 of a variable of the same shape; each shape is there once."""
+    initial = fakes.weights(None, case.estimator.latest_checkpoint()[:-2] + "0")
+    (value,) = (
+        value
+        for key, value in initial.items()
+        if key.startswith("network/") and value.shape == tuple(variable.shape)
+    )
+    return value

@@ -1,0 +1,38 @@
+"""What holds in every test process: four logical CPUs, no cluster, a home of its own."""
+
+import atexit
+import os
+import shutil
+import tempfile
+
+# Before TensorFlow and Keras are imported, which read these once.
+os.environ.pop("TF_CONFIG", None)
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ["HOME"] = tempfile.mkdtemp(prefix="home-of-tests-")
+atexit.register(shutil.rmtree, os.environ["HOME"], ignore_errors=True)
+
+import pytest  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+NUM_CPUS = 4
+
+# TensorFlow takes this once, before it first runs, so that no test file can do it.
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0],
+    [tf.config.LogicalDeviceConfiguration()] * NUM_CPUS,
+)
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch):
+    """A test that sets TF_CONFIG does not make a cluster of the next."""
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+
+
+@pytest.fixture(scope="session")
+def mirrored_by_hand():
+    """MirroredStrategy on two CPUs as a user builds it, with TensorFlow's collectives.
+
+    One a process: the collective keys of a second one collide with the first's.
+    """
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

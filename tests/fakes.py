@@ -1,0 +1,166 @@
+"""Small models, data and hooks that several test files use; written by hand.
+
+    x, y = classification_data()
+    estimator = make_estimator(model_dir, network=lambda: network(l2=0.01))
+    estimator.train(make_input_fn(x, y, batch_size=32), max_steps=10)
+
+`classifier_fn` reads its options from `params`, so that one function serves all cases.
+"""
+
+import re
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import pipeline as ge
+
+NUM_CLASSES = 3
+
+
+def classification_data(rows=1000, width=6, seed=0):
+    """`(x, y)`: float32 `[rows, width]`, int64 labels that a linear map decides."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, width)).astype(np.float32)
+    y = (x @ rng.normal(size=(width, NUM_CLASSES))).argmax(1)
+    return x, y
+
+
+def make_input_fn(x, y=None, *, batch_size, per_replica=False, change=None):
+    """An input_fn over the rows of arrays, in order, once.
+
+    Args:
+      x: features.
+      y: labels; None for features alone.
+      batch_size: global batch.
+      per_replica: takes `input_context` and yields the batches of replicas; else it
+        yields global batches, which the driver splits.
+      change: of the unbatched dataset, another one, say repeated.
+    """
+
+    def rows():
+        dataset = tf.data.Dataset.from_tensor_slices(x if y is None else (x, y))
+        return dataset if change is None else change(dataset)
+
+    def input_fn():
+        return rows().batch(batch_size)
+
+    def input_fn_per_replica(mode, input_context):
+        del mode
+        return rows().batch(input_context.get_per_replica_batch_size(batch_size))
+
+    return input_fn_per_replica if per_replica else input_fn
+
+
+def network(*, units=8, l2=0.0, dropout=0.0, batch_norm=False):
+    """A classifier of layers without input shape, which build when first called."""
+    layers = [
+        keras.layers.Dense(
+            units, activation="tanh", kernel_regularizer=keras.regularizers.L2(l2)
+        )
+    ]
+    if batch_norm:
+        layers.append(keras.layers.BatchNormalization(momentum=0.9))
+    if dropout:
+        layers.append(keras.layers.Dropout(dropout))
+    return keras.Sequential([*layers, keras.layers.Dense(NUM_CLASSES)])
+
+
+def adam(**options):
+    """Adam with an epsilon that does not blow up the rounding of tiny gradients."""
+    return keras.optimizers.Adam(**{"learning_rate": 0.01, "epsilon": 1e-3, **options})
+
+
+def classifier_fn(features, labels, mode, network, optimizer, params):
+    """A model_fn; `params` may hold `clip_norm` and `on_call`, called at each trace."""
+    params.get("on_call", lambda mode: None)(mode)
+    logits = network(features, training=mode == ge.ModeKeys.TRAIN)
+    predictions = {"logits": logits, "label": tf.argmax(logits, 1)}
+    if mode == ge.ModeKeys.PREDICT:
+        return ge.EstimatorSpec(mode, predictions=predictions)
+    return ge.EstimatorSpec(
+        mode,
+        loss=keras.losses.sparse_categorical_crossentropy(labels, logits, True),
+        regularization_losses=network.losses,
+        train_op=ge.TrainOp(
+            optimizer, network.trainable_variables, clip_norm=params.get("clip_norm")
+        ),
+        metrics={
+            "accuracy": ge.metric(
+                keras.metrics.SparseCategoricalAccuracy, labels, logits
+            ),
+            "examples": ge.metric(keras.metrics.Sum, tf.ones_like(labels, tf.float32)),
+        },
+    )
+
+
+def make_estimator(
+    model_dir,
+    *,
+    model_fn=classifier_fn,
+    network=network,
+    optimizer=adam,
+    params=None,
+    **config,
+):
+    """An Estimator of the fakes, seeded, that saves no summaries.
+
+    Args:
+      model_dir: where it trains; any path.
+      model_fn: takes the modules `network` and `optimizer`.
+      network: its factory.
+      optimizer: its factory.
+      params: for model_fn.
+      **config: fields of `RunConfig`.
+    """
+    defaults = {
+        "tf_random_seed": 1,
+        "save_summary_steps": None,
+        "log_step_count_steps": None,
+        "async_checkpoint": False,
+        "keep_checkpoint_max": None,
+    }
+    return ge.Estimator(
+        model_fn,
+        modules={"network": network, "optimizer": optimizer},
+        config=ge.RunConfig(model_dir=str(model_dir), **{**defaults, **config}),
+        params=params,
+    )
+
+
+def weights(estimator, checkpoint_path=None):
+    """Every variable of a checkpoint by key, of the latest by default."""
+    path = checkpoint_path or estimator.latest_checkpoint()
+    reader = tf.train.load_checkpoint(path)
+    shapes = reader.get_variable_to_shape_map()
+    # TensorFlow's own: the object graph, and a count of saves by this process.
+    keys = [k for k in shapes if not k.startswith(("_CHECKPOINT", "save_counter"))]
+    return {key: reader.get_tensor(key) for key in keys}
+
+
+def checkpoint_steps(model_dir):
+    """The steps of the checkpoints that lie in a model_dir, in order."""
+    names = tf.io.gfile.listdir(str(model_dir))
+    found = [re.fullmatch(r"model\.ckpt-(\d+)\.index", name) for name in names]
+    return sorted(int(match[1]) for match in found if match)
+
+
+class Recorder(ge.Hook):
+    """Keeps the step and the values of each window of `every_steps`, and of the last.
+
+    Attributes:
+      steps: where it was called.
+      values: loss, metrics and scalars there.
+    """
+
+    def __init__(self, every_steps=None):
+        self.every_steps = every_steps
+        self.steps, self.values = [], []
+
+    def after_step(self, run):
+        self.steps.append(run.step)
+        self.values.append(run.report.values())
+
+    def end(self, run):
+        if not self.steps or self.steps[-1] != run.step:
+            self.after_step(run)
