@@ -172,6 +172,7 @@ class Estimator:
             self._config,
             runtime.modules,
             iterator,
+            runtime.saver(),
             nexts_per_step=feed.plan.nexts_per_step,
             listeners=[runtime.tracker, *saving_listeners],
         )
@@ -444,7 +445,6 @@ class Estimator:
             result.append(hooks_lib.LoggingHook(config.log_step_count_steps))
         if config.save_summary_steps:
             result.append(hooks_lib.SummaryHook(config.save_summary_steps))
-            result.append(hooks_lib.StepCounterHook(config.save_summary_steps))
         result.extend(hooks)
         if config.save_checkpoints_steps != 0:
             result.append(saving)

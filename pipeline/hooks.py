@@ -210,7 +210,7 @@ class LoggingHook(Hook):
 
 
 class SummaryHook(Hook):
-    """Writes the window's loss, metrics and scalars for TensorBoard."""
+    """Writes the window's loss, metrics, scalars and steps/s for TensorBoard."""
 
     def __init__(self, every_steps: int = 100) -> None:
         """
@@ -224,7 +224,9 @@ class SummaryHook(Hook):
         self._writer = summary.Writer(run.model_dir)
 
     def after_step(self, run: Run) -> None:
-        self._writer.scalars(run.step, run.report.values())
+        report = run.report
+        rate = {"global_step/sec": report.steps_per_sec}
+        self._writer.scalars(run.step, {**report.values(), **rate})
 
     def end(self, run: Run) -> None:
         if run.step % self.every_steps:

@@ -109,7 +109,9 @@ class Plan:
                 filled = tf.less(start, stop)
                 start, stop = tf.where(filled, start, 0), tf.where(filled, stop, 1)
                 some = filled if has is None else tf.logical_and(has, filled)
-            part = tf.nest.map_structure(lambda x, a=start, b=stop: x[a:b], element)
+            part = tf.nest.map_structure(
+                lambda x, a=start, b=stop: _rows(x, a, b), element
+            )
             batches.append(_batch(part, some))
         return batches
 
@@ -286,6 +288,15 @@ def _pair(element: Any) -> tuple[Any, Any]:
 def _batch(element: Any, has: tf.Tensor | None) -> Batch:
     features, labels = _pair(element)
     return Batch(features, labels, None if has is None else tf.cast(has, tf.float32))
+
+
+def _rows(value: Any, start: Any, stop: Any) -> Any:
+    if not isinstance(value, tf.SparseTensor):
+        return value[start:stop]
+    shape, rank = value.dense_shape, value.shape.rank
+    begin = tf.one_hot(0, rank, tf.cast(start, tf.int64), 0, dtype=tf.int64)
+    size = tf.concat([[tf.cast(stop - start, tf.int64)], shape[1:]], 0)
+    return tf.sparse.slice(value, begin, size)
 
 
 def _any_batch_size(spec: Any) -> Any:

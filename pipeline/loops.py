@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import tensorflow as tf
 from pipeline.hooks import Hook, Report, Run
 from pipeline.input_fn import Feed, Plan
 from pipeline.losses import Totals
-from pipeline.metrics import MetricSet
+from pipeline.metrics import MetricSet, as_arrays
 
 StepFn = Callable[[Any, tf.Tensor], Totals]
 
@@ -25,6 +25,7 @@ class Segment:
       step: global step afterwards.
       num_steps: steps that it ran.
       totals: over these steps, on the device.
+      metrics: what the totals' metrics come to, as tensors.
       nonfinite_step: first step whose loss was NaN or infinite, or None.
       ended: whether the input has ended.
     """
@@ -32,6 +33,7 @@ class Segment:
     step: int
     num_steps: int
     totals: Totals
+    metrics: dict[str, Any]
     nonfinite_step: int | None
     ended: bool
 
@@ -47,7 +49,8 @@ class CompiledLoop:
         self,
         plan: Plan,
         step_fn: StepFn,
-        zeros: Totals,
+        metrics: MetricSet,
+        scalars: Iterable[str],
         *,
         stop_at_nonfinite: bool = False,
         at_end: Callable[[tf.Tensor], dict[str, tf.Tensor]] | None = None,
@@ -57,14 +60,16 @@ class CompiledLoop:
         Args:
           plan: how a step's batches are taken.
           step_fn: of one step's batches and the steps before.
-          zeros: totals before the first step.
+          metrics: what the steps keep.
+          scalars: names of what they report besides.
           stop_at_nonfinite: ends the loop after a step whose loss was not finite.
           at_end: of the step afterwards; what it returns joins the scalars.
           run_eagerly: runs it as plain Python.
         """
         self._plan = plan
         self._step_fn = step_fn
-        self._zeros = zeros.as_tree()
+        self._metrics = metrics
+        self._zeros = Totals.zeros(metrics, scalars).as_tree()
         self._stop_at_nonfinite = stop_at_nonfinite
         self._at_end = at_end
         self._call = self._run
@@ -80,12 +85,13 @@ class CompiledLoop:
           stop: global step to reach.
         """
         bounds = tf.constant(start, tf.int64), tf.constant(stop, tf.int64)
-        step, more, nonfinite, tree = self._call(iterator, *bounds)
+        step, more, nonfinite, tree, values = self._call(iterator, *bounds)
         step, nonfinite = int(step), int(nonfinite)
         return Segment(
             step=step,
             num_steps=step - start,
             totals=Totals(*tree),
+            metrics=values,
             nonfinite_step=None if nonfinite < 0 else nonfinite,
             ended=not bool(more),
         )
@@ -128,7 +134,7 @@ class CompiledLoop:
         )
         if self._at_end is not None:
             tree = (*tree[:3], {**tree[3], **self._at_end(step)})
-        return step, more, nonfinite, tree
+        return step, more, nonfinite, tree, self._metrics.compute(tree[2])
 
 
 class Window:
@@ -162,11 +168,14 @@ class Window:
             num_steps=sum(segment.num_steps for segment in self._segments),
             seconds=self._seconds,
             loss=float(loss / weight) if weight else 0.0,
-            metrics=self._metrics.results([t.metrics for t in totals])
-            if totals
-            else {},
+            metrics=self._metric_values(),
             scalars={name: float(value) for name, value in scalars.items()},
         )
+
+    def _metric_values(self) -> dict[str, Any]:
+        if len(self._segments) == 1:
+            return as_arrays(self._segments[0].metrics)
+        return self._metrics.results([s.totals.metrics for s in self._segments])
 
 
 class TrainLoop:

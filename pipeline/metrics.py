@@ -33,7 +33,7 @@ class MetricSet:
         self._metrics: dict[str, keras.metrics.Metric] = {}
         for name, each in declared.items():
             self._metrics[name] = _build(name, each)
-        self._results = tf.function(self._compute, autograph=False)
+        self._compiled = tf.function(self.compute, autograph=False)
 
     def zeros(self) -> States:
         """The state before the first batch: tensors by metric name."""
@@ -64,27 +64,24 @@ class MetricSet:
             added[name] = state
         return added
 
+    def compute(self, states: States) -> dict[str, Any]:
+        """The value of each metric as a tensor, or dict of tensors, by name."""
+        return {
+            name: metric.stateless_result(states[name])
+            for name, metric in self._metrics.items()
+        }
+
     def results(self, states: Sequence[States]) -> dict[str, Any]:
-        """The value of each metric over the sum of `states`.
+        """The value of each metric over the sum of `states`, see `as_arrays`.
 
         Args:
           states: one per loop; summed in float64, so that counts stay exact beyond
             float32's 2**24.
-
-        Returns:
-          float or np.ndarray by name; a metric of several values as `name/key`.
         """
-        if not self._metrics:
+        if not (self._metrics and states):
             return {}
         total = states[0] if len(states) == 1 else self._sum(states)
-        flat: dict[str, Any] = {}
-        for name, value in self._results(total).items():
-            items = value.items() if isinstance(value, dict) else [(None, value)]
-            for key, item in items:
-                array = item.numpy()
-                full = name if key is None else f"{name}/{key}"
-                flat[full] = float(array) if array.ndim == 0 else array
-        return flat
+        return as_arrays(self._compiled(total))
 
     def _sum(self, states: Sequence[States]) -> States:
         return {
@@ -100,11 +97,17 @@ class MetricSet:
             for name, metric in self._metrics.items()
         }
 
-    def _compute(self, states: States) -> dict[str, Any]:
-        return {
-            name: metric.stateless_result(states[name])
-            for name, metric in self._metrics.items()
-        }
+
+def as_arrays(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Floats and np.ndarrays by name; a metric of several values as `name/key`."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        items = value.items() if isinstance(value, dict) else [(None, value)]
+        for key, item in items:
+            array = item.numpy()
+            full = name if key is None else f"{name}/{key}"
+            flat[full] = float(array) if array.ndim == 0 else array
+    return flat
 
 
 def _wide(variable: Any) -> type:
@@ -136,8 +139,8 @@ def _build(name: str, declared: Metric) -> keras.metrics.Metric:
     except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
         shapes = [tuple(np.shape(a)) for a in tf.nest.flatten((args, kwargs))]
         raise SpecError(
-            f"metric {name!r} ({type(metric).__name__}) does not take what it was given "
-            f"(shapes {shapes}, the batch taken as 1): {error}"
+            f"metric {name!r} ({type(metric).__name__}) does not take what it was "
+            f"given (shapes {shapes}, the batch taken as 1): {error}"
         ) from error
     if not additive:
         raise SpecError(
@@ -150,7 +153,7 @@ def _build(name: str, declared: Metric) -> keras.metrics.Metric:
 
 
 def _is_additive(metric: keras.metrics.Metric, args: Any, kwargs: Any) -> bool:
-    """Whether an update adds the same to any state; tried at zero, one and minus one."""
+    """Whether an update adds the same to any state; tried at 0, 1 and -1."""
 
     def added(start: float) -> list[np.ndarray]:
         state = [tf.fill(v.shape, tf.cast(start, v.dtype)) for v in metric.variables]

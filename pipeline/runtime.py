@@ -10,7 +10,6 @@ from pipeline import calling, checkpoint, modules, steps
 from pipeline.hooks import Hook, Run
 from pipeline.input_fn import Feed, Plan
 from pipeline.loops import CompiledLoop
-from pipeline.losses import Totals
 from pipeline.metrics import MetricSet
 from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError
 from pipeline.run_config import RunConfig
@@ -65,6 +64,8 @@ class Runtime:
         self.training = False
         self.warm_started = False
         self.tracker = Tracker(self)
+        self._saver: checkpoint.Saver | None = None
+        self._saver_names: dict[str, tuple[str, ...]] = {}
         self._programs: dict[str, Program] = {}
 
     def bound(self, mode: str) -> steps.BoundModelFn:
@@ -126,6 +127,22 @@ class Runtime:
             self.values_from = None
         return outline
 
+    def saver(self) -> checkpoint.Saver:
+        """Writes the modules' checkpoints; the same one while they hold the same."""
+        state = self.modules.named_state()
+        names = {module: tuple(named) for module, named in state.items()}
+        if self._saver is None or self._saver_names != names:
+            config = self._config
+            self._saver_names = names
+            self._saver = checkpoint.Saver(
+                config.model_dir,
+                state,
+                keep_max=config.keep_checkpoint_max,
+                keep_every_n_hours=config.keep_checkpoint_every_n_hours,
+                asynchronous=config.async_checkpoint,
+            )
+        return self._saver
+
     def load(self, path: str) -> None:
         """Sets the modules to a checkpoint, unless they hold it already.
 
@@ -164,7 +181,8 @@ class Runtime:
         return CompiledLoop(
             plan,
             step,
-            Totals.zeros(metrics, outline.scalars),
+            metrics,
+            outline.scalars,
             stop_at_nonfinite=self._config.on_nan == "stop",
             at_end=at_end,
             run_eagerly=self._config.run_eagerly,
@@ -182,7 +200,8 @@ class Runtime:
         return CompiledLoop(
             plan,
             step,
-            Totals.zeros(metrics, outline.scalars),
+            metrics,
+            outline.scalars,
             run_eagerly=self._config.run_eagerly,
         )
 

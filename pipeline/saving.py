@@ -38,6 +38,7 @@ class CheckpointHook(Hook):
         config: RunConfig,
         modules: Modules,
         iterator: Any,
+        saver: checkpoint.Saver,
         *,
         nexts_per_step: int = 1,
         listeners: Sequence[SavingListener] = (),
@@ -45,9 +46,10 @@ class CheckpointHook(Hook):
     ) -> None:
         """
         Args:
-          config: interval and retention.
+          config: interval.
           modules: what is saved; complete by now.
           iterator: of the training input.
+          saver: writes the modules' checkpoints.
           nexts_per_step: batches that a step takes of it.
           listeners: told of each checkpoint.
           clock: seconds, for intervals in seconds.
@@ -61,13 +63,7 @@ class CheckpointHook(Hook):
         self._clock = clock
         self._saved_at = clock()
         self._last_path: str | None = None
-        self._saver = checkpoint.Saver(
-            config.model_dir,
-            modules.named_state(),
-            keep_max=config.keep_checkpoint_max,
-            keep_every_n_hours=config.keep_checkpoint_every_n_hours,
-            asynchronous=config.async_checkpoint,
-        )
+        self._saver = saver
 
     def begin(self, run: Run) -> None:
         path = checkpoint.latest(run.model_dir)

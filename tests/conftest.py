@@ -1,4 +1,4 @@
-"""What holds in every test process: four logical CPUs, no cluster, a home of its own."""
+"""Every test process: four logical CPUs, no cluster, a home of its own."""
 
 import atexit
 import os

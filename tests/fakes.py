@@ -128,9 +128,9 @@ def make_estimator(
     )
 
 
-def weights(estimator, checkpoint_path=None):
+def weights(model_dir, step=None):
     """Every variable of a checkpoint by key, of the latest by default."""
-    path = checkpoint_path or estimator.latest_checkpoint()
+    path = str(model_dir) if step is None else f"{model_dir}/model.ckpt-{step}"
     reader = tf.train.load_checkpoint(path)
     shapes = reader.get_variable_to_shape_map()
     # TensorFlow's own: the object graph, and a count of saves by this process.

@@ -1,0 +1,273 @@
+"""From input_fn to the batches of replicas: what arrives where, once, and in order."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipeline import input_fn as input_lib
+from pipeline.model_fn import ModeKeys
+
+TRAIN, EVAL, PREDICT = ModeKeys.ALL
+
+
+@pytest.fixture(scope="module")
+def two_replicas():
+    return tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+
+
+def rows(number):
+    return tf.data.Dataset.range(number).map(lambda i: ([i], -i))
+
+
+def make_feed(input_fn, *, mode=TRAIN, strategy=None, num_micro_batches=1, **context):
+    return input_lib.make_feed(
+        input_fn,
+        mode,
+        strategy=strategy or tf.distribute.get_strategy(),
+        context={"params": {}, "config": None, **context},
+        num_micro_batches=num_micro_batches,
+    )
+
+
+def steps_of(feed, iterator=None, most=20):
+    """Per step, replica and micro-batch: the features that count, as a list."""
+    iterator = iter(feed.dataset) if iterator is None else iterator
+    steps = []
+    for _ in range(most):
+        if feed.plan.endless:
+            batches = feed.plan.take(iterator)
+        else:
+            more, take = feed.plan.try_take(iterator)
+            if not bool(more):
+                break
+            batches = take()
+        steps.append([[_counted(b) for b in replica] for replica in batches])
+    return steps
+
+
+def _counted(batch):
+    if batch.share is not None and not float(batch.share):
+        # A copy of a real batch, so that every replica runs the same operations.
+        assert len(batch.features)
+        return "stand-in"
+    np.testing.assert_array_equal(batch.labels, -batch.features[:, 0])
+    return batch.features[:, 0].numpy().tolist()
+
+
+def test_one_replica_takes_one_batch_a_step():
+    feed = make_feed(lambda: rows(5).batch(2))
+    assert steps_of(feed) == [[[[0, 1]]], [[[2, 3]]], [[[4]]]]
+
+
+def test_endless_data_are_not_asked_whether_they_end():
+    feed = make_feed(lambda: rows(3).repeat().batch(2))
+    assert feed.plan.endless
+    assert steps_of(feed, most=2) == [[[[0, 1]]], [[[2, 0]]]]
+
+
+def test_a_global_batch_is_cut_into_equal_parts(two_replicas):
+    feed = make_feed(lambda: rows(7).batch(4), strategy=two_replicas)
+    assert feed.plan.splits
+    assert steps_of(feed) == [[[[0, 1]], [[2, 3]]], [[[4]], [[5, 6]]]]
+
+
+def test_a_replica_without_rows_gets_a_stand_in(two_replicas):
+    feed = make_feed(lambda: rows(5).batch(4), strategy=two_replicas)
+    assert steps_of(feed)[1] == [["stand-in"], [[4]]]
+
+
+def test_batches_for_replicas_come_in_their_order(two_replicas):
+    def input_fn(input_context):
+        return rows(5).batch(input_context.get_per_replica_batch_size(4))
+
+    feed = make_feed(input_fn, strategy=two_replicas)
+    assert not feed.plan.splits
+    assert steps_of(feed) == [[[[0, 1]], [[2, 3]]], [[[4]], ["stand-in"]]]
+
+
+@pytest.mark.parametrize("splits", [True, False])
+def test_micro_batches(splits, two_replicas):
+    def global_batches():
+        return rows(10).batch(4)
+
+    def replica_batches(input_context):
+        return rows(10).batch(input_context.get_per_replica_batch_size(4))
+
+    feed = make_feed(
+        global_batches if splits else replica_batches,
+        strategy=two_replicas,
+        num_micro_batches=2,
+    )
+    assert feed.plan.nexts_per_step == (2 if splits else 4)
+    first, last = steps_of(feed)
+    assert first == [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
+    flat = [batch for replica in last for batch in replica if batch != "stand-in"]
+    assert sorted(sum(flat, [])) == [8, 9]
+
+
+def test_fixed_shapes_stay_fixed_on_one_replica(two_replicas):
+    def input_fn():
+        return rows(8).batch(4, drop_remainder=True)
+
+    features, _ = make_feed(input_fn).element_spec
+    assert features.shape == (4, 1)
+    features, labels = make_feed(input_fn, strategy=two_replicas).element_spec
+    assert features.shape.as_list() == [None, 1]
+    assert labels.shape.as_list() == [None]
+
+
+def test_labels_may_be_missing():
+    feed = make_feed(lambda: tf.data.Dataset.range(4).batch(2))
+    assert feed.element_spec[1] is None
+    (batch,) = feed.plan.try_take(iter(feed.dataset))[1]()[0]
+    assert batch.labels is None
+
+
+def test_features_may_be_a_nest(two_replicas):
+    def input_fn():
+        data = tf.data.Dataset.range(4).map(lambda i: ({"a": i, "b": (i, [i])}, i))
+        return data.batch(4)
+
+    feed = make_feed(input_fn, strategy=two_replicas)
+    _, ((second,)) = feed.plan.try_take(iter(feed.dataset))[1]()
+    assert second.features["b"][1].numpy().tolist() == [[2], [3]]
+
+
+def test_arguments_arrive_by_name(two_replicas):
+    seen = {}
+
+    def input_fn(mode, params, config, input_context):
+        seen.update(locals())
+        return rows(2).batch(1)
+
+    make_feed(
+        input_fn, mode=EVAL, strategy=two_replicas, params={"a": 1}, config="config"
+    )
+    context = seen["input_context"]
+    assert (seen["mode"], seen["params"], seen["config"]) == (EVAL, {"a": 1}, "config")
+    assert context.num_input_pipelines == 1
+    assert context.input_pipeline_id == 0
+    assert context.num_replicas_in_sync == 2
+
+
+def _needs_path(path):
+    raise AssertionError("not reached")
+
+
+@pytest.mark.parametrize(
+    ("input_fn", "text"),
+    [
+        (
+            tf.data.Dataset.range(1),
+            ", not a callable: hand in the function, not its result.",
+        ),
+        (
+            _needs_path,
+            "input_fn _needs_path requires ['path'], which nobody supplies; supplied "
+            "are ['config', 'input_context', 'mode', 'params'].",
+        ),
+        (
+            lambda: np.zeros(3),
+            "input_fn <lambda> returned ndarray array([0., 0., 0.]), not a tf.data.",
+        ),
+        (
+            lambda: tf.data.Dataset.from_tensors((1, 2, 3)),
+            "input_fn <lambda> yields tuples of 3: (TensorSpec(shape=(), dtype=tf.int32"
+            ", name=None), ",
+        ),
+    ],
+)
+def test_what_is_no_input_is_refused(input_fn, text):
+    with pytest.raises(TypeError) as error:
+        make_feed(input_fn)
+    assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("element", "number"),
+    [
+        (tf.zeros([3, 2]), 3),
+        ({"a": tf.zeros([4]), "b": tf.zeros([4, 2])}, 4),
+        (tf.constant(1.0), 1),
+        (tf.ragged.constant([[1], [2, 3]]), 2),
+        (tf.sparse.from_dense([[1, 0], [0, 1], [1, 1]]), 3),
+    ],
+    ids=["tensor", "nest", "scalar", "ragged", "sparse"],
+)
+def test_rows_in_a_batch(element, number):
+    assert int(input_lib.rows_in(element)) == number
+
+
+def test_ragged_and_sparse_features_are_cut_too(two_replicas):
+    ragged = tf.ragged.constant([[1], [2, 3], [], [4]])
+    sparse = tf.sparse.from_dense([[1, 0], [0, 2], [3, 0], [0, 4]])
+
+    def input_fn():
+        data = tf.data.Dataset.from_tensor_slices({"r": ragged, "s": sparse})
+        return data.batch(4)
+
+    feed = make_feed(input_fn, strategy=two_replicas)
+    _, ((second,)) = feed.plan.try_take(iter(feed.dataset))[1]()
+    assert second.features["r"].to_list() == [[], [4]]
+    dense = tf.sparse.to_dense(second.features["s"])
+    assert dense.numpy().tolist() == [[3, 0], [0, 4]]
+
+
+def _shuffled():
+    data = rows(12).shuffle(12, seed=1, reshuffle_each_iteration=False)
+    return data.repeat().batch(2)
+
+
+def _unsavable():
+    def numbers():
+        yield from range(12)
+
+    data = tf.data.Dataset.from_generator(
+        numbers, output_signature=tf.TensorSpec([], tf.int64)
+    )
+    return data.map(lambda i: ([i], -i)).repeat().batch(2)
+
+
+@pytest.mark.parametrize(
+    ("input_fn", "savable"), [(_shuffled, True), (_unsavable, False)]
+)
+def test_a_position_is_found_again(input_fn, savable, tmp_path):
+    feed = make_feed(input_fn)
+    iterator = iter(feed.dataset)
+    steps_of(feed, iterator, most=4)
+    prefix = str(tmp_path / "position")
+    assert input_lib.save_position(iterator, prefix) is savable
+    expected = steps_of(feed, iterator, most=4)
+    again = make_feed(input_fn)
+    opened = input_lib.open_at(again, prefix=prefix, num_steps=4)
+    assert steps_of(again, opened, most=4) == expected
+
+
+def test_a_position_without_files_is_reached_by_skipping(two_replicas):
+    feed = make_feed(
+        lambda input_context: rows(9).batch(1),
+        strategy=two_replicas,
+        num_micro_batches=2,
+    )
+    opened = input_lib.open_at(feed, prefix=None, num_steps=1)
+    assert steps_of(feed, opened, most=1)[0][0][0] == [4]
+
+
+def test_the_beginning_is_the_beginning(tmp_path):
+    feed = make_feed(lambda: rows(4).batch(2))
+    opened = input_lib.open_at(feed, prefix=str(tmp_path / "absent"), num_steps=0)
+    assert len(steps_of(feed, opened)) == 2
+
+
+def test_a_position_of_another_input_is_said_and_skipped(tmp_path, caplog):
+    feed = make_feed(_shuffled)
+    prefix = str(tmp_path / "position")
+    input_lib.save_position(iter(feed.dataset), prefix)
+    other = make_feed(lambda: rows(12).batch(2))
+    with caplog.at_level("WARNING", logger="absl"):
+        opened = input_lib.open_at(other, prefix=prefix, num_steps=2)
+    assert "The input is not the one of checkpoint" in caplog.text
+    assert "skipping 2 steps" in caplog.text
+    assert steps_of(other, opened, most=1) == [[[[4, 5]]]]
