@@ -152,6 +152,17 @@ def check_model_fn(
         )
 
 
+def check_positive(name: str, value: Any) -> None:
+    """Checks a count that a caller gave.
+
+    Raises:
+      ValueError: it is neither None nor an int above 0.
+    """
+    wrong = not isinstance(value, int) or isinstance(value, bool) or value <= 0
+    if value is not None and wrong:
+        raise ValueError(f"{name} is {value!r}; it must be an int > 0, or None.")
+
+
 def _missing_text(
     fn: Any, role: str, missing: list[str], supplied: Mapping[str, Any]
 ) -> str:

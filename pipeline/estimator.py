@@ -9,6 +9,7 @@ estimator.train(train_input_fn, max_steps=1000)
 estimator.evaluate(eval_input_fn)  # {"accuracy": 0.98, "loss": 0.06, ...}
 """
 
+import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,31 +17,26 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from pipeline import (
     calling,
     checkpoint,
     loops,
+    position,
+    predictions,
     saved_model,
     summary,
 )
-from pipeline import (
-    hooks as hooks_lib,
-)
-from pipeline import (
-    input_fn as input_lib,
-)
-from pipeline import (
-    strategy as strategy_lib,
-)
+from pipeline import hooks as hooks_lib
+from pipeline import input_fn as input_lib
+from pipeline import strategy as strategy_lib
 from pipeline.checkpoint import WarmStartSettings
 from pipeline.hooks import Hook, Run
 from pipeline.model_fn import ModeKeys
 from pipeline.run_config import RunConfig
 from pipeline.runtime import Runtime
-from pipeline.saving import CheckpointHook, SavingListener, position_path
+from pipeline.saving import CheckpointHook, SavingListener
 
 
 class Estimator:
@@ -145,7 +141,13 @@ class Estimator:
           NanLossDuringTrainingError: the loss was NaN or Inf and `on_nan` is "stop".
           CheckpointMismatchError: the checkpoint in model_dir is of another model.
         """
-        _check_steps(steps=steps, max_steps=max_steps)
+        calling.check_positive("steps", steps)
+        calling.check_positive("max_steps", max_steps)
+        if steps is not None and max_steps is not None:
+            raise ValueError(
+                f"steps ({steps}) and max_steps ({max_steps}) are both given: steps "
+                "counts from here, max_steps from the beginning; give one."
+            )
         path = self.latest_checkpoint()
         if path and max_steps is not None and checkpoint.step_of(path) >= max_steps:
             logging.warning(
@@ -157,11 +159,11 @@ class Estimator:
         runtime = self._runtime()
         feed = self._feed(input_fn, ModeKeys.TRAIN)
         program = runtime.program(ModeKeys.TRAIN, feed)
-        self._load(runtime, path)
+        runtime.load_or_start(path, self._warm_start_from)
         start = runtime.modules.step
         if steps is not None:
             max_steps = start + steps
-        iterator = _resumed_iterator(runtime, feed, path, start)
+        iterator = position.resume(feed, runtime.modules, path)
         run = Run(self.model_dir, start, max_steps)
         loop = loops.TrainLoop(
             program.compiled,
@@ -171,19 +173,21 @@ class Estimator:
         saving = CheckpointHook(
             self._config,
             runtime.modules,
-            iterator,
             runtime.saver(),
-            nexts_per_step=feed.plan.nexts_per_step,
+            functools.partial(
+                position.save_position,
+                iterator,
+                nexts_per_step=feed.plan.nexts_per_step,
+            ),
             listeners=[runtime.tracker, *saving_listeners],
         )
         runtime.training = True
         try:
-            ended = loop(run, iterator, self._hooks(runtime, hooks, saving))
+            ended = loop(run, iterator, runtime.hooks(hooks, saving))
         finally:
             runtime.training = False
         if ended and run.step == start:
-            raise _empty(input_fn, ModeKeys.TRAIN)
-        _log_end(run, ended)
+            raise input_lib.empty_input_error(input_fn, ModeKeys.TRAIN)
         return self
 
     def evaluate(
@@ -211,7 +215,7 @@ class Estimator:
         Raises:
           ValueError: an empty input, or an endless one without `steps`.
         """
-        _check_steps(steps=steps)
+        calling.check_positive("steps", steps)
         runtime = self._runtime()
         feed = self._feed(input_fn, ModeKeys.EVAL)
         if feed.plan.endless and steps is None:
@@ -233,7 +237,7 @@ class Estimator:
             steps_per_loop=self._config.steps_per_loop,
         )
         if not report.num_steps:
-            raise _empty(input_fn, ModeKeys.EVAL)
+            raise input_lib.empty_input_error(input_fn, ModeKeys.EVAL)
         phase = f"eval/{name}" if name else "eval"
         logging.info("%s", hooks_lib.log_line(phase, report))
         writer = summary.Writer(self.eval_dir(name))
@@ -269,16 +273,16 @@ class Estimator:
         feed = self._feed(input_fn, ModeKeys.PREDICT)
         program = runtime.program(ModeKeys.PREDICT, feed)
         self._prepare(runtime, checkpoint_path, "predicting")
-        batches = loops.predict(program.compiled, feed)
+        batches = predictions.predict(program.compiled, feed)
         run = Run(self.model_dir, runtime.modules.step, None)
 
         def generate() -> Iterator[Any]:
             for hook in hooks:
                 hook.begin(run)
             for batch in batches:
-                batch = _chosen(batch, predict_keys)
+                batch = predictions.choose(batch, predict_keys)
                 if yield_single_examples:
-                    yield from _examples(batch)
+                    yield from predictions.examples(batch)
                 else:
                     yield batch
             for hook in hooks:
@@ -350,7 +354,11 @@ class Estimator:
         runtime = self._runtime()
         module = runtime.modules.by_name.get(name)
         if not isinstance(module, keras.Model):
-            models = [k for k, m in runtime.modules.by_name.items() if _is_model(m)]
+            models = [
+                k
+                for k, m in runtime.modules.by_name.items()
+                if isinstance(m, keras.Model)
+            ]
             raise ValueError(f"module {name!r} is no Keras model; {models} are.")
         path_from = self.latest_checkpoint()
         if path_from is None or not module.built:
@@ -411,14 +419,6 @@ class Estimator:
         self._features_spec = feed.element_spec[0]
         return feed
 
-    def _load(self, runtime: Runtime, path: str | None) -> None:
-        """The checkpoint's values, or those to start warm from, or initial ones."""
-        if path is not None:
-            runtime.load(path)
-        elif self._warm_start_from is not None and not runtime.warm_started:
-            checkpoint.warm_start(runtime.modules.named_state(), self._warm_start_from)
-            runtime.warm_started = True
-
     def _prepare(self, runtime: Runtime, path: str | None, doing: str) -> None:
         """Loads what is to be used, which while training is what is live."""
         if path is None and runtime.training:
@@ -429,26 +429,7 @@ class Estimator:
             logging.warning(
                 "%s has no checkpoint: %s initial values.", self.model_dir, doing
             )
-        self._load(runtime, path)
-
-    def _hooks(
-        self,
-        runtime: Runtime,
-        hooks: Sequence[Hook],
-        saving: CheckpointHook,
-    ) -> list[Hook]:
-        """All hooks in the order in which they are called."""
-        config = self._config
-        result: list[Hook] = [runtime.tracker]
-        result.append(hooks_lib.NanHook(fail_on_nan_loss=config.on_nan == "stop"))
-        if config.log_step_count_steps:
-            result.append(hooks_lib.LoggingHook(config.log_step_count_steps))
-        if config.save_summary_steps:
-            result.append(hooks_lib.SummaryHook(config.save_summary_steps))
-        result.extend(hooks)
-        if config.save_checkpoints_steps != 0:
-            result.append(saving)
-        return result
+        runtime.load_or_start(path, self._warm_start_from)
 
     def _raw_serving_input_receiver_fn(self) -> saved_model.ServingFn:
         if self._features_spec is None:
@@ -464,86 +445,3 @@ class Estimator:
         if path is None:
             raise ValueError(f"{self.model_dir} has no checkpoint: train first.")
         return path
-
-
-def _resumed_iterator(
-    runtime: Runtime, feed: input_lib.Feed, path: str | None, step: int
-) -> Any:
-    """Over the training input, after the last example trained on.
-
-    An input that had come to its end begins anew.
-    """
-    began = runtime.modules.driver_state["input_start"]
-    taken = step - int(began.numpy())
-    if taken and path is not None:
-        prefix = position_path(path)
-        iterator = input_lib.open_at(feed, prefix=prefix, num_steps=taken)
-        if feed.plan.endless:
-            return iterator
-        if bool(iterator.get_next_as_optional().has_value()):
-            return input_lib.open_at(feed, prefix=prefix, num_steps=taken)
-        logging.info("train | the input had ended at step %d: it begins anew.", step)
-    began.assign(step)
-    return iter(feed.dataset)
-
-
-def _log_end(run: Run, ended: bool) -> None:
-    reasons = list(run.stop_reasons) or (["the input ended"] if ended else [])
-    logging.info(
-        "train | ended at step %d%s",
-        run.step,
-        f": {'; '.join(reasons)}" if reasons else "",
-    )
-
-
-def _check_steps(**given: int | None) -> None:
-    both = [name for name, value in given.items() if value is not None]
-    if len(both) > 1:
-        raise ValueError(
-            f"steps ({given['steps']}) and max_steps ({given['max_steps']}) are both "
-            "given: steps counts from here, max_steps from the beginning; give one."
-        )
-    for name in both:
-        value = given[name]
-        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-            raise ValueError(f"{name} is {value!r}; it must be an int > 0, or None.")
-
-
-def _empty(input_fn: Callable[..., Any], mode: str) -> ValueError:
-    return ValueError(
-        f"input_fn {calling.name_of(input_fn)} yielded no examples in mode {mode!r}. "
-        "Is the split empty, a filter too strict, or drop_remainder=True with fewer "
-        "examples than a batch?"
-    )
-
-
-def _is_model(module: Any) -> bool:
-    return isinstance(module, keras.Model)
-
-
-def _chosen(batch: Any, keys: Sequence[str] | str | None) -> Any:
-    if keys is None:
-        return batch
-    keys = [keys] if isinstance(keys, str) else list(keys)
-    if not isinstance(batch, Mapping):
-        raise ValueError(f"predict_keys {keys} given, but predictions are no dict.")
-    absent = [key for key in keys if key not in batch]
-    if absent:
-        raise ValueError(
-            f"predict_keys {absent} are not among the predictions {sorted(batch)}."
-        )
-    return {key: batch[key] for key in keys}
-
-
-def _examples(batch: Any) -> Iterator[Any]:
-    """One nest an example, of one nest of arrays a batch."""
-    lengths = {np.shape(a)[0] if np.ndim(a) else None for a in tf.nest.flatten(batch)}
-    if len(lengths) != 1 or None in lengths:
-        shapes = tf.nest.map_structure(np.shape, batch)
-        raise ValueError(
-            f"predictions of shapes {shapes} do not share a batch dimension: give them "
-            "one, or call predict(..., yield_single_examples=False)."
-        )
-    (length,) = lengths
-    for index in range(length):
-        yield tf.nest.map_structure(lambda array, i=index: array[i], batch)

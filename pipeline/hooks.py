@@ -229,7 +229,7 @@ class SummaryHook(Hook):
         self._writer.scalars(run.step, {**report.values(), **rate})
 
     def end(self, run: Run) -> None:
-        if run.step % self.every_steps:
+        if run.report.num_steps:
             self.after_step(run)
         self._writer.close()
 

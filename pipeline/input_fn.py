@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from pipeline import calling
 from pipeline.model_fn import kind_of
@@ -201,75 +200,21 @@ def rows_in(element: Any) -> int | tf.Tensor:
     return static if static is not None else tf.shape(first)[0]
 
 
-def save_position(iterator: Any, prefix: str, *, nexts_per_step: int = 1) -> bool:
-    """Writes where `iterator` stands; False where its pipeline cannot be saved.
-
-    Args:
-      iterator: of a plain dataset.
-      prefix: path prefix of the files to write.
-      nexts_per_step: of the plan that it is read by.
-    """
-    try:
-        _position(iterator, nexts_per_step).write(prefix)
-    except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
-        logging.log_first_n(
-            logging.WARNING,
-            "The position of this input cannot be saved (%s); a resumed run gets back "
-            "to it by skipping what was read.",
-            1,
-            str(error).partition("\n")[0],
-        )
-        return False
-    return True
-
-
-def open_at(feed: Feed, *, prefix: str | None, num_steps: int) -> Any:
-    """An iterator that stands where an earlier one stood.
-
-    A saved position holds batches read ahead. Where a step takes another number of
-    them now (more replicas, micro-batches), they are of another size, and it skips.
-
-    Args:
-      feed: the same input as then.
-      prefix: what `save_position` wrote; None or nothing there skips instead.
-      num_steps: steps taken from the beginning until then.
-    """
-    if num_steps == 0:
-        return iter(feed.dataset)
-    if prefix is not None and tf.io.gfile.exists(f"{prefix}.index"):
-        iterator = iter(feed.dataset)
-        saved = _position(iterator, 0)
-        try:
-            saved.read(prefix).assert_consumed()
-            if int(saved.nexts_per_step) == feed.plan.nexts_per_step:
-                return iterator
-            logging.info(
-                "Position %s is of steps of %d batches, now of %d; skipping %d steps.",
-                prefix,
-                int(saved.nexts_per_step),
-                feed.plan.nexts_per_step,
-                num_steps,
-            )
-        except (tf.errors.OpError, AssertionError, ValueError) as error:
-            logging.warning(
-                "The input is not the one of checkpoint %s (%s); skipping %d steps.",
-                prefix,
-                str(error).partition("\n")[0],
-                num_steps,
-            )
-    return iter(feed.dataset.skip(num_steps * feed.plan.nexts_per_step))
-
-
-def _position(iterator: Any, nexts_per_step: int) -> tf.train.Checkpoint:
-    nexts = tf.Variable(nexts_per_step, dtype=tf.int64)
-    return tf.train.Checkpoint(iterator=iterator, nexts_per_step=nexts)
+def empty_input_error(input_fn: Callable[..., Any], mode: str) -> ValueError:
+    """What to raise for an input without any example."""
+    return ValueError(
+        f"input_fn {calling.name_of(input_fn)} yielded no examples in mode {mode!r}. "
+        "Is the split empty, a filter too strict, or drop_remainder=True with fewer "
+        "examples than a batch?"
+    )
 
 
 def _check_dataset(dataset: Any, name: str) -> None:
     if not isinstance(dataset, tf.data.Dataset):
         raise TypeError(
             f"input_fn {name} returned {kind_of(dataset)}, not a tf.data.Dataset: "
-            "write return tf.data.Dataset.from_tensor_slices((features, labels)).batch(32)."
+            "write return "
+            "tf.data.Dataset.from_tensor_slices((features, labels)).batch(32)."
         )
     spec = dataset.element_spec
     if isinstance(spec, tuple) and len(spec) != 2:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from pipeline.hooks import Hook, Report, Run
 from pipeline.input_fn import Feed, Plan
@@ -162,7 +163,9 @@ class Window:
         totals = [segment.totals for segment in self._segments]
         loss = np.sum([float(t.loss) for t in totals])
         weight = np.sum([float(t.weight) for t in totals])
-        scalars = totals[-1].scalars if totals else {}
+        # A call that only found the input's end computed none.
+        ran = [segment.totals for segment in self._segments if segment.num_steps]
+        scalars = ran[-1].scalars if ran else {}
         return Report(
             step=self._segments[-1].step if totals else 0,
             num_steps=sum(segment.num_steps for segment in self._segments),
@@ -239,6 +242,8 @@ class TrainLoop:
         for hook in hooks:
             with self._windowed(run, hook):
                 hook.end(run)
+        reasons = [*run.stop_reasons, *(["the input ended"] if ended else [])]
+        logging.info("%s", " | ".join(["train", f"ended at step {run.step}", *reasons]))
         return ended
 
     def _next_boundary(self, run: Run, hooks: Sequence[Hook]) -> int:
@@ -302,25 +307,3 @@ def evaluate(
     for hook in hooks:
         hook.end(run)
     return report()
-
-
-def predict(compiled: Callable[[Any], Any], feed: Feed) -> Iterator[Any]:
-    """Runs the prediction step over the input, batch by batch, as they are asked for.
-
-    Args:
-      compiled: predictions by local replica, of features by local replica.
-      feed: the input.
-
-    Yields:
-      One replica's batch of predictions, a nest of arrays, in the input's order.
-    """
-    iterator = iter(feed.dataset)
-    while True:
-        more, take = feed.plan.try_take(iterator)
-        if not bool(more):
-            return
-        batches = [batch for (batch,) in take()]
-        predictions = compiled([batch.features for batch in batches])
-        for batch, prediction in zip(batches, predictions, strict=True):
-            if batch.share is None or float(batch.share):
-                yield tf.nest.map_structure(np.asarray, prediction)

@@ -1,13 +1,14 @@
 """The modules on one strategy, what they hold, and the loops compiled for them."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from pipeline import calling, checkpoint, modules, steps
-from pipeline.hooks import Hook, Run
+from pipeline.checkpoint import WarmStartSettings
+from pipeline.hooks import Hook, LoggingHook, NanHook, Run, SummaryHook
 from pipeline.input_fn import Feed, Plan
 from pipeline.loops import CompiledLoop
 from pipeline.metrics import MetricSet
@@ -41,7 +42,6 @@ class Runtime:
       values_from: checkpoint path that the variables equal now; None where they are
         initial or were trained since.
       training: whether a training loop is under way.
-      warm_started: whether values were taken over from elsewhere.
       tracker: keeps `values_from` true while training.
     """
 
@@ -62,7 +62,7 @@ class Runtime:
         )
         self.values_from: str | None = None
         self.training = False
-        self.warm_started = False
+        self._warm_started = False
         self.tracker = Tracker(self)
         self._saver: checkpoint.Saver | None = None
         self._saver_names: dict[str, tuple[str, ...]] = {}
@@ -126,6 +126,34 @@ class Runtime:
         if added:
             self.values_from = None
         return outline
+
+    def load_or_start(
+        self, path: str | None, warm_start_from: str | WarmStartSettings | None
+    ) -> None:
+        """A checkpoint's values, or without one those to start warm from, once."""
+        if path is not None:
+            self.load(path)
+        elif warm_start_from is not None and not self._warm_started:
+            checkpoint.warm_start(self.modules.named_state(), warm_start_from)
+            self._warm_started = True
+
+    def hooks(self, hooks: Sequence[Hook], saving: Hook) -> list[Hook]:
+        """The config's hooks and the caller's, in the order in which they are called.
+
+        Args:
+          hooks: the caller's.
+          saving: comes last, so that a checkpoint holds what the others did.
+        """
+        config = self._config
+        result = [self.tracker, NanHook(fail_on_nan_loss=config.on_nan == "stop")]
+        if config.log_step_count_steps:
+            result.append(LoggingHook(config.log_step_count_steps))
+        if config.save_summary_steps:
+            result.append(SummaryHook(config.save_summary_steps))
+        result.extend(hooks)
+        if config.save_checkpoints_steps != 0:
+            result.append(saving)
+        return result
 
     def saver(self) -> checkpoint.Saver:
         """Writes the modules' checkpoints; the same one while they hold the same."""

@@ -4,10 +4,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
 from absl import logging
 
-from pipeline import checkpoint, input_fn
+from pipeline import checkpoint, position
 from pipeline.hooks import Hook, Run
 from pipeline.modules import Modules
 from pipeline.run_config import RunConfig
@@ -37,10 +36,9 @@ class CheckpointHook(Hook):
         self,
         config: RunConfig,
         modules: Modules,
-        iterator: Any,
         saver: checkpoint.Saver,
+        save_position: Callable[[str], Any],
         *,
-        nexts_per_step: int = 1,
         listeners: Sequence[SavingListener] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -48,17 +46,15 @@ class CheckpointHook(Hook):
         Args:
           config: interval.
           modules: what is saved; complete by now.
-          iterator: of the training input.
           saver: writes the modules' checkpoints.
-          nexts_per_step: batches that a step takes of it.
+          save_position: writes where the training input stands, to a path prefix.
           listeners: told of each checkpoint.
           clock: seconds, for intervals in seconds.
         """
         self.every_steps = config.save_checkpoints_steps
         self._secs = config.save_checkpoints_secs
         self._modules = modules
-        self._iterator = iterator
-        self._nexts_per_step = nexts_per_step
+        self._save_position = save_position
         self._listeners = listeners
         self._clock = clock
         self._saved_at = clock()
@@ -92,27 +88,11 @@ class CheckpointHook(Hook):
         for listener in self._listeners:
             listener.before_save(run)
         self._modules.synchronize()
-        input_fn.save_position(
-            self._iterator, position_path(path), nexts_per_step=self._nexts_per_step
-        )
+        self._save_position(position.position_path(path))
         self._saver.save(run.step)
         self._last_path = path
         self._saved_at = self._clock()
-        _remove_old_positions(run.model_dir, keep=path)
+        position.remove_old_positions(run.model_dir, keep=path)
         logging.info("checkpoint | step %d | %s", run.step, path)
         for listener in self._listeners:
             listener.after_save(run)
-
-
-def position_path(path: str) -> str:
-    """Path prefix of the input's position that belongs to a checkpoint."""
-    return f"{path}.input-0-of-1"
-
-
-def _remove_old_positions(directory: str, *, keep: str) -> None:
-    """Deletes positions whose checkpoint retention has deleted."""
-    for name in tf.io.gfile.listdir(directory):
-        prefix, is_position, _ = name.partition(".input-")
-        path = f"{directory}/{prefix}"
-        if is_position and path != keep and not tf.io.gfile.exists(f"{path}.index"):
-            tf.io.gfile.remove(f"{directory}/{name}")

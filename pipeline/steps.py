@@ -34,7 +34,7 @@ class Gradient:
 
     Attributes:
       values: tensor or IndexedSlices by variable.
-      weight: float where it is the same on every replica by the shapes alone.
+      weight: float where the shapes alone tell it.
     """
 
     values: list[Any]
@@ -115,8 +115,10 @@ class TrainStep:
         def on_replica() -> tuple[Any, list[Any]]:
             mine = batches[_local_replica(self._strategy)]
             totals, gradients = self._local(mine, step, active)
-            return totals.as_tree(), self._all_reduce(gradients)
+            return totals.as_tree(), self._all_reduce(gradients, alike)
 
+        # Eager tensors all have static shapes, and the next step's may be others.
+        alike = tf.inside_function() and _same_shapes(batches)
         return self._strategy.run(on_replica)
 
     def _local(
@@ -184,13 +186,18 @@ class TrainStep:
         sums = [Gradient(v, w) for v, w in zip(values, weights, strict=True)]
         return Totals(*tree), [_divided(g) for g in sums]
 
-    def _all_reduce(self, gradients: list[Gradient]) -> list[list[Any]]:
-        """The mean over replicas by weights, in replica context."""
+    def _all_reduce(self, gradients: list[Gradient], alike: bool) -> list[list[Any]]:
+        """The mean over replicas by weights, in replica context.
+
+        Args:
+          gradients: by active op.
+          alike: whether a weight that is static is the same on every replica.
+        """
         values = [g.values for g in gradients]
         if self._strategy.num_replicas_in_sync == 1:
             return values
         context = tf.distribute.get_replica_context()
-        if all(isinstance(g.weight, float) for g in gradients):
+        if alike and all(isinstance(g.weight, float) for g in gradients):
             return context.all_reduce(tf.distribute.ReduceOp.MEAN, values)
         weighted = [_weighted(g) for g in gradients]
         sums, weights = context.all_reduce(
@@ -386,6 +393,15 @@ def _choose(batches: Sequence[Batch], index: tf.Tensor) -> Batch:
     branches = [lambda f=f: {k: f[k] for k in present} for f in fields]
     chosen = tf.switch_case(index - 1, branches)
     return Batch(**{**dict.fromkeys(fields[0]), **chosen})
+
+
+def _same_shapes(batches: Batches) -> bool:
+    """Whether every replica's batches have the same static shapes."""
+    shapes = {
+        str([getattr(leaf, "shape", None) for leaf in tf.nest.flatten(batches_of)])
+        for batches_of in ([(b.features, b.labels) for b in mine] for mine in batches)
+    }
+    return len(shapes) == 1
 
 
 def _leave_reduction_to_us(optimizer: keras.optimizers.Optimizer) -> None:

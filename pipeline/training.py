@@ -8,6 +8,7 @@ from typing import Any
 
 from absl import logging
 
+from pipeline import calling
 from pipeline.estimator import Estimator
 from pipeline.export import Exporter
 from pipeline.hooks import Hook, Run
@@ -34,7 +35,7 @@ class TrainSpec:
 
     def __post_init__(self) -> None:
         _check_input_fn("TrainSpec", self.input_fn)
-        _check_positive("TrainSpec.max_steps", self.max_steps)
+        calling.check_positive("TrainSpec.max_steps", self.max_steps)
         _check_all("TrainSpec.hooks", self.hooks, Hook)
         _check_all("TrainSpec.saving_listeners", self.saving_listeners, SavingListener)
 
@@ -65,7 +66,7 @@ class EvalSpec:
 
     def __post_init__(self) -> None:
         _check_input_fn("EvalSpec", self.input_fn)
-        _check_positive("EvalSpec.steps", self.steps)
+        calling.check_positive("EvalSpec.steps", self.steps)
         _check_all("EvalSpec.hooks", self.hooks, Hook)
         if isinstance(self.exporters, Exporter):
             object.__setattr__(self, "exporters", (self.exporters,))
@@ -196,12 +197,6 @@ def _check_input_fn(owner: str, input_fn: Any) -> None:
             f"{owner}.input_fn is {kind_of(input_fn)}, not a callable: hand in the "
             "function, not its result."
         )
-
-
-def _check_positive(name: str, value: Any) -> None:
-    wrong = not isinstance(value, int) or isinstance(value, bool) or value <= 0
-    if value is not None and wrong:
-        raise ValueError(f"{name} is {value!r}; it must be an int > 0, or None.")
 
 
 def _check_all(name: str, values: Any, kind: type) -> None:

@@ -68,7 +68,7 @@ class Trained:
         self.served = dict(np.load(folder / "served.npz"))
 
     def make_estimator(self, **config):
-        """One of the same model and model_dir; its network is appended to `networks`."""
+        """One of the same model_dir; its network is appended to `networks`."""
 
         def make_network():
             self.networks.append(read_checkpoint.Network())

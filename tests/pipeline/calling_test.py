@@ -141,8 +141,8 @@ def test_an_object_is_named_by_its_class():
             spec_fn,
             ["params", "step", "network"],
             False,
-            "modules ['params', 'step'] have names that model_fn's own arguments use "
-            "(['features', 'labels', 'mode', 'params', 'config', 'step']): rename them.",
+            "modules ['params', 'step'] have names that model_fn's own arguments use ("
+            "['features', 'labels', 'mode', 'params', 'config', 'step']): rename them.",
         ),
         (
             lambda x, mode: None,

@@ -98,7 +98,7 @@ _LOSS = {"loss": tf.constant([1.0, 2.0])}
         (
             TRAIN,
             {},
-            "mode 'train' needs loss and train_op: write EstimatorSpec(mode, loss=keras",
+            "mode 'train' needs loss and train_op: write EstimatorSpec(mode, loss=",
         ),
         (TRAIN, _LOSS, "mode 'train' needs train_op: write EstimatorSpec(mode, train"),
         (EVAL, {}, "mode 'eval' needs loss: write EstimatorSpec(mode, loss=keras"),

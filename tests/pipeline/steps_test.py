@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from pipeline import modules, steps
 from pipeline.input_fn import Batch
+from pipeline.losses import Totals
 from pipeline.metrics import MetricSet
 from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError, TrainOp, metric
 
@@ -84,12 +85,17 @@ class Trainer:
             [tuple(None if p is None else tf.constant(p) for p in part) for part in r]
             for r in replicas
         ]
-        totals = self._call(batches, tf.constant(self.done, tf.int64))
+        return self.call(batches)
+
+    def call(self, batches):
+        """As `step`, of tensors."""
+        tree = self._call(batches, tf.constant(self.done, tf.int64))
         self.done += 1
-        return totals
+        return Totals(*tree)
 
     def _run(self, batches, step):
-        return self._step([[Batch(*part) for part in r] for r in batches], step)
+        totals = self._step([[Batch(*part) for part in r] for r in batches], step)
+        return totals.as_tree()
 
 
 def squares(features, labels, mode, network, optimizer):
@@ -174,7 +180,7 @@ def feed(trainer, cut, share=None):
         ]
         for replica in parts(cut, extra=True)
     ]
-    return trainer._call(batches, tf.constant(0, tf.int64))
+    return trainer.call(batches)
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -203,7 +209,7 @@ def test_a_stand_in_counts_for_nothing():
     loss, gradient = objective(W, 1)
     np.testing.assert_allclose(trainer.w, W - RATE * gradient, rtol=1e-5)
     np.testing.assert_allclose(totals.loss / totals.weight, loss, rtol=1e-5)
-    np.testing.assert_allclose(totals.metrics["m"], [loss * Y.size, Y.size], rtol=1e-5)
+    np.testing.assert_allclose(totals.metrics["m"], [loss * ROWS, ROWS], rtol=1e-5)
 
 
 def test_batch_normalization_survives_a_stand_in():
@@ -322,7 +328,7 @@ def test_ops_may_share_variables_and_an_optimizer():
     # Both gradients are of the step's beginning.
     np.testing.assert_allclose(trainer.w, W - 2 * RATE * objective(W, 1)[1], rtol=1e-5)
     np.testing.assert_allclose(trainer["other"], W - RATE * 2 * W, rtol=1e-5)
-    assert int(trainer["optimizer"].iterations) == 2
+    assert int(trainer["optimizer"].iterations.numpy()) == 2
     assert trainer.learning_rates() == pytest.approx({"learning_rate": RATE})
 
 
@@ -340,17 +346,17 @@ def test_every_applies_an_op_at_the_steps_that_it_divides():
     counts = []
     for _ in range(7):
         trainer.step(*parts("whole"))
-        counts.append(int(trainer["optimizer"].iterations))
+        counts.append(int(trainer["optimizer"].iterations.numpy()))
     assert counts == [0, 0, 1, 1, 1, 2, 2]
-    assert int(trainer["second"].iterations) == 7
+    assert int(trainer["second"].iterations.numpy()) == 7
 
 
 @pytest.mark.parametrize("cut", ["whole", "both"])
 def test_repeat_updates_several_times_a_step(cut):
     trainer = Trainer(counted(repeat=3), replicas=len(CUTS[cut]), **SECOND)
     totals = trainer.step(*parts(cut))
-    assert int(trainer["optimizer"].iterations) == 3
-    assert int(trainer["second"].iterations) == 1
+    assert int(trainer["optimizer"].iterations.numpy()) == 3
+    assert int(trainer["second"].iterations.numpy()) == 1
     w = W
     for _ in range(3):
         loss, gradient = objective(w, 1)
@@ -395,7 +401,7 @@ def test_a_loss_of_another_number_of_examples_is_an_error():
     )
 
 
-@pytest.mark.parametrize("cut", ["whole", "both"])
+@pytest.mark.parametrize("cut", ["whole", "replicas", "both"])
 @pytest.mark.parametrize("options", [{"jit_compile": True}, {"eager": True}])
 def test_the_same_weights_compiled_or_eager(options, cut):
     reference = Trainer(two_losses, **SECOND)
@@ -443,9 +449,9 @@ def test_float16_skips_an_overflow_and_halves_the_scale(replicas):
     big = X * 60000.0  # Finite in float16, its squared error is not.
     trainer.step(*[[(X, Y)], [(big, Y)]][-replicas:])
     np.testing.assert_array_equal(kernel_of(trainer), [1, 1])
-    assert int(trainer["optimizer"].iterations) == 0
-    assert float(state["loss_scale"]) == 2.0**14
-    assert int(state["loss_scale_good_steps"]) == 0
+    assert int(trainer["optimizer"].iterations.numpy()) == 0
+    assert state["loss_scale"].numpy() == 2.0**14
+    assert state["loss_scale_good_steps"].numpy() == 0
 
 
 def test_float16_doubles_the_scale_after_enough_good_steps(monkeypatch):
@@ -458,7 +464,7 @@ def test_float16_doubles_the_scale_after_enough_good_steps(monkeypatch):
         trainer.step(*parts("whole"))
         scales.append(float(state["loss_scale"]))
     assert scales == [16, 32, 32, 64, 64]
-    assert int(trainer["optimizer"].iterations) == 5
+    assert int(trainer["optimizer"].iterations.numpy()) == 5
 
 
 def test_float16_takes_the_scale_out_of_the_gradient():
@@ -497,7 +503,7 @@ def test_predictions_come_by_replica():
     def model_fn(features, labels, mode, network, optimizer, step):
         assert labels is None
         outputs = tf.linalg.matvec(features, network)
-        return EstimatorSpec(mode, predictions={"y": outputs, "step": step})
+        return EstimatorSpec(mode, predictions={"y": outputs, "step": step + 0})
 
     trainer = Trainer(squares, replicas=2)
     bound = modules.bind(model_fn, PREDICT, trainer.modules, {})

@@ -1,0 +1,115 @@
+"""Where the training input stands: saved beside each checkpoint, found again.
+
+A `tf.data` iterator is saved with its shuffle buffer. Where a pipeline holds an
+operation that cannot be saved, the position is reached again by skipping what was read.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from pipeline.input_fn import Feed
+from pipeline.modules import Modules
+
+
+def resume(feed: Feed, modules: Modules, path: str | None) -> Any:
+    """An iterator over the training input, after the last example trained on.
+
+    An input that had come to its end begins anew.
+
+    Args:
+      feed: the training input.
+      modules: at the step to go on from; learn where this pass over the input began.
+      path: the checkpoint that they were loaded from, or None.
+    """
+    began, step = modules.driver_state["input_start"], modules.step
+    taken = step - int(began.numpy())
+    if taken and path is not None:
+        prefix = position_path(path)
+        iterator = open_at(feed, prefix=prefix, num_steps=taken)
+        if feed.plan.endless:
+            return iterator
+        if bool(iterator.get_next_as_optional().has_value()):
+            return open_at(feed, prefix=prefix, num_steps=taken)
+        logging.info("train | the input had ended at step %d: it begins anew.", step)
+    began.assign(step)
+    return iter(feed.dataset)
+
+
+def position_path(path: str) -> str:
+    """Path prefix of the input's position that belongs to a checkpoint."""
+    return f"{path}.input-0-of-1"
+
+
+def save_position(iterator: Any, prefix: str, *, nexts_per_step: int = 1) -> bool:
+    """Writes where `iterator` stands; False where its pipeline cannot be saved.
+
+    Args:
+      iterator: of a plain dataset.
+      prefix: path prefix of the files to write.
+      nexts_per_step: of the plan that it is read by.
+    """
+    try:
+        _position(iterator, nexts_per_step).write(prefix)
+    except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
+        logging.log_first_n(
+            logging.WARNING,
+            "The position of this input cannot be saved (%s); a resumed run gets back "
+            "to it by skipping what was read.",
+            1,
+            str(error).partition("\n")[0],
+        )
+        return False
+    return True
+
+
+def open_at(feed: Feed, *, prefix: str | None, num_steps: int) -> Any:
+    """An iterator that stands where an earlier one stood.
+
+    A saved position holds batches read ahead. Where a step takes another number of
+    them now (more replicas, micro-batches), they are of another size, and it skips.
+
+    Args:
+      feed: the same input as then.
+      prefix: what `save_position` wrote; None or nothing there skips instead.
+      num_steps: steps taken from the beginning until then.
+    """
+    if num_steps == 0:
+        return iter(feed.dataset)
+    if prefix is not None and tf.io.gfile.exists(f"{prefix}.index"):
+        iterator = iter(feed.dataset)
+        saved = _position(iterator, 0)
+        try:
+            saved.read(prefix).assert_consumed()
+            if int(saved.nexts_per_step) == feed.plan.nexts_per_step:
+                return iterator
+            logging.info(
+                "Position %s is of steps of %d batches, now of %d; skipping %d steps.",
+                prefix,
+                int(saved.nexts_per_step),
+                feed.plan.nexts_per_step,
+                num_steps,
+            )
+        except (tf.errors.OpError, AssertionError, ValueError) as error:
+            logging.warning(
+                "The input is not the one of checkpoint %s (%s); skipping %d steps.",
+                prefix,
+                str(error).partition("\n")[0],
+                num_steps,
+            )
+    return iter(feed.dataset.skip(num_steps * feed.plan.nexts_per_step))
+
+
+def _position(iterator: Any, nexts_per_step: int) -> tf.train.Checkpoint:
+    nexts = tf.Variable(nexts_per_step, dtype=tf.int64)
+    return tf.train.Checkpoint(iterator=iterator, nexts_per_step=nexts)
+
+
+def remove_old_positions(directory: str, *, keep: str) -> None:
+    """Deletes positions whose checkpoint retention has deleted."""
+    for name in tf.io.gfile.listdir(directory):
+        prefix, is_position, _ = name.partition(".input-")
+        path = f"{directory}/{prefix}"
+        if is_position and path != keep and not tf.io.gfile.exists(f"{path}.index"):
+            tf.io.gfile.remove(f"{directory}/{name}")

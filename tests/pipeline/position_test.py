@@ -1,0 +1,163 @@
+"""Where the training input stands: saved, found again, removed."""
+
+import pytest
+import tensorflow as tf
+
+from pipeline import input_fn as input_lib
+from pipeline import modules, position
+from pipeline.model_fn import ModeKeys
+
+
+@pytest.fixture(scope="module")
+def two_replicas():
+    return tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+
+
+def rows(number):
+    return tf.data.Dataset.range(number)
+
+
+def make_feed(input_fn, *, strategy=None, num_micro_batches=1):
+    return input_lib.make_feed(
+        input_fn,
+        ModeKeys.TRAIN,
+        strategy=strategy or tf.distribute.get_strategy(),
+        context={},
+        num_micro_batches=num_micro_batches,
+    )
+
+
+def take(iterator, number):
+    """The next elements, or those that there are."""
+    taken = []
+    for _ in range(number):
+        optional = iterator.get_next_as_optional()
+        if not optional.has_value():
+            break
+        taken.append(optional.get_value().numpy().tolist())
+    return taken
+
+
+def _shuffled():
+    return rows(12).shuffle(12, seed=1).repeat().batch(2)
+
+
+def _unsavable():
+    def numbers():
+        yield from range(12)
+
+    data = tf.data.Dataset.from_generator(
+        numbers, output_signature=tf.TensorSpec([], tf.int64)
+    )
+    return data.repeat().batch(2)
+
+
+@pytest.mark.parametrize(
+    ("input_fn", "savable"), [(_shuffled, True), (_unsavable, False)]
+)
+def test_a_position_is_found_again(input_fn, savable, tmp_path):
+    iterator = iter(make_feed(input_fn).dataset)
+    take(iterator, 7)
+    prefix = str(tmp_path / "position")
+    assert position.save_position(iterator, prefix) is savable
+    expected = take(iterator, 5)
+    opened = position.open_at(make_feed(input_fn), prefix=prefix, num_steps=7)
+    assert take(opened, 5) == expected
+
+
+def test_what_cannot_be_saved_is_said_once(tmp_path, caplog):
+    iterator = iter(make_feed(_unsavable).dataset)
+    with caplog.at_level("WARNING", logger="absl"):
+        for name in "ab":
+            position.save_position(iterator, str(tmp_path / name))
+    assert caplog.text.count("The position of this input cannot be saved") <= 1
+
+
+def test_without_files_it_skips_what_the_steps_took(two_replicas):
+    feed = make_feed(
+        lambda input_context: rows(9).batch(1),
+        strategy=two_replicas,
+        num_micro_batches=2,
+    )
+    opened = position.open_at(feed, prefix=None, num_steps=1)
+    assert take(opened, 1) == [[4]]
+
+
+def test_the_beginning_is_the_beginning(tmp_path):
+    feed = make_feed(lambda: rows(4).batch(2))
+    opened = position.open_at(feed, prefix=str(tmp_path / "absent"), num_steps=0)
+    assert take(opened, 3) == [[0, 1], [2, 3]]
+
+
+def test_a_position_of_another_input_is_said_and_skipped(tmp_path, caplog):
+    prefix = str(tmp_path / "position")
+    position.save_position(iter(make_feed(_shuffled).dataset), prefix)
+    other = make_feed(lambda: rows(12).batch(2))
+    with caplog.at_level("WARNING", logger="absl"):
+        opened = position.open_at(other, prefix=prefix, num_steps=2)
+    assert "The input is not the one of checkpoint" in caplog.text
+    assert "skipping 2 steps" in caplog.text
+    assert take(opened, 1) == [[4, 5]]
+
+
+def test_a_position_of_steps_of_other_batches_is_skipped(tmp_path, two_replicas):
+    def input_fn(input_context):
+        return rows(24).batch(input_context.get_per_replica_batch_size(4))
+
+    prefix = str(tmp_path / "position")
+    one = make_feed(input_fn)
+    iterator = iter(one.dataset)
+    assert take(iterator, 2)[-1] == [4, 5, 6, 7]
+    position.save_position(iterator, prefix, nexts_per_step=one.plan.nexts_per_step)
+    two = make_feed(input_fn, strategy=two_replicas)
+    opened = position.open_at(two, prefix=prefix, num_steps=2)
+    assert take(opened, 1) == [[8, 9]]
+    again = position.open_at(one, prefix=prefix, num_steps=2)
+    assert take(again, 1) == [[8, 9, 10, 11]]
+
+
+@pytest.mark.parametrize(
+    ("began", "step", "expected", "begins"),
+    [
+        (0, 2, [[4, 5]], 0),
+        (4, 6, [[4, 5]], 4),
+        (0, 3, [[0, 1]], 3),
+        (0, 0, [[0, 1]], 0),
+    ],
+    ids=["in_the_first_pass", "in_a_later_pass", "at_its_end", "at_the_beginning"],
+)
+def test_resuming_counts_from_where_this_pass_began(began, step, expected, begins):
+    made = modules.Modules({}, tf.distribute.get_strategy())
+    made.driver_state["input_start"].assign(began)
+    made.global_step.assign(step)
+    feed = make_feed(lambda: rows(6).batch(2))
+    opened = position.resume(feed, made, "path/model.ckpt-1")
+    assert take(opened, 1) == expected
+    assert int(made.driver_state["input_start"]) == begins
+
+
+def test_without_a_checkpoint_the_input_begins_anew():
+    made = modules.Modules({}, tf.distribute.get_strategy())
+    made.global_step.assign(2)
+    opened = position.resume(make_feed(lambda: rows(6).batch(2)), made, None)
+    assert take(opened, 1) == [[0, 1]]
+    assert int(made.driver_state["input_start"]) == 2
+
+
+def test_positions_go_with_their_checkpoints(tmp_path):
+    kept, gone, newest = (tmp_path / f"model.ckpt-{step}" for step in (10, 5, 15))
+    kept.with_suffix(".ckpt-10.index").touch()
+    for path in (kept, gone, newest):
+        for suffix in ("index", "data-00000-of-00001"):
+            prefix = position.position_path(str(path))
+            (tmp_path / f"{prefix}.{suffix}").touch()
+    (tmp_path / "notes.txt").touch()
+    position.remove_old_positions(str(tmp_path), keep=str(newest))
+    names = {p.name for p in tmp_path.iterdir()}
+    assert "notes.txt" in names
+    assert {n.partition(".input")[0] for n in names if ".input-" in n} == {
+        kept.name,
+        newest.name,
+    }
