@@ -25,6 +25,7 @@ State = Mapping[str, Mapping[str, Any]]
 DRIVER = "driver"
 _NAME = "model.ckpt"
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+_TABLE_SUFFIX = "/.ATTRIBUTES/table-keys"
 
 
 class CheckpointMismatchError(ValueError):
@@ -38,7 +39,8 @@ class WarmStartSettings:
     Attributes:
       ckpt_to_initialize_from: a checkpoint's path prefix, or a model_dir.
       vars_to_warm_start: regular expression, or a list of them, that names such as
-        `network/dense/kernel` match in full; None for all trainable variables.
+        `network/dense/kernel` match in full; None for all trainable variables. The
+        global step is the run's own.
       var_name_to_prev_var_name: the name there by the name here, where they differ.
     """
 
@@ -157,10 +159,12 @@ def restore(state: State, path: str, *, unbuilt: Iterable[str] = ()) -> None:
       CheckpointMismatchError: something is only in one of both, or has another shape.
     """
     reader = tf.train.load_checkpoint(path)
-    keys = _keys(reader)
-    wanted = _flat(state)
+    keys, table_keys = _keys(reader), _keys(reader, _TABLE_SUFFIX)
+    wanted, tables = _flat(state), _tables(state)
     shapes = reader.get_variable_to_shape_map()
-    problems = _mismatches(wanted, keys, shapes, tuple(unbuilt))
+    problems = _mismatches(
+        {**wanted, **tables}, {**keys, **table_keys}, shapes, tuple(unbuilt)
+    )
     if problems:
         raise CheckpointMismatchError(
             f"checkpoint {path} is not of this model.\n{problems}\n"
@@ -170,12 +174,13 @@ def restore(state: State, path: str, *, unbuilt: Iterable[str] = ()) -> None:
     for name, variable in wanted.items():
         if name in keys:
             variable.assign(reader.get_tensor(keys[name]))
-    tables = {
-        module: {k: v if not isinstance(v, tf.Variable) else None for k, v in n.items()}
-        for module, n in state.items()
-    }
-    if any(v is not None for named in tables.values() for v in named.values()):
-        _tree(tables).read(path).expect_partial()
+    # At the places of the checkpoint, which may hold more than this mode has built.
+    nested: dict[str, Any] = {}
+    for name, table in tables.items():
+        place = table_keys[name].removesuffix(_TABLE_SUFFIX)
+        _insert(nested, [_unescape(part) for part in place.split("/")], table)
+    if nested:
+        _as_checkpoint(nested).read(path).expect_partial()
 
 
 def warm_start(state: State, source: "str | WarmStartSettings") -> None:
@@ -188,7 +193,7 @@ def warm_start(state: State, source: "str | WarmStartSettings") -> None:
     Raises:
       CheckpointMismatchError: a variable to take over is not there, or has another
         shape.
-      ValueError: there is no checkpoint.
+      ValueError: there is no checkpoint, or nothing in the model of such a name.
     """
     if isinstance(source, str):
         source = WarmStartSettings(source)
@@ -202,7 +207,15 @@ def warm_start(state: State, source: "str | WarmStartSettings") -> None:
         )
     reader = tf.train.load_checkpoint(path)
     keys = _keys(reader)
-    wanted = {n: v for n, v in _flat(state).items() if source.chooses(n, v)}
+    own = {n: v for n, v in _flat(state).items() if not n.startswith(f"{DRIVER}/")}
+    wanted = {n: v for n, v in own.items() if source.chooses(n, v)}
+    unknown = sorted(set(source.var_name_to_prev_var_name) - set(own))
+    if unknown or not wanted:
+        raise ValueError(
+            f"vars_to_warm_start={source.vars_to_warm_start!r} chooses {len(wanted)} "
+            f"variables, and var_name_to_prev_var_name names {unknown}, which the model "
+            f"does not have. It has {sorted(own)}."
+        )
     names = {n: source.var_name_to_prev_var_name.get(n, n) for n in wanted}
     absent = sorted(previous for previous in names.values() if previous not in keys)
     shapes = reader.get_variable_to_shape_map()
@@ -223,7 +236,7 @@ def warm_start(state: State, source: "str | WarmStartSettings") -> None:
 
 
 def _mismatches(
-    wanted: Mapping[str, tf.Variable],
+    wanted: Mapping[str, Any],
     keys: Mapping[str, str],
     shapes: Mapping[str, list[int]],
     unbuilt: tuple[str, ...],
@@ -235,7 +248,9 @@ def _mismatches(
     reshaped = [
         f"{name}: {list(variable.shape)} in the model, {shapes[keys[name]]} saved"
         for name, variable in wanted.items()
-        if name in keys and list(variable.shape) != shapes[keys[name]]
+        if isinstance(variable, tf.Variable)
+        and name in keys
+        and list(variable.shape) != shapes[keys[name]]
     ]
     lists = {
         "in the model and not in the checkpoint": lacking,
@@ -254,11 +269,20 @@ def _flat(state: State) -> dict[str, tf.Variable]:
     }
 
 
-def _keys(reader: Any) -> dict[str, str]:
-    """Checkpoint key by variable name."""
+def _tables(state: State) -> dict[str, Any]:
+    return {
+        f"{module}/{name}".rstrip("/"): value
+        for module, named in state.items()
+        for name, value in named.items()
+        if not isinstance(value, tf.Variable)
+    }
+
+
+def _keys(reader: Any, suffix: str = _SUFFIX) -> dict[str, str]:
+    """Checkpoint key by the name of a variable, or of a table by its suffix."""
     names = {}
     for key in sorted(reader.get_variable_to_shape_map()):
-        match = re.fullmatch(r"([^/]+)/\d+((?:/.+)?)" + re.escape(_SUFFIX), key)
+        match = re.fullmatch(r"([^/]+)/\d+((?:/.+)?)" + re.escape(suffix), key)
         if match:
             names[_unescape(match[1] + match[2])] = key
     return names
@@ -275,8 +299,7 @@ def _tree(state: State) -> tf.train.Checkpoint:
     for module, named in state.items():
         node = nested.setdefault(module, {})
         for index, (name, value) in enumerate(named.items()):
-            if value is not None:
-                _insert(node, [f"{index:03d}", *filter(None, name.split("/"))], value)
+            _insert(node, [f"{index:03d}", *filter(None, name.split("/"))], value)
     return _as_checkpoint(nested)
 
 

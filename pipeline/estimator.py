@@ -30,12 +30,11 @@ from pipeline import (
 )
 from pipeline import hooks as hooks_lib
 from pipeline import input_fn as input_lib
-from pipeline import strategy as strategy_lib
 from pipeline.checkpoint import WarmStartSettings
 from pipeline.hooks import Hook, Run
 from pipeline.model_fn import ModeKeys
 from pipeline.run_config import RunConfig
-from pipeline.runtime import Runtime
+from pipeline.runtime import Runtime, Runtimes
 from pipeline.saving import CheckpointHook, SavingListener
 
 
@@ -78,13 +77,11 @@ class Estimator:
         if config.model_dir is None:
             config = config.replace(model_dir=tempfile.mkdtemp())
             logging.warning("model_dir is not set; using %s", config.model_dir)
-        self._model_fn = model_fn
-        self._factories = factories
         self._config = config
         self._params = dict(params or {})
         self._warm_start_from = warm_start_from
-        self._runtime_or_none: Runtime | None = None
-        self._features_spec: Any = None
+        self._runtimes = Runtimes(model_fn, factories, config, dict(params or {}))
+        self._eval_writers = summary.Writers()
 
     @property
     def config(self) -> RunConfig:
@@ -104,15 +101,12 @@ class Estimator:
     @property
     def global_step(self) -> int:
         """Updates that the live weights, or else the latest checkpoint's, have seen."""
-        runtime, path = self._runtime_or_none, self.latest_checkpoint()
-        if runtime is not None and (runtime.training or path is None):
-            return runtime.modules.step
-        return checkpoint.step_of(path) if path else 0
+        return self._runtimes.step(self.latest_checkpoint())
 
     @property
     def loaded_checkpoint(self) -> str | None:
         """Path prefix of the checkpoint whose values the modules hold, or None."""
-        return self._runtime_or_none.values_from if self._runtime_or_none else None
+        return self._runtimes.values_from
 
     def train(
         self,
@@ -156,8 +150,8 @@ class Estimator:
                 max_steps,
             )
             return self
-        runtime = self._runtime()
-        feed = self._feed(input_fn, ModeKeys.TRAIN)
+        runtime = self._runtimes.training
+        feed = runtime.feed(input_fn, ModeKeys.TRAIN)
         program = runtime.program(ModeKeys.TRAIN, feed)
         runtime.load_or_start(path, self._warm_start_from)
         start = runtime.modules.step
@@ -216,8 +210,8 @@ class Estimator:
           ValueError: an empty input, or an endless one without `steps`.
         """
         calling.check_positive("steps", steps)
-        runtime = self._runtime()
-        feed = self._feed(input_fn, ModeKeys.EVAL)
+        runtime = self._runtimes.evaluating
+        feed = runtime.feed(input_fn, ModeKeys.EVAL)
         if feed.plan.endless and steps is None:
             raise ValueError(
                 f"input_fn {calling.name_of(input_fn)} never ends in mode EVAL: drop "
@@ -240,9 +234,7 @@ class Estimator:
             raise input_lib.empty_input_error(input_fn, ModeKeys.EVAL)
         phase = f"eval/{name}" if name else "eval"
         logging.info("%s", hooks_lib.log_line(phase, report))
-        writer = summary.Writer(self.eval_dir(name))
-        writer.scalars(step, report.values())
-        writer.close()
+        self._eval_writers[self.eval_dir(name)].scalars(step, report.values())
         return {"loss": report.loss, **report.metrics, "global_step": step}
 
     def predict(
@@ -269,8 +261,8 @@ class Estimator:
         Raises:
           ValueError: keys that there are not, or predictions of unequal lengths.
         """
-        runtime = self._runtime()
-        feed = self._feed(input_fn, ModeKeys.PREDICT)
+        runtime = self._runtimes.evaluating
+        feed = runtime.feed(input_fn, ModeKeys.PREDICT)
         program = runtime.program(ModeKeys.PREDICT, feed)
         self._prepare(runtime, checkpoint_path, "predicting")
         batches = predictions.predict(program.compiled, feed)
@@ -315,15 +307,24 @@ class Estimator:
         Raises:
           ValueError: no checkpoint, or no input was seen and nothing says what is sent.
         """
-        runtime = self._runtime()
-        path = checkpoint_path or runtime.values_from or self.latest_checkpoint()
+        runtime = self._runtimes.training
+        latest = runtime.values_from if runtime.training else self.latest_checkpoint()
+        path = checkpoint_path or latest
         if path is None:
             raise ValueError(
                 f"{self.model_dir} has no checkpoint to export: train first, or give "
                 "checkpoint_path."
             )
         if serving_input_receiver_fn is None:
-            serving_input_receiver_fn = self._raw_serving_input_receiver_fn()
+            if self._runtimes.features_spec is None:
+                raise ValueError(
+                    "this Estimator has seen no input yet, so that what a server sends "
+                    "is not known: give serving_input_receiver_fn="
+                    "build_raw_serving_input_receiver_fn(tf.TensorSpec([None, 28]))."
+                )
+            serving_input_receiver_fn = saved_model.build_raw_serving_input_receiver_fn(
+                self._runtimes.features_spec
+            )
         receiver = serving_input_receiver_fn()
         model_fn = saved_model.served(runtime.bound(ModeKeys.PREDICT), receiver)
         runtime.build(ModeKeys.PREDICT, model_fn, (dict(receiver.receiver_specs), None))
@@ -349,24 +350,16 @@ class Estimator:
           The path.
 
         Raises:
-          ValueError: no such module, no Keras model, or no checkpoint.
+          ValueError: the module is no built Keras model, or there is no checkpoint.
         """
-        runtime = self._runtime()
+        runtime = self._runtimes.training
         module = runtime.modules.by_name.get(name)
-        if not isinstance(module, keras.Model):
-            models = [
-                k
-                for k, m in runtime.modules.by_name.items()
-                if isinstance(m, keras.Model)
-            ]
-            raise ValueError(f"module {name!r} is no Keras model; {models} are.")
-        path_from = self.latest_checkpoint()
-        if path_from is None or not module.built:
+        if not isinstance(module, keras.Model) or not module.built:
             raise ValueError(
-                f"module {name!r} has no trained weights in this Estimator: call "
-                "train, evaluate or predict first."
+                f"module {name!r} of {sorted(runtime.modules.by_name)} is no Keras "
+                "model that this Estimator has built: train, evaluate or predict first."
             )
-        runtime.load(path_from)
+        runtime.load(self._required_checkpoint())
         module.save_weights(path)
         return path
 
@@ -395,30 +388,6 @@ class Estimator:
         """Where an evaluation's events go: `model_dir/eval`, or `eval_<name>`."""
         return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
 
-    def _runtime(self) -> Runtime:
-        if self._runtime_or_none is None:
-            self._runtime_or_none = Runtime(
-                self._model_fn,
-                self._factories,
-                strategy_lib.create(self._config),
-                self._config,
-                self._params,
-            )
-        return self._runtime_or_none
-
-    def _feed(self, input_fn: Callable[..., Any], mode: str) -> input_lib.Feed:
-        runtime = self._runtime()
-        micro_batches = self._config.gradient_accumulation_steps
-        feed = input_lib.make_feed(
-            input_fn,
-            mode,
-            strategy=runtime.modules.strategy,
-            context=runtime.context,
-            num_micro_batches=micro_batches if mode == ModeKeys.TRAIN else 1,
-        )
-        self._features_spec = feed.element_spec[0]
-        return feed
-
     def _prepare(self, runtime: Runtime, path: str | None, doing: str) -> None:
         """Loads what is to be used, which while training is what is live."""
         if path is None and runtime.training:
@@ -430,15 +399,6 @@ class Estimator:
                 "%s has no checkpoint: %s initial values.", self.model_dir, doing
             )
         runtime.load_or_start(path, self._warm_start_from)
-
-    def _raw_serving_input_receiver_fn(self) -> saved_model.ServingFn:
-        if self._features_spec is None:
-            raise ValueError(
-                "this Estimator has seen no input yet, so that what a server sends is "
-                "not known: give serving_input_receiver_fn="
-                "build_raw_serving_input_receiver_fn(tf.TensorSpec([None, 28, 28]))."
-            )
-        return saved_model.build_raw_serving_input_receiver_fn(self._features_spec)
 
     def _required_checkpoint(self) -> str:
         path = self.latest_checkpoint()

@@ -12,6 +12,12 @@ import sys
 
 # TensorFlow reads it once, while it is imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+    # Keras would look for that backend's package before anybody can object.
+    sys.exit(
+        f"KERAS_BACKEND is {os.environ['KERAS_BACKEND']!r}, and this project runs on "
+        "TensorFlow: unset it, or KERAS_BACKEND=tensorflow."
+    )
 
 import contextlib
 import dataclasses

@@ -7,9 +7,10 @@ from typing import Any
 import tensorflow as tf
 
 from pipeline import calling, checkpoint, modules, steps
+from pipeline import strategy as strategy_lib
 from pipeline.checkpoint import WarmStartSettings
 from pipeline.hooks import Hook, LoggingHook, NanHook, Run, SummaryHook
-from pipeline.input_fn import Feed, Plan
+from pipeline.input_fn import Feed, Plan, make_feed
 from pipeline.loops import CompiledLoop
 from pipeline.metrics import MetricSet
 from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError
@@ -42,6 +43,7 @@ class Runtime:
       values_from: checkpoint path that the variables equal now; None where they are
         initial or were trained since.
       training: whether a training loop is under way.
+      features_spec: spec of the features of the last input, or None.
       tracker: keeps `values_from` true while training.
     """
 
@@ -62,6 +64,7 @@ class Runtime:
         )
         self.values_from: str | None = None
         self.training = False
+        self.features_spec: Any = None
         self._warm_started = False
         self.tracker = Tracker(self)
         self._saver: checkpoint.Saver | None = None
@@ -71,6 +74,19 @@ class Runtime:
     def bound(self, mode: str) -> steps.BoundModelFn:
         """model_fn in `mode`, as a function of features, labels and step."""
         return modules.bind(self._model_fn, mode, self.modules, self.context)
+
+    def feed(self, input_fn: Callable[..., Any], mode: str) -> Feed:
+        """Calls `input_fn` for this strategy's replicas; see `input_fn.make_feed`."""
+        micro_batches = self._config.gradient_accumulation_steps
+        feed = make_feed(
+            input_fn,
+            mode,
+            strategy=self.modules.strategy,
+            context=self.context,
+            num_micro_batches=micro_batches if mode == ModeKeys.TRAIN else 1,
+        )
+        self.features_spec = feed.element_spec[0]
+        return feed
 
     def program(self, mode: str, feed: Feed) -> Program:
         """The program for `mode` on `feed`, built unless it was for the like before.
@@ -258,3 +274,65 @@ class Tracker(Hook, SavingListener):
 
     def after_save(self, run: Run) -> None:
         self._runtime.values_from = checkpoint.path_of(run.model_dir, run.step)
+
+
+class Runtimes:
+    """The runtime that trains and the one that evaluates, made when first used."""
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        factories: Mapping[str, Callable[[], Any]],
+        config: RunConfig,
+        params: Mapping[str, Any],
+    ) -> None:
+        """The arguments are the Estimator's."""
+        self._model_fn = model_fn
+        self._factories = factories
+        self._config = config
+        self._params = params
+        self._training: Runtime | None = None
+        self._evaluating: Runtime | None = None
+
+    @property
+    def training(self) -> Runtime:
+        """On the strategy to train on."""
+        if self._training is None:
+            self._training = self._made(self._config)
+        return self._training
+
+    @property
+    def evaluating(self) -> Runtime:
+        """The same, or another on `eval_distribute`, which reads checkpoints."""
+        strategy = self._config.eval_distribute
+        if strategy in (None, self._config.train_distribute):
+            return self.training
+        if self._evaluating is None:
+            config = self._config.replace(train_distribute=strategy, devices=None)
+            self._evaluating = self._made(config)
+        if self._training is not None:
+            self._training.saver().wait()
+        return self._evaluating
+
+    @property
+    def features_spec(self) -> Any:
+        """Spec of the features that were seen last, or None."""
+        made = [r for r in (self._evaluating, self._training) if r is not None]
+        specs = [r.features_spec for r in made if r.features_spec is not None]
+        return specs[0] if specs else None
+
+    @property
+    def values_from(self) -> str | None:
+        """Checkpoint whose values the trained modules hold, or None."""
+        return self._training.values_from if self._training is not None else None
+
+    def step(self, latest: str | None) -> int:
+        """The trained modules' global step, or that of the latest checkpoint."""
+        live = self._training
+        if live is not None and (live.training or latest is None):
+            return live.modules.step
+        return checkpoint.step_of(latest) if latest else 0
+
+    def _made(self, config: RunConfig) -> Runtime:
+        strategy = strategy_lib.create(config)
+        return Runtime(self._model_fn, self._factories, strategy, config, self._params)

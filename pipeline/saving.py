@@ -78,6 +78,8 @@ class CheckpointHook(Hook):
     def end(self, run: Run) -> None:
         self._save(run)
         self._saver.wait()
+        # An asynchronous save removes old checkpoints only once it is done.
+        position.remove_old_positions(run.model_dir, keep=self._last_path)
         for listener in self._listeners:
             listener.end(run)
 

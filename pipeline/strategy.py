@@ -15,11 +15,17 @@ def create(config: RunConfig) -> tf.distribute.Strategy:
       config: `train_distribute` wins; else `execution` and `devices` choose.
 
     Raises:
-      ValueError: an execution that this version does not offer, or devices that this
-        machine does not have.
+      ValueError: an execution that this version does not offer, a cluster of several
+        tasks without one, or devices that this machine does not have.
     """
     if config.train_distribute is not None:
         return config.train_distribute
+    tasks = config.num_worker_replicas + config.num_ps_replicas
+    if config.execution == "single_host" and tasks > 1:
+        raise ValueError(
+            f"TF_CONFIG names {tasks} tasks, and execution 'single_host' would train "
+            "each by itself, all into one model_dir: unset TF_CONFIG."
+        )
     if config.execution not in _BY_EXECUTION:
         raise ValueError(
             f"execution is {config.execution!r}; this version offers "

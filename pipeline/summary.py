@@ -66,6 +66,13 @@ class Writer:
         self._file.flush()
 
 
+class Writers(dict[str, Writer]):
+    """One writer a directory, so that many evaluations share an event file."""
+
+    def __missing__(self, logdir: str) -> Writer:
+        return self.setdefault(logdir, Writer(logdir))
+
+
 def _new_event_file(logdir: str) -> tf.io.TFRecordWriter:
     """A file of a name that TensorBoard looks for and nobody else uses."""
     tf.io.gfile.makedirs(logdir)

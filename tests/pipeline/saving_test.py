@@ -1,5 +1,7 @@
 """When checkpoints are saved, which of them stay, and who is told."""
 
+import pathlib
+
 import pytest
 import tensorflow as tf
 
@@ -60,7 +62,7 @@ class Saving:
             self.config,
             made,
             saver,
-            lambda prefix: tf.io.gfile.GFile(f"{prefix}.index", "w").close(),
+            lambda prefix: pathlib.Path(f"{prefix}.index").touch(),
             listeners=listeners,
             clock=self.clock,
         )
