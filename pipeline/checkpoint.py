@@ -213,8 +213,8 @@ def warm_start(state: State, source: "str | WarmStartSettings") -> None:
     if unknown or not wanted:
         raise ValueError(
             f"vars_to_warm_start={source.vars_to_warm_start!r} chooses {len(wanted)} "
-            f"variables, and var_name_to_prev_var_name names {unknown}, which the model "
-            f"does not have. It has {sorted(own)}."
+            f"variables, and var_name_to_prev_var_name names {unknown}, which the "
+            f"model does not have. It has {sorted(own)}."
         )
     names = {n: source.var_name_to_prev_var_name.get(n, n) for n in wanted}
     absent = sorted(previous for previous in names.values() if previous not in keys)

@@ -9,7 +9,6 @@ estimator.train(train_input_fn, max_steps=1000)
 estimator.evaluate(eval_input_fn)  # {"accuracy": 0.98, "loss": 0.06, ...}
 """
 
-import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,9 +66,8 @@ class Estimator:
         """
         if keras.config.backend() != "tensorflow":
             raise ValueError(
-                f"Keras runs on the backend {keras.config.backend()!r}, and this "
-                "project on TensorFlow: set the environment variable "
-                "KERAS_BACKEND=tensorflow before Python starts."
+                f"Keras runs on the backend {keras.config.backend()!r}: set the "
+                "environment variable KERAS_BACKEND=tensorflow before Python starts."
             )
         factories = dict(modules or {})
         calling.check_model_fn(model_fn, list(factories), has_labels=False)
@@ -121,7 +119,8 @@ class Estimator:
 
         Args:
           input_fn: see `pipeline.input_fn`.
-          steps: steps from here.
+          steps: steps from here; where the input ends sooner, but an earlier call
+            has read a part of it, it begins anew.
           max_steps: global step to train to; nothing is done beyond it. Neither
             trains to the end of the input.
           hooks: called besides the ones of the config.
@@ -157,7 +156,7 @@ class Estimator:
         start = runtime.modules.step
         if steps is not None:
             max_steps = start + steps
-        iterator = position.resume(feed, runtime.modules, path)
+        source = position.TrainingInput(feed, runtime.modules, path)
         run = Run(self.model_dir, start, max_steps)
         loop = loops.TrainLoop(
             program.compiled,
@@ -168,16 +167,18 @@ class Estimator:
             self._config,
             runtime.modules,
             runtime.saver(),
-            functools.partial(
-                position.save_position,
-                iterator,
-                nexts_per_step=feed.plan.nexts_per_step,
-            ),
+            source.save,
             listeners=[runtime.tracker, *saving_listeners],
         )
         runtime.training = True
         try:
-            ended = loop(run, iterator, runtime.hooks(hooks, saving))
+            ended = loop(
+                run,
+                source.iterator,
+                runtime.hooks(hooks, saving),
+                # So many steps were asked for: what is left of a pass is no limit.
+                begin_anew=source.begin_anew if steps and source.resumed else None,
+            )
         finally:
             runtime.training = False
         if ended and run.step == start:
@@ -213,10 +214,7 @@ class Estimator:
         runtime = self._runtimes.evaluating
         feed = runtime.feed(input_fn, ModeKeys.EVAL)
         if feed.plan.endless and steps is None:
-            raise ValueError(
-                f"input_fn {calling.name_of(input_fn)} never ends in mode EVAL: drop "
-                "its repeat(), or give evaluate(..., steps=100)."
-            )
+            raise input_lib.endless_input_error(input_fn)
         program = runtime.program(ModeKeys.EVAL, feed)
         self._prepare(runtime, checkpoint_path, "evaluating")
         step = runtime.modules.step
@@ -316,12 +314,6 @@ class Estimator:
                 "checkpoint_path."
             )
         if serving_input_receiver_fn is None:
-            if self._runtimes.features_spec is None:
-                raise ValueError(
-                    "this Estimator has seen no input yet, so that what a server sends "
-                    "is not known: give serving_input_receiver_fn="
-                    "build_raw_serving_input_receiver_fn(tf.TensorSpec([None, 28]))."
-                )
             serving_input_receiver_fn = saved_model.build_raw_serving_input_receiver_fn(
                 self._runtimes.features_spec
             )

@@ -8,7 +8,7 @@ replica runs the same operations and BatchNormalization never sees an empty batc
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -200,6 +200,14 @@ def rows_in(element: Any) -> int | tf.Tensor:
     return static if static is not None else tf.shape(first)[0]
 
 
+def endless_input_error(input_fn: Callable[..., Any]) -> ValueError:
+    """What to raise for an evaluation that would never end."""
+    return ValueError(
+        f"input_fn {calling.name_of(input_fn)} never ends in mode EVAL: drop its "
+        "repeat(), or give evaluate(..., steps=100)."
+    )
+
+
 def empty_input_error(input_fn: Callable[..., Any], mode: str) -> ValueError:
     """What to raise for an input without any example."""
     return ValueError(
@@ -207,6 +215,27 @@ def empty_input_error(input_fn: Callable[..., Any], mode: str) -> ValueError:
         "Is the split empty, a filter too strict, or drop_remainder=True with fewer "
         "examples than a batch?"
     )
+
+
+def choose(batches: Sequence[Batch], index: tf.Tensor) -> Batch:
+    """`batches[index]` for a tensor `index` of 1 or more."""
+    fields = [
+        {"features": b.features, "labels": b.labels, "share": b.share}
+        for b in batches[1:]
+    ]
+    present = [k for k, value in fields[0].items() if value is not None]
+    branches = [lambda f=f: {k: f[k] for k in present} for f in fields]
+    chosen = tf.switch_case(index - 1, branches)
+    return Batch(**{**dict.fromkeys(fields[0]), **chosen})
+
+
+def same_shapes(batches: Sequence[Sequence[Batch]]) -> bool:
+    """Whether every replica's batches have the same static shapes."""
+    shapes = {
+        str([getattr(leaf, "shape", None) for leaf in tf.nest.flatten(batches_of)])
+        for batches_of in ([(b.features, b.labels) for b in mine] for mine in batches)
+    }
+    return len(shapes) == 1
 
 
 def _check_dataset(dataset: Any, name: str) -> None:

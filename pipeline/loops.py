@@ -6,14 +6,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from pipeline.hooks import Hook, Report, Run
 from pipeline.input_fn import Feed, Plan
 from pipeline.losses import Totals
-from pipeline.metrics import MetricSet, as_arrays
+from pipeline.metrics import MetricSet, States, as_arrays
+
+# Segments whose values a window leaves on the device.
+_MOST_PENDING = 64
 
 StepFn = Callable[[Any, tf.Tensor], Totals]
 
@@ -139,19 +141,36 @@ class CompiledLoop:
 
 
 class Window:
-    """The segments since a boundary, and what they come to."""
+    """Sums over the segments since a boundary, and what they come to."""
 
     def __init__(self, metrics: MetricSet) -> None:
+        """
+        Args:
+          metrics: of the mode.
+        """
         self._metrics = metrics
-        self._segments: list[Segment] = []
+        self._step = 0
+        self._num_steps = 0
         self._seconds = 0.0
+        self._loss = 0.0
+        self._weight = 0.0
+        self._states: list[States] = []
+        self._scalars: dict[str, tf.Tensor] = {}
+        self._pending: list[Segment] = []
         self._report: Report | None = None
 
     def add(self, segment: Segment, seconds: float) -> None:
-        """Appends what a call of the loop did, and how long it took."""
-        self._segments.append(segment)
-        self._seconds += seconds
+        """Adds what a call of the loop did, and how long it took."""
         self._report = None
+        self._seconds += seconds
+        self._step = segment.step
+        self._num_steps += segment.num_steps
+        if segment.num_steps:  # Else it only found the input's end.
+            self._scalars = segment.totals.scalars
+            self._pending.append(segment)
+        # Values stay on the device until they are read or grow many.
+        if len(self._pending) >= _MOST_PENDING:
+            self._fold()
 
     def report(self) -> Report:
         """The window's values; computed once."""
@@ -160,25 +179,28 @@ class Window:
         return self._report
 
     def _computed(self) -> Report:
-        totals = [segment.totals for segment in self._segments]
-        loss = np.sum([float(t.loss) for t in totals])
-        weight = np.sum([float(t.weight) for t in totals])
-        # A call that only found the input's end computed none.
-        ran = [segment.totals for segment in self._segments if segment.num_steps]
-        scalars = ran[-1].scalars if ran else {}
+        if len(self._pending) == 1 and not self._states:
+            metrics = as_arrays(self._pending[0].metrics)
+            self._fold()
+        else:
+            self._fold()
+            metrics = self._metrics.results(self._states)
         return Report(
-            step=self._segments[-1].step if totals else 0,
-            num_steps=sum(segment.num_steps for segment in self._segments),
+            step=self._step,
+            num_steps=self._num_steps,
             seconds=self._seconds,
-            loss=float(loss / weight) if weight else 0.0,
-            metrics=self._metric_values(),
-            scalars={name: float(value) for name, value in scalars.items()},
+            loss=self._loss / self._weight if self._weight else 0.0,
+            metrics=metrics,
+            scalars={name: float(value) for name, value in self._scalars.items()},
         )
 
-    def _metric_values(self) -> dict[str, Any]:
-        if len(self._segments) == 1:
-            return as_arrays(self._segments[0].metrics)
-        return self._metrics.results([s.totals.metrics for s in self._segments])
+    def _fold(self) -> None:
+        totals = [segment.totals for segment in self._pending]
+        self._loss += sum(float(t.loss) for t in totals)
+        self._weight += sum(float(t.weight) for t in totals)
+        states = [*self._states, *(t.metrics for t in totals)]
+        self._states = [self._metrics.total(states)] if states else []
+        self._pending = []
 
 
 class TrainLoop:
@@ -206,18 +228,27 @@ class TrainLoop:
         self._run: Run | None = None
         self._windows: dict[Hook, Window] = {}
 
-    def __call__(self, run: Run, iterator: Any, hooks: Sequence[Hook]) -> bool:
+    def __call__(
+        self,
+        run: Run,
+        iterator: Any,
+        hooks: Sequence[Hook],
+        *,
+        begin_anew: Callable[[], Any] | None = None,
+    ) -> bool:
         """Trains.
 
         Args:
           run: at the step to start from; its `step` goes along.
           iterator: over the training input.
           hooks: in the order in which they are called.
+          begin_anew: gives another iterator where this one ends, once; None ends the
+            run there.
 
         Returns:
           Whether the input ended first.
         """
-        self._renew(hooks, run)
+        self._renew(hooks)
         for hook in hooks:
             with self._windowed(run, hook):
                 hook.begin(run)
@@ -237,7 +268,9 @@ class TrainLoop:
             for hook in due:
                 with self._windowed(run, hook):
                     hook.after_step(run)
-            self._renew(due, run)
+            self._renew(due)
+            if ended and begin_anew is not None:
+                iterator, begin_anew, ended = begin_anew(), None, False
         run.finished = True
         for hook in hooks:
             with self._windowed(run, hook):
@@ -251,7 +284,7 @@ class TrainLoop:
         wanted += [run.max_step, run.step + self._steps_per_loop]
         return min(step for step in wanted if step is not None)
 
-    def _renew(self, hooks: Sequence[Hook], run: Run) -> None:
+    def _renew(self, hooks: Sequence[Hook]) -> None:
         """Starts a new window, one for all hooks that were called at this step."""
         window = Window(self._metrics)
         self._windows = {**self._windows, **dict.fromkeys(hooks, window)}

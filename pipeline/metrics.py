@@ -75,23 +75,28 @@ class MetricSet:
         """The value of each metric over the sum of `states`, see `as_arrays`.
 
         Args:
-          states: one per loop; summed in float64, so that counts stay exact beyond
-            float32's 2**24.
+          states: one per loop.
         """
         if not (self._metrics and states):
             return {}
-        total = states[0] if len(states) == 1 else self._sum(states)
-        return as_arrays(self._compiled(total))
+        total = self.total(states)
+        tensors = {
+            name: [
+                tf.constant(value, v.dtype)
+                for value, v in zip(total[name], metric.variables, strict=True)
+            ]
+            for name, metric in self._metrics.items()
+        }
+        return as_arrays(self._compiled(tensors))
 
-    def _sum(self, states: Sequence[States]) -> States:
+    def total(self, states: Sequence[States]) -> States:
+        """The sum of `states` as arrays, in float64 or int64.
+
+        Counts stay exact beyond float32's 2**24.
+        """
         return {
             name: [
-                tf.constant(
-                    np.sum(
-                        [np.asarray(s[name][i]) for s in states], axis=0, dtype=_wide(v)
-                    ),
-                    dtype=v.dtype,
-                )
+                np.sum([np.asarray(s[name][i]) for s in states], axis=0, dtype=_wide(v))
                 for i, v in enumerate(metric.variables)
             ]
             for name, metric in self._metrics.items()

@@ -13,28 +13,53 @@ from pipeline.input_fn import Feed
 from pipeline.modules import Modules
 
 
-def resume(feed: Feed, modules: Modules, path: str | None) -> Any:
-    """An iterator over the training input, after the last example trained on.
+class TrainingInput:
+    """The training data's iterator, which a resumed run finds where it stood.
 
-    An input that had come to its end begins anew.
-
-    Args:
-      feed: the training input.
-      modules: at the step to go on from; learn where this pass over the input began.
-      path: the checkpoint that they were loaded from, or None.
+    Attributes:
+      iterator: over the training data, after the last example trained on.
+      resumed: whether it goes on in the middle of an earlier run's pass.
     """
-    began, step = modules.driver_state["input_start"], modules.step
-    taken = step - int(began.numpy())
-    if taken and path is not None:
+
+    def __init__(self, feed: Feed, modules: Modules, path: str | None) -> None:
+        """Opens the input; one that had come to its end begins anew.
+
+        Args:
+          feed: the training input.
+          modules: at the step to go on from; they learn where this pass began.
+          path: the checkpoint that they were loaded from, or None.
+        """
+        self._feed = feed
+        self._modules = modules
+        self.iterator = self._found_again(path)
+        self.resumed = self.iterator is not None
+        if not self.resumed:
+            self.begin_anew()
+
+    def begin_anew(self) -> Any:
+        """Starts another pass over the data, and returns its iterator."""
+        self._modules.driver_state["input_start"].assign(self._modules.step)
+        self.iterator = iter(self._feed.dataset)
+        return self.iterator
+
+    def save(self, prefix: str) -> bool:
+        """Writes where it stands, see `save_position`."""
+        nexts_per_step = self._feed.plan.nexts_per_step
+        return save_position(self.iterator, prefix, nexts_per_step=nexts_per_step)
+
+    def _found_again(self, path: str | None) -> Any:
+        step = self._modules.step
+        taken = step - int(self._modules.driver_state["input_start"].numpy())
+        if path is None or not taken:
+            return None
         prefix = position_path(path)
-        iterator = open_at(feed, prefix=prefix, num_steps=taken)
-        if feed.plan.endless:
+        iterator = open_at(self._feed, prefix=prefix, num_steps=taken)
+        if self._feed.plan.endless:
             return iterator
         if bool(iterator.get_next_as_optional().has_value()):
-            return open_at(feed, prefix=prefix, num_steps=taken)
+            return open_at(self._feed, prefix=prefix, num_steps=taken)
         logging.info("train | the input had ended at step %d: it begins anew.", step)
-    began.assign(step)
-    return iter(feed.dataset)
+        return None
 
 
 def position_path(path: str) -> str:

@@ -69,6 +69,8 @@ class Runtime:
         self.tracker = Tracker(self)
         self._saver: checkpoint.Saver | None = None
         self._saver_names: dict[str, tuple[str, ...]] = {}
+        # None, TensorFlow's choice, would compile it as well.
+        self._jit_compile = False if config.run_eagerly else config.jit_compile
         self._programs: dict[str, Program] = {}
 
     def bound(self, mode: str) -> steps.BoundModelFn:
@@ -215,7 +217,7 @@ class Runtime:
             self.modules,
             outline,
             metrics,
-            jit_compile=self._config.jit_compile,
+            jit_compile=self._jit_compile,
         )
 
         def at_end(number: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -239,7 +241,7 @@ class Runtime:
             self.bound(ModeKeys.EVAL),
             self.modules,
             metrics,
-            jit_compile=self._config.jit_compile,
+            jit_compile=self._jit_compile,
         )
         return CompiledLoop(
             plan,

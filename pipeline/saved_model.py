@@ -40,7 +40,16 @@ def build_raw_serving_input_receiver_fn(features: Any) -> ServingFn:
     Args:
       features: spec of one tensor, or dict of specs; the first dimension, the batch,
         becomes any size. A bare tensor is sent under the name `features`.
+
+    Raises:
+      ValueError: no spec, as of an Estimator that has seen no input.
     """
+    if features is None:
+        raise ValueError(
+            "what a server sends is not known, as no input was seen yet: give "
+            "serving_input_receiver_fn="
+            "build_raw_serving_input_receiver_fn(tf.TensorSpec([None, 28, 28]))."
+        )
     bare = not isinstance(features, Mapping)
     named = {FEATURES_NAME: features} if bare else dict(features)
     specs = {name: _any_batch(name, spec) for name, spec in named.items()}

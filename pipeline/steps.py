@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from pipeline import losses, variables
-from pipeline.input_fn import Batch, rows_in
+from pipeline.input_fn import Batch, choose, rows_in, same_shapes
 from pipeline.losses import Totals
 from pipeline.metrics import MetricSet
 from pipeline.model_fn import EstimatorSpec, SpecError, TrainOp
@@ -118,7 +118,7 @@ class TrainStep:
             return totals.as_tree(), self._all_reduce(gradients, alike)
 
         # Eager tensors all have static shapes, and the next step's may be others.
-        alike = tf.inside_function() and _same_shapes(batches)
+        alike = tf.inside_function() and same_shapes(batches)
         return self._strategy.run(on_replica)
 
     def _local(
@@ -169,7 +169,7 @@ class TrainStep:
         """The second to last micro-batches, in a loop that traces model_fn once."""
 
         def body(index: tf.Tensor, tree: Any, values: Any, weights: Any) -> Any:
-            batch = _choose(mine, index)
+            batch = choose(mine, index)
             totals, gradients = self._one(batch, step, active)
             more = [_weighted(g) for g in gradients]
             values = tf.nest.map_structure(tf.add, values, [g.values for g in more])
@@ -381,27 +381,6 @@ def _divided(sums: Gradient) -> Gradient:
 def _times(gradient: Any, factor: tf.Tensor) -> tf.Tensor:
     dense = tf.convert_to_tensor(gradient)
     return dense * tf.cast(factor, dense.dtype)
-
-
-def _choose(batches: Sequence[Batch], index: tf.Tensor) -> Batch:
-    """`batches[index]` for a tensor `index` of 1 or more."""
-    fields = [
-        {"features": b.features, "labels": b.labels, "share": b.share}
-        for b in batches[1:]
-    ]
-    present = [k for k, value in fields[0].items() if value is not None]
-    branches = [lambda f=f: {k: f[k] for k in present} for f in fields]
-    chosen = tf.switch_case(index - 1, branches)
-    return Batch(**{**dict.fromkeys(fields[0]), **chosen})
-
-
-def _same_shapes(batches: Batches) -> bool:
-    """Whether every replica's batches have the same static shapes."""
-    shapes = {
-        str([getattr(leaf, "shape", None) for leaf in tf.nest.flatten(batches_of)])
-        for batches_of in ([(b.features, b.labels) for b in mine] for mine in batches)
-    }
-    return len(shapes) == 1
 
 
 def _leave_reduction_to_us(optimizer: keras.optimizers.Optimizer) -> None:

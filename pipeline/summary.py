@@ -76,7 +76,10 @@ class Writers(dict[str, Writer]):
 def _new_event_file(logdir: str) -> tf.io.TFRecordWriter:
     """A file of a name that TensorBoard looks for and nobody else uses."""
     tf.io.gfile.makedirs(logdir)
-    unique = f"{int(time.time())}.{socket.gethostname()}.{uuid.uuid4().hex[:8]}"
+    # TensorBoard reads files in the order of their names, so that two of one second
+    # need the nanoseconds.
+    secs, nanos = divmod(time.time_ns(), 10**9)
+    unique = f"{secs}.{socket.gethostname()}.{nanos:09d}.{uuid.uuid4().hex[:8]}"
     file = tf.io.TFRecordWriter(os.path.join(logdir, f"events.out.tfevents.{unique}"))
     version = tf.compat.v1.Event(wall_time=time.time(), file_version="brain.Event:2")
     file.write(version.SerializeToString())

@@ -46,7 +46,6 @@ class Case:
 
     estimator: ge.Estimator
     recorder: fakes.Recorder
-    batch_size: int
 
     @property
     def weights(self):
@@ -75,11 +74,12 @@ def config_of(mirrored_by_hand):
 
 @pytest.fixture(scope="module")
 def trained(data, config_of, tmp_path_factory):
-    """`trained(strategy, per_replica, clipping)`, each made once."""
+    """`trained(strategy, per_replica, clipping=, batch_size=)`, each made once."""
     cases = {}
 
-    def train(name, per_replica=False, clipping="train_op"):
-        batch_size = 8 if name in ACCUMULATING else 32
+    def train(name, per_replica=False, clipping="train_op", batch_size=32):
+        if name in ACCUMULATING:
+            batch_size //= 4
         options = {"global_clipnorm": 0.2} if clipping == "optimizer" else {}
         estimator = fakes.make_estimator(
             tmp_path_factory.mktemp(name),
@@ -96,7 +96,7 @@ def trained(data, config_of, tmp_path_factory):
                 ),
                 hooks=[recorder],
             )
-        return Case(estimator, recorder, batch_size)
+        return Case(estimator, recorder)
 
     def get(*key, **kwargs):
         key = (*key, *kwargs.items())
@@ -167,6 +167,27 @@ def test_counts_every_training_example_once(trained, name, per_replica):
 def test_counts_the_same_hits_while_training(trained, reference, name, per_replica):
     reported = [v["accuracy"] for v in trained(name, per_replica).recorder.values]
     assert reported == [v["accuracy"] for v in reference.recorder.values]
+
+
+# Of 48, the last has 40 examples: 24 and 16, or three times 12 and 4. Of 37, each is
+# split unequally.
+@pytest.mark.parametrize(
+    ("name", "per_replica", "batch_size"),
+    [
+        ("mirrored_2", True, 48),
+        ("mirrored_4", True, 48),
+        ("accumulated", True, 48),
+        ("accumulated_mirrored_2", True, 48),
+        ("mirrored_2", False, 37),
+        ("mirrored_4", False, 37),
+    ],
+)
+def test_unequal_batches_count_for_what_they_hold(
+    trained, name, per_replica, batch_size
+):
+    actual = trained(name, per_replica, batch_size=batch_size)
+    expected = trained("default", batch_size=batch_size)
+    assert_same_values(actual.weights, expected.weights)
 
 
 @pytest.mark.parametrize("name", ["mirrored_2", "mirrored_4", "accumulated"])
@@ -284,6 +305,21 @@ def test_batch_normalization_outlives_a_replica_without_examples(
     assert np.isfinite(estimator.evaluate(input_fn)["loss"])
     for name, value in fakes.weights(tmp_path).items():
         assert np.isfinite(value).all(), name
+
+
+def test_synchronized_batch_normalization_is_that_of_one_replica(tmp_path, data):
+    """On equal parts; Keras averages the moments of unequal ones as if they were."""
+
+    def train(name, devices):
+        estimator = fakes.make_estimator(
+            tmp_path / name,
+            network=lambda: fakes.network(batch_norm=True, synchronized=True),
+            devices=devices,
+        )
+        estimator.train(fakes.make_input_fn(*data, batch_size=32))
+        return fakes.weights(tmp_path / name)
+
+    assert_same_values(train("two", CPUS[:2]), train("one", CPUS[:1]))
 
 
 def mask_fn(features, mode, network, optimizer):

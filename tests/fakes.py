@@ -52,7 +52,7 @@ def make_input_fn(x, y=None, *, batch_size, per_replica=False, change=None):
     return input_fn_per_replica if per_replica else input_fn
 
 
-def network(*, units=8, l2=0.0, dropout=0.0, batch_norm=False):
+def network(*, units=8, l2=0.0, dropout=0.0, batch_norm=False, synchronized=False):
     """A classifier of layers without input shape, which build when first called."""
     layers = [
         keras.layers.Dense(
@@ -60,7 +60,9 @@ def network(*, units=8, l2=0.0, dropout=0.0, batch_norm=False):
         )
     ]
     if batch_norm:
-        layers.append(keras.layers.BatchNormalization(momentum=0.9))
+        layers.append(
+            keras.layers.BatchNormalization(momentum=0.9, synchronized=synchronized)
+        )
     if dropout:
         layers.append(keras.layers.Dropout(dropout))
     return keras.Sequential([*layers, keras.layers.Dense(NUM_CLASSES)])

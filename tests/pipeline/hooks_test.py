@@ -222,6 +222,21 @@ TRAIN = fakes.make_input_fn(X, Y, batch_size=8, change=lambda d: d.repeat())
 EVAL = fakes.make_input_fn(X, Y, batch_size=48)
 
 
+def test_hooks_logs_and_checkpoints_each_keep_their_steps(tmp_path, absl_log):
+    estimator = fakes.make_estimator(
+        tmp_path, save_checkpoints_steps=4, log_step_count_steps=5
+    )
+    hook = fakes.Recorder(3)
+    estimator.train(TRAIN, max_steps=10, hooks=[hook])
+    assert hook.steps == [3, 6, 9, 10]
+    assert [values["examples"] for values in hook.values] == [24, 24, 24, 8]
+    assert fakes.checkpoint_steps(tmp_path) == [0, 4, 8, 10]
+    lines = [r.getMessage() for r in absl_log.records]
+    lines = [line for line in lines if line.startswith("train | step")]
+    assert [line.split(" | ")[1] for line in lines] == ["step 5", "step 10"]
+    assert "examples 40" in lines[0]
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_no_checkpoint_after_a_bad_loss(bad, tmp_path):
     estimator = fakes.make_estimator(

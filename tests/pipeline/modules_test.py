@@ -151,6 +151,16 @@ def test_variables_of_model_fns_own_are_refused():
     assert "Estimator(modules={'network': make_network})" in str(error.value)
 
 
+def test_a_layer_that_is_no_module_is_refused():
+    outside = keras.layers.Dense(3, name="outside")
+
+    def outside_fn(features, labels, mode, network, optimizer):
+        return model_fn(outside(features), labels, mode, network, optimizer)
+
+    with pytest.raises(SpecError, match=r"created the variables \['outside/kernel"):
+        make(fn=outside_fn, network=lambda: keras.layers.Dense(1))
+
+
 def test_an_optimizer_of_model_fns_own_is_refused():
     def own_optimizer_fn(features, labels, mode, network, optimizer):
         return model_fn(features, labels, mode, network, keras.optimizers.Adam())

@@ -1,0 +1,238 @@
+"""The shape of the code, read with `ast`: levels, edges, docstrings."""
+
+import ast
+import functools
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+PACKAGES = ("pipeline", "models", "inputs")
+FILES = sorted(p for name in PACKAGES for p in (ROOT / name).glob("*.py"))
+PIPELINE = [p for p in FILES if p.parent.name == "pipeline"]
+
+
+def ids(paths):
+    return [f"{p.parent.name}/{p.name}" for p in paths]
+
+
+@functools.cache
+def tree(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(node):
+    """Names of modules, as dotted paths, that an import brings in."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []
+
+
+def imports(path):
+    return [name for node in ast.walk(tree(path)) for name in imported(node)]
+
+
+def siblings(path):
+    """Files of pipeline that a file of it imports."""
+    names = {p.stem for p in PIPELINE} - {"__init__"}
+    found = set()
+    for name in imports(path):
+        package, _, rest = name.partition(".")
+        if package == "pipeline" and rest:
+            found.add(rest.partition(".")[0])
+    return found & names
+
+
+def topological_levels():
+    """Level by file: one more than that of the highest file that it imports."""
+
+    @functools.cache
+    def level(name):
+        below = siblings(ROOT / "pipeline" / f"{name}.py")
+        return 1 + max((level(b) for b in below), default=-1)
+
+    return {p.stem: level(p.stem) for p in PIPELINE if p.stem != "__init__"}
+
+
+def declared_levels():
+    """Level by file, of WORKSPACE.md's table `| level | file | one line |`."""
+    workspace = ROOT / "WORKSPACE.md"
+    text = workspace.read_text(encoding="utf-8") if workspace.exists() else ""
+    rows = re.findall(r"^\| *(\d+) *\| *(.+?) *\|", text, re.MULTILINE)
+    return {
+        name: int(number)
+        for number, cell in rows
+        for name in re.findall(r"(\w+)\.py", cell)
+    }
+
+
+def test_imports_go_one_way():
+    """A cycle would be a RecursionError."""
+    assert topological_levels()
+
+
+def test_a_file_imports_from_lower_levels_only():
+    levels = declared_levels()
+    if not levels:
+        pytest.skip("WORKSPACE.md has no table | level | file | one line |")
+    names = {p.stem for p in PIPELINE} - {"__init__"}
+    assert set(levels) & names == names, "files that the table lacks"
+    upward = [
+        f"{p.name} (level {levels[p.stem]}) imports {below}.py (level {levels[below]})"
+        for p in PIPELINE
+        if p.stem in names
+        for below in siblings(p)
+        if levels[below] >= levels[p.stem]
+    ]
+    assert not upward
+
+
+@pytest.mark.parametrize("path", FILES, ids=ids(FILES))
+def test_imports_stand_at_the_top(path):
+    """Within a function an import hides an edge."""
+    inner = [
+        f"line {node.lineno}"
+        for function in ast.walk(tree(path))
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        for node in ast.walk(function)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
+    assert not inner
+
+
+@pytest.mark.parametrize("path", FILES, ids=ids(FILES))
+def test_no_private_tensorflow_or_keras(path):
+    private = [
+        name
+        for name in imports(path)
+        if name.startswith(("tensorflow.python", "keras.src", "tf_keras"))
+    ]
+    assert not private
+    text = path.read_text(encoding="utf-8")
+    assert "keras.src" not in text
+    assert "tf.python." not in text
+
+
+@pytest.mark.parametrize("path", PIPELINE, ids=ids(PIPELINE))
+def test_pipeline_knows_no_model_and_no_input(path):
+    assert not [n for n in imports(path) if n.partition(".")[0] in ("models", "inputs")]
+
+
+@pytest.mark.parametrize("path", PIPELINE, ids=ids(PIPELINE))
+def test_gin_is_imported_at_the_edge_only(path):
+    uses_gin = any(name.partition(".")[0] == "gin" for name in imports(path))
+    assert not uses_gin or path.stem.startswith("gin_")
+
+
+def test_gin_has_no_init():
+    """It would replace gin-config for whoever runs in the repository's root."""
+    assert not (ROOT / "gin" / "__init__.py").exists()
+
+
+def public_definitions(path):
+    """`(qualified name, node)` of public functions, classes and methods."""
+
+    def walk(body, prefix):
+        for node in body:
+            is_class = isinstance(node, ast.ClassDef)
+            if not is_class and not isinstance(node, ast.FunctionDef):
+                continue
+            if node.name.startswith("_"):
+                continue
+            yield f"{prefix}{node.name}", node
+            if is_class:
+                yield from walk(node.body, f"{node.name}.")
+
+    yield from walk(tree(path).body, "")
+
+
+def overrides(path):
+    """Names of methods that a base class of the project documents."""
+    documented = {
+        node.name
+        for file in FILES
+        for name, node in public_definitions(file)
+        if "." in name and ast.get_docstring(node)
+    }
+    return documented | {"call", "build", "get_config", "compute_output_shape"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=ids(FILES))
+def test_what_is_public_has_a_docstring(path):
+    assert ast.get_docstring(tree(path)), "the module"
+    inherited = overrides(path)
+    lacking = [
+        name
+        for name, node in public_definitions(path)
+        if not ast.get_docstring(node) and not ("." in name and node.name in inherited)
+    ]
+    assert not lacking
+
+
+def functions(path):
+    """`(name, function, docstring)` of all functions that document their arguments."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef):
+            text = ast.get_docstring(node)
+            if text and re.search(r"^Args:$", text, re.MULTILINE):
+                yield node.name, node, text
+
+
+def documented_arguments(text):
+    block = re.split(r"^Args:\n", text, flags=re.MULTILINE)[1]
+    lines = []
+    for line in block.splitlines():
+        if line and not line.startswith(" "):
+            break
+        lines.append(line)
+    return re.findall(r"^  (\*{0,2}\w+):", "\n".join(lines), re.MULTILINE)
+
+
+def declared_arguments(function):
+    spec = function.args
+    names = [a.arg for a in (*spec.posonlyargs, *spec.args)]
+    names += [f"*{spec.vararg.arg}"] if spec.vararg else []
+    names += [a.arg for a in spec.kwonlyargs]
+    names += [f"**{spec.kwarg.arg}"] if spec.kwarg else []
+    return [n for n in names if n not in ("self", "cls")]
+
+
+@pytest.mark.parametrize("path", FILES, ids=ids(FILES))
+def test_args_are_those_of_the_signature(path):
+    drifted = {
+        name: {"documented": documented_arguments(text), "declared": declared}
+        for name, function, text in functions(path)
+        if documented_arguments(text) != (declared := declared_arguments(function))
+    }
+    assert not drifted
+
+
+@pytest.mark.parametrize("path", PIPELINE, ids=ids(PIPELINE))
+def test_files_stay_short(path):
+    """CLU's and Sonnet's files have 100 to 155 lines at the median."""
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+@pytest.mark.parametrize("path", PIPELINE, ids=ids(PIPELINE))
+def test_library_code_does_not_print_or_assert(path):
+    speaks_to_people = path.stem in ("main", "report", "jobs", "__init__")
+    calls = [n for n in ast.walk(tree(path)) if isinstance(n, ast.Call)]
+    printed = [n.lineno for n in calls if getattr(n.func, "id", None) == "print"]
+    assert speaks_to_people or not printed
+    assert not [n for n in ast.walk(tree(path)) if isinstance(n, ast.Assert)]
+
+
+def test_every_error_is_raised():
+    """An exception that is built and not raised says nothing."""
+    idle = [
+        f"{path.name}:{node.lineno}"
+        for path in FILES
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and str(getattr(node.value.func, "id", "")).endswith("Error")
+    ]
+    assert not idle
