@@ -6,6 +6,7 @@ error that lists both sides.
 
 import functools
 import inspect
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -158,7 +159,8 @@ def check_positive(name: str, value: Any) -> None:
     Raises:
       ValueError: it is neither None nor an int above 0.
     """
-    wrong = not isinstance(value, int) or isinstance(value, bool) or value <= 0
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    wrong = not whole or value <= 0
     if value is not None and wrong:
         raise ValueError(f"{name} is {value!r}; it must be an int > 0, or None.")
 

@@ -246,10 +246,14 @@ def _checked_loss(loss: Any, weights: Any) -> tf.Tensor:
             broadcast = tf.broadcast_static_shape(loss.shape, shape)
         except ValueError:
             broadcast = None
-        if broadcast is None or not broadcast.is_compatible_with(loss.shape):
+        # Of an unknown length they are examples', and would weigh the last dimension.
+        ambiguous = (loss.shape.rank or 0) > 1 and shape.rank == 1 and shape[0] is None
+        fits = broadcast is not None and broadcast.is_compatible_with(loss.shape)
+        if ambiguous or not fits:
             raise SpecError(
                 f"loss_weights of shape {shape} do not broadcast to the loss of shape "
-                f"{loss.shape}."
+                f"{loss.shape}"
+                + (": write weights[:, tf.newaxis]." if ambiguous else ".")
             )
     return loss
 
@@ -311,7 +315,7 @@ def _checked_scalars(scalars: Any) -> dict[str, Any]:
             raise SpecError(
                 f"scalar {name!r} has shape {value.shape}; reduce it first."
             )
-        checked[name] = value
+        checked[name] = tf.ensure_shape(value, [])
     return checked
 
 

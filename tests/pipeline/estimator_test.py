@@ -37,7 +37,7 @@ def test_another_backend_is_refused(monkeypatch):
     monkeypatch.setattr(keras.config, "backend", lambda: "jax")
     with pytest.raises(ValueError) as error:
         ge.Estimator(fakes.classifier_fn)
-    assert "Keras runs on the backend 'jax', and this project on TensorFlow" in str(
+    assert "Keras runs on the backend 'jax': set the environment variable " in str(
         error.value
     )
 

@@ -231,6 +231,32 @@ def test_several_train_ops_keep_their_order(weight):
     assert spec.train_op == tuple(ops)
 
 
+def test_weights_of_examples_are_not_taken_for_those_of_positions():
+    """[batch] meets the last dimension of [batch, time]; with 3 x 3 nothing fails."""
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, 3]), tf.TensorSpec([None])],
+        autograph=False,
+    )
+    def weighted(loss, weights):
+        EstimatorSpec(EVAL, loss=loss, loss_weights=weights[:, tf.newaxis])
+        EstimatorSpec(EVAL, loss=loss, loss_weights=tf.ones([3]))
+        with pytest.raises(SpecError, match=r"write weights\[:, tf.newaxis\]\."):
+            EstimatorSpec(EVAL, loss=loss, loss_weights=weights)
+
+    weighted.get_concrete_function()
+
+
+def test_a_scalar_whose_shape_only_the_run_tells():
+    @tf.function(input_signature=[tf.TensorSpec(None)], autograph=False)
+    def reported(value):
+        return EstimatorSpec(EVAL, **_LOSS, scalars={"norm": value}).scalars["norm"]
+
+    assert reported.get_concrete_function().output_shapes == []
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not compatible"):
+        reported(tf.ones([2]))
+
+
 @pytest.mark.parametrize("weights", [[2.0], [3.0, 4.0], 1.0])
 def test_weights_that_broadcast_are_taken(weights):
     assert EstimatorSpec(EVAL, **_LOSS, loss_weights=weights).loss_weights == weights

@@ -118,6 +118,15 @@ def test_a_position_of_steps_of_other_batches_is_skipped(tmp_path, two_replicas)
     assert take(again, 1) == [[8, 9, 10, 11]]
 
 
+def opened(*, began=0, step=0, path="path/model.ckpt-1"):
+    """A training input of three batches, and where its pass began."""
+    made = modules.Modules({}, tf.distribute.get_strategy())
+    made.driver_state["input_start"].assign(began)
+    made.global_step.assign(step)
+    feed = make_feed(lambda: rows(6).batch(2))
+    return position.TrainingInput(feed, made, path), made.driver_state["input_start"]
+
+
 @pytest.mark.parametrize(
     ("began", "step", "expected", "begins"),
     [
@@ -129,21 +138,33 @@ def test_a_position_of_steps_of_other_batches_is_skipped(tmp_path, two_replicas)
     ids=["in_the_first_pass", "in_a_later_pass", "at_its_end", "at_the_beginning"],
 )
 def test_resuming_counts_from_where_this_pass_began(began, step, expected, begins):
-    made = modules.Modules({}, tf.distribute.get_strategy())
-    made.driver_state["input_start"].assign(began)
-    made.global_step.assign(step)
-    feed = make_feed(lambda: rows(6).batch(2))
-    opened = position.resume(feed, made, "path/model.ckpt-1")
-    assert take(opened, 1) == expected
-    assert int(made.driver_state["input_start"]) == begins
+    training_input, start = opened(began=began, step=step)
+    assert training_input.resumed == (expected == [[4, 5]])
+    assert take(training_input.iterator, 1) == expected
+    assert int(start) == begins
 
 
 def test_without_a_checkpoint_the_input_begins_anew():
-    made = modules.Modules({}, tf.distribute.get_strategy())
-    made.global_step.assign(2)
-    opened = position.resume(make_feed(lambda: rows(6).batch(2)), made, None)
-    assert take(opened, 1) == [[0, 1]]
-    assert int(made.driver_state["input_start"]) == 2
+    training_input, start = opened(step=2, path=None)
+    assert not training_input.resumed
+    assert take(training_input.iterator, 1) == [[0, 1]]
+    assert int(start) == 2
+
+
+def test_another_pass_begins_where_it_is_told_to():
+    training_input, start = opened(began=0, step=2)
+    assert take(training_input.begin_anew(), 1) == [[0, 1]]
+    assert take(training_input.iterator, 1) == [[2, 3]]
+    assert int(start) == 2
+
+
+def test_it_saves_where_it_stands(tmp_path):
+    training_input, _ = opened()
+    take(training_input.iterator, 2)
+    path = str(tmp_path / "model.ckpt-2")
+    assert training_input.save(position.position_path(path))
+    again, _ = opened(step=2, path=path)
+    assert take(again.iterator, 1) == [[4, 5]]
 
 
 def test_positions_go_with_their_checkpoints(tmp_path):

@@ -169,7 +169,7 @@ def test_without_a_checkpoint(tmp_path):
 def test_without_knowing_what_is_sent(model_dir, tmp_path):
     with pytest.raises(ValueError) as error:
         export(model_dir, tmp_path, None)
-    assert "this Estimator has seen no input yet, so that what a server sends" in str(
+    assert "what a server sends is not known, as no input was seen yet" in str(
         error.value
     )
 
