@@ -68,15 +68,15 @@ class Batching:
         return dataset if self.num_epochs == 1 else dataset.repeat(self.num_epochs)
 
     def batch(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Batches for one replica. Not prefetched: the driver does that, once."""
+        """Batches for one replica."""
         return dataset.batch(self.batch_size, drop_remainder=self.drop_remainder)
 
     def for_model(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Leaves the labels out where `mode` has none."""
+        """Leaves the labels out where `mode` has none, and prefetches."""
         has_labels = isinstance(dataset.element_spec, tuple)
         if has_labels and self.mode == ModeKeys.PREDICT:
-            return dataset.map(lambda features, labels: features)
-        return dataset
+            dataset = dataset.map(lambda features, labels: features)
+        return dataset.prefetch(tf.data.AUTOTUNE)
 
 
 def make_batching(

@@ -181,6 +181,7 @@ class Estimator:
             )
         finally:
             runtime.training = False
+            source.close()
         if ended and run.step == start:
             raise input_lib.empty_input_error(input_fn, ModeKeys.TRAIN)
         return self

@@ -96,6 +96,9 @@ class Hook:
     """
 
     every_steps: int | None = None
+    # Whether `after_step` only reads its report, and so may be called up to half a
+    # second late, when the loop has gone on; the report is that of the step itself.
+    only_watches: bool = False
 
     def next_step(self, step: int) -> int | None:
         """The first step after `step` that this hook wants to see; None for none."""
@@ -184,6 +187,8 @@ class NanHook(Hook):
 class LoggingHook(Hook):
     """One line a window; on a terminal one line that moves on."""
 
+    only_watches = True
+
     def __init__(self, every_steps: int = 100) -> None:
         """
         Args:
@@ -212,6 +217,8 @@ class LoggingHook(Hook):
 class SummaryHook(Hook):
     """Writes the window's loss, metrics, scalars and steps/s for TensorBoard."""
 
+    only_watches = True
+
     def __init__(self, every_steps: int = 100) -> None:
         """
         Args:
@@ -236,6 +243,8 @@ class SummaryHook(Hook):
 
 class StepCounterHook(Hook):
     """Writes steps per second for TensorBoard, as `global_step/sec`."""
+
+    only_watches = True
 
     def __init__(self, every_steps: int = 100) -> None:
         """

@@ -7,8 +7,10 @@ batch computes on a copy of the first one's that counts for nothing, so that eve
 replica runs the same operations and BatchNormalization never sees an empty batch.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -120,7 +122,7 @@ class Feed:
     """One pipeline's data and how they are taken.
 
     Attributes:
-      dataset: what input_fn returned, with a prefetch.
+      dataset: what input_fn returned. TensorFlow adds a prefetch where there is none.
       plan: how its elements become batches.
     """
 
@@ -181,7 +183,29 @@ def make_feed(
         num_micro_batches=num_micro_batches,
         splits="input_context" not in names and not takes_any,
     )
-    return Feed(dataset.prefetch(tf.data.AUTOTUNE), plan)
+    return Feed(dataset, plan)
+
+
+@contextlib.contextmanager
+def opened(feed: Feed) -> Iterator[list[Any]]:
+    """A list of one iterator over the data, which is deleted behind the caller's back.
+
+    See `delete_in_background`; so the caller names no iterator by itself.
+    """
+    box = [iter(feed.dataset)]
+    try:
+        yield box
+    finally:
+        delete_in_background(box)
+
+
+def delete_in_background(box: list[Any]) -> None:
+    """Empties a list of iterators that nobody else refers to.
+
+    TensorFlow 2.21 keeps a deletion waiting until its autotuning thread wakes up next,
+    which takes up to as long as the iterator has lived, a minute at the most.
+    """
+    threading.Thread(target=box.clear, daemon=True).start()
 
 
 def rows_in(element: Any) -> int | tf.Tensor:

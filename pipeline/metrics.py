@@ -109,7 +109,7 @@ def as_arrays(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         items = value.items() if isinstance(value, dict) else [(None, value)]
         for key, item in items:
-            array = item.numpy()
+            array = np.asarray(item)
             full = name if key is None else f"{name}/{key}"
             flat[full] = float(array) if array.ndim == 0 else array
     return flat

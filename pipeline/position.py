@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from pipeline.input_fn import Feed
+from pipeline.input_fn import Feed, delete_in_background
 from pipeline.modules import Modules
 
 
@@ -17,7 +17,6 @@ class TrainingInput:
     """The training data's iterator, which a resumed run finds where it stood.
 
     Attributes:
-      iterator: over the training data, after the last example trained on.
       resumed: whether it goes on in the middle of an earlier run's pass.
     """
 
@@ -31,15 +30,21 @@ class TrainingInput:
         """
         self._feed = feed
         self._modules = modules
-        self.iterator = self._found_again(path)
-        self.resumed = self.iterator is not None
+        self._box = self._found_again(path)
+        self.resumed = bool(self._box)
         if not self.resumed:
             self.begin_anew()
 
+    @property
+    def iterator(self) -> Any:
+        """Over the training data, after the last example trained on."""
+        return self._box[0]
+
     def begin_anew(self) -> Any:
         """Starts another pass over the data, and returns its iterator."""
+        self.close()
         self._modules.driver_state["input_start"].assign(self._modules.step)
-        self.iterator = iter(self._feed.dataset)
+        self._box = [iter(self._feed.dataset)]
         return self.iterator
 
     def save(self, prefix: str) -> bool:
@@ -47,19 +52,25 @@ class TrainingInput:
         nexts_per_step = self._feed.plan.nexts_per_step
         return save_position(self.iterator, prefix, nexts_per_step=nexts_per_step)
 
-    def _found_again(self, path: str | None) -> Any:
+    def close(self) -> None:
+        """Lets go of the iterator."""
+        delete_in_background(self._box)
+        self._box = []
+
+    def _found_again(self, path: str | None) -> list[Any]:
+        """A list of the iterator where it stood, empty where there is none."""
         step = self._modules.step
         taken = step - int(self._modules.driver_state["input_start"].numpy())
         if path is None or not taken:
-            return None
+            return []
         prefix = position_path(path)
-        iterator = open_at(self._feed, prefix=prefix, num_steps=taken)
+        box = [open_at(self._feed, prefix=prefix, num_steps=taken)]
         if self._feed.plan.endless:
-            return iterator
-        if bool(iterator.get_next_as_optional().has_value()):
-            return open_at(self._feed, prefix=prefix, num_steps=taken)
+            return box
+        if bool(box[0].get_next_as_optional().has_value()):
+            return [open_at(self._feed, prefix=prefix, num_steps=taken)]
         logging.info("train | the input had ended at step %d: it begins anew.", step)
-        return None
+        return []
 
 
 def position_path(path: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline.input_fn import Feed
+from pipeline.input_fn import Feed, opened
 
 
 def predict(compiled: Callable[[Any], Any], feed: Feed) -> Iterator[Any]:
@@ -19,16 +19,16 @@ def predict(compiled: Callable[[Any], Any], feed: Feed) -> Iterator[Any]:
     Yields:
       One replica's batch of predictions, a nest of arrays, in the input's order.
     """
-    iterator = iter(feed.dataset)
-    while True:
-        more, take = feed.plan.try_take(iterator)
-        if not bool(more):
-            return
-        batches = [batch for (batch,) in take()]
-        predictions = compiled([batch.features for batch in batches])
-        for batch, prediction in zip(batches, predictions, strict=True):
-            if batch.share is None or float(batch.share):
-                yield tf.nest.map_structure(np.asarray, prediction)
+    with opened(feed) as box:
+        while True:
+            more, take = feed.plan.try_take(box[0])
+            if not bool(more):
+                return
+            batches = [batch for (batch,) in take()]
+            outputs = compiled([batch.features for batch in batches])
+            for batch, output in zip(batches, outputs, strict=True):
+                if batch.share is None or float(batch.share):
+                    yield tf.nest.map_structure(np.asarray, output)
 
 
 def choose(batch: Any, keys: Sequence[str] | str | None) -> Any:

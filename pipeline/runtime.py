@@ -9,9 +9,9 @@ import tensorflow as tf
 from pipeline import calling, checkpoint, modules, steps
 from pipeline import strategy as strategy_lib
 from pipeline.checkpoint import WarmStartSettings
+from pipeline.compiled_loop import CompiledLoop
 from pipeline.hooks import Hook, LoggingHook, NanHook, Run, SummaryHook
 from pipeline.input_fn import Feed, Plan, make_feed
-from pipeline.loops import CompiledLoop
 from pipeline.metrics import MetricSet
 from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError
 from pipeline.run_config import RunConfig
@@ -231,6 +231,7 @@ class Runtime:
             outline.scalars,
             stop_at_nonfinite=self._config.on_nan == "stop",
             at_end=at_end,
+            at_end_scalars=step.rate_names,
             run_eagerly=self._config.run_eagerly,
         )
 

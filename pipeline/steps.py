@@ -70,15 +70,20 @@ class TrainStep:
         """
         self._model_fn = model_fn
         self._strategy = modules.strategy
-        self._modules = modules.by_name
         self._state = modules.driver_state
         self._metrics = metrics
         self._ops = outline.train_op
         self._jit_compile = jit_compile
         # By op, those of its variables that its loss depends on; known once traced.
         self._trained: dict[int, list[Any]] = {}
-        for op in self._ops:
-            _leave_reduction_to_us(op.optimizer)
+        used = {id(op.optimizer) for op in self._ops}
+        named = {n: m for n, m in modules.by_name.items() if id(m) in used}
+        self._optimizers = list(named.values())
+        self.rate_names = [f"learning_rate/{name}" for name in named]
+        if len(named) == 1:
+            self.rate_names = ["learning_rate"]
+        for optimizer in self._optimizers:
+            _leave_reduction_to_us(optimizer)
 
     def __call__(self, batches: Batches, step: tf.Tensor) -> Totals:
         """Runs one step.
@@ -98,14 +103,11 @@ class TrainStep:
         return losses.sum_over_replicas(self._strategy, totals)
 
     def learning_rates(self) -> dict[str, tf.Tensor]:
-        """Each optimizer's rate for its next update, as scalars to report."""
-        optimizers = {id(op.optimizer): op.optimizer for op in self._ops}
-        rates = [tf.cast(o.learning_rate, tf.float32) for o in optimizers.values()]
-        if len(rates) == 1:
-            return {"learning_rate": rates[0]}
-        names = [n for n, m in self._modules.items() if id(m) in optimizers]
-        by_id = dict(zip(optimizers, rates, strict=True))
-        return {f"learning_rate/{n}": by_id[id(self._modules[n])] for n in names}
+        """Each optimizer's rate for its next update: scalars by `rate_names`."""
+        return {
+            name: tf.cast(optimizer.learning_rate, tf.float32)
+            for name, optimizer in zip(self.rate_names, self._optimizers, strict=True)
+        }
 
     def _gradients(
         self, batches: Batches, step: tf.Tensor, active: Sequence[int]

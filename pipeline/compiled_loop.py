@@ -1,0 +1,271 @@
+"""Many steps in one call: the compiled loop from boundary to boundary."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pipeline.input_fn import Plan
+from pipeline.losses import Totals
+from pipeline.metrics import MetricSet
+
+StepFn = Callable[[Any, tf.Tensor], Totals]
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """What the compiled loop did from one boundary to the next.
+
+    Attributes:
+      step: global step afterwards.
+      num_steps: steps that it ran.
+      seconds: how long they took.
+      totals: over these steps; arrays.
+      metrics: what the totals' metrics come to; arrays.
+      nonfinite_step: first step whose loss was NaN or infinite, or None.
+      ended: whether the input has ended.
+    """
+
+    step: int
+    num_steps: int
+    seconds: float
+    totals: Totals
+    metrics: dict[str, Any]
+    nonfinite_step: int | None
+    ended: bool
+
+
+class CompiledLoop:
+    """Runs steps through one or more boundaries in one call of a `tf.function`.
+
+    for each boundary:
+        while step < boundary, the input goes on and the loss is finite:
+            take one batch a replica, run the step, add up its totals
+        keep the totals, the metrics and the time, and begin at zero
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        step_fn: StepFn,
+        metrics: MetricSet,
+        scalars: Iterable[str],
+        *,
+        stop_at_nonfinite: bool = False,
+        at_end: Callable[[tf.Tensor], dict[str, tf.Tensor]] | None = None,
+        at_end_scalars: Iterable[str] = (),
+        run_eagerly: bool = False,
+    ) -> None:
+        """
+        Args:
+          plan: how a step's batches are taken.
+          step_fn: of one step's batches and the steps before.
+          metrics: what the steps keep.
+          scalars: names of what they report besides.
+          stop_at_nonfinite: ends the loop after a step whose loss was not finite.
+          at_end: of the step at a boundary; what it returns joins the scalars.
+          at_end_scalars: the names in what it returns.
+          run_eagerly: runs it as plain Python.
+        """
+        self._plan = plan
+        self._step_fn = step_fn
+        self._metrics = metrics
+        self._scalars = tuple(scalars)
+        self._stop_at_nonfinite = stop_at_nonfinite
+        self._at_end = at_end
+        self._at_end_scalars = tuple(at_end_scalars)
+        self._call = self._run if run_eagerly else None
+
+    def __call__(
+        self, iterator: Any, start: int, boundaries: Sequence[int]
+    ) -> list[Segment]:
+        """Runs until the last boundary or the input's end.
+
+        Args:
+          iterator: over the dataset that `plan` is of.
+          start: global step before.
+          boundaries: global steps to pass through, in order.
+
+        Returns:
+          What was done up to each boundary; fewer where the input ended.
+        """
+        if self._call is None:
+            signature = (
+                tf.type_spec_from_value(iterator),
+                tf.TensorSpec([], tf.int64),
+                tf.TensorSpec([None], tf.int64),
+            )
+            self._call = tf.function(
+                self._run, input_signature=signature, autograph=False
+            )
+        count, more, rows = self._call(
+            iterator,
+            tf.constant(start, tf.int64),
+            tf.constant(list(boundaries), tf.int64),
+        )
+        count, more = int(count), bool(more)
+        rows = tf.nest.map_structure(np.asarray, rows)
+        segments = []
+        for index in range(count):
+            row = tf.nest.map_structure(lambda array, i=index: array[i], rows)
+            step, nonfinite, seconds, tree, values = row
+            segments.append(
+                Segment(
+                    step=int(step),
+                    num_steps=int(step) - start,
+                    seconds=float(seconds),
+                    totals=Totals(*tree),
+                    metrics=values,
+                    nonfinite_step=None if nonfinite < 0 else int(nonfinite),
+                    ended=index == count - 1 and not more,
+                )
+            )
+            start = int(step)
+        return segments
+
+    def _run(self, iterator: Any, start: tf.Tensor, boundaries: tf.Tensor) -> Any:
+        size = tf.size(boundaries)
+        arrays = tf.nest.map_structure(
+            lambda x: tf.TensorArray(x.dtype, size, element_shape=x.shape), self._row()
+        )
+
+        def goes_on(index: Any, step: Any, more: Any, nonfinite: Any, *_: Any) -> Any:
+            on = tf.logical_and(index < size, more)
+            if self._stop_at_nonfinite:
+                on = tf.logical_and(on, nonfinite < 0)
+            return on
+
+        def body(index: Any, step: Any, more: Any, _: Any, then: Any, rows: Any) -> Any:
+            step, more, nonfinite, tree = self._segment(
+                iterator, step, boundaries[index]
+            )
+            with tf.control_dependencies([step]):
+                now = tf.timestamp()
+            if self._at_end is not None:
+                tree = (*tree[:3], {**tree[3], **self._at_end(step)})
+            values = self._metrics.compute(tree[2])
+            row = step, nonfinite, now - then, tree, values
+            rows = tf.nest.map_structure(lambda a, x: a.write(index, x), rows, row)
+            return index + 1, step, more, nonfinite, now, rows
+
+        none = tf.constant(-1, tf.int64)
+        index, _, more, _, _, arrays = tf.while_loop(
+            goes_on, body, (0, start, tf.constant(True), none, tf.timestamp(), arrays)
+        )
+        return index, more, tf.nest.map_structure(lambda a: a.stack(), arrays)
+
+    def _segment(self, iterator: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
+        """Steps up to one boundary: step, whether there is more, nonfinite, totals.
+
+        Each value that the loop carries costs about as much as an operation in each
+        step, so sums are packed, and what is not needed is left out.
+        """
+        plan, packing = self._plan, _Packing(self._zeros())
+
+        def one(batches: Any, carried: dict[str, Any]) -> dict[str, Any]:
+            totals = self._step_fn(batches, carried["step"])
+            step = carried["step"] + 1
+            after = {"step": step, **packing.plus(carried, totals)}
+            finite = tf.math.is_finite(totals.loss)
+            if self._stop_at_nonfinite:
+                return {**after, "finite": finite}
+            first = tf.logical_and(carried["nonfinite"] < 0, ~finite)
+            return {**after, "nonfinite": tf.where(first, step, carried["nonfinite"])}
+
+        def goes_on(carried: dict[str, Any]) -> tf.Tensor:
+            on = carried["step"] < stop
+            for flag in ("more", "finite"):
+                if flag in carried:
+                    on = tf.logical_and(on, carried[flag])
+            return on
+
+        def body(carried: dict[str, Any]) -> tuple[dict[str, Any]]:
+            if plan.endless:
+                return (one(plan.take(iterator), carried),)
+            more, take = plan.try_take(iterator)
+            state = {key: carried[key] for key in carried if key != "more"}
+            state = tf.cond(more, lambda: one(take(), state), lambda: state)
+            return ({**state, "more": more},)
+
+        carried = {"step": start, **packing.zeros()}
+        if not plan.endless:
+            carried["more"] = tf.constant(True)
+        none = tf.constant(-1, tf.int64)
+        if self._stop_at_nonfinite:
+            carried["finite"] = tf.constant(True)
+        else:
+            carried["nonfinite"] = none
+        (carried,) = tf.while_loop(goes_on, body, (carried,))
+        step = carried["step"]
+        if self._stop_at_nonfinite:
+            nonfinite = tf.where(carried["finite"], none, step)
+        else:
+            nonfinite = carried["nonfinite"]
+        more = carried.get("more", tf.constant(True))
+        return step, more, nonfinite, packing.unpack(carried).as_tree()
+
+    def _zeros(self) -> Totals:
+        return Totals.zeros(self._metrics, self._scalars)
+
+    def _row(self) -> Any:
+        """What is kept at a boundary, of the right dtypes and shapes."""
+        names = (*self._scalars, *self._at_end_scalars)
+        zeros = Totals.zeros(self._metrics, names).as_tree()
+        step, seconds = tf.zeros([], tf.int64), tf.zeros([], tf.float64)
+        return step, step, seconds, zeros, self._metrics.compute(zeros[2])
+
+
+class _Packing:
+    """Totals as one vector of sums a dtype, and one of scalars."""
+
+    def __init__(self, example: Totals) -> None:
+        self._example = example
+        self._sums = tf.nest.flatten(_sums_of(example))
+        self._dtypes = sorted({x.dtype.name for x in self._sums})
+
+    def zeros(self) -> dict[str, tf.Tensor]:
+        """What the loop carries at first."""
+        return self._packed(self._example)
+
+    def plus(self, carried: dict[str, Any], totals: Totals) -> dict[str, tf.Tensor]:
+        """What it carries after a step of these totals."""
+        packed = self._packed(totals)
+        sums = {name: carried[name] + packed[name] for name in self._dtypes}
+        return {**packed, **sums}
+
+    def unpack(self, carried: dict[str, Any]) -> Totals:
+        """The totals that were carried."""
+        flat: list[Any] = [None] * len(self._sums)
+        for name in self._dtypes:
+            places = self._places(name)
+            sizes = [self._sums[i].shape.num_elements() for i in places]
+            for i, part in zip(places, tf.split(carried[name], sizes), strict=True):
+                flat[i] = tf.reshape(part, self._sums[i].shape)
+        tree = tf.nest.pack_sequence_as(_sums_of(self._example), flat)
+        scalars = dict(self._example.scalars)
+        if scalars:
+            scalars = dict(zip(scalars, tf.unstack(carried["scalars"]), strict=True))
+        return Totals(*tree, scalars)
+
+    def _packed(self, totals: Totals) -> dict[str, tf.Tensor]:
+        flat = tf.nest.flatten(_sums_of(totals))
+        packed = {n: _joined([flat[i] for i in self._places(n)]) for n in self._dtypes}
+        if self._example.scalars:
+            values = [totals.scalars[name] for name in self._example.scalars]
+            packed["scalars"] = tf.stack(values)
+        return packed
+
+    def _places(self, dtype: str) -> list[int]:
+        return [i for i, x in enumerate(self._sums) if x.dtype.name == dtype]
+
+
+def _sums_of(totals: Totals) -> Any:
+    return totals.as_tree()[:3]
+
+
+def _joined(tensors: list[tf.Tensor]) -> tf.Tensor:
+    if all(tensor.shape.rank == 0 for tensor in tensors):
+        return tf.stack(tensors)
+    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
