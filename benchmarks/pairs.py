@@ -7,6 +7,7 @@ range as spread.
 
 import dataclasses
 import gc
+import itertools
 import json
 import statistics
 import time
@@ -29,13 +30,21 @@ class Contender:
 
 
 def steps_per_sec(
-    contenders: Sequence[Contender], num_rounds: int
+    contenders: Sequence[Contender], max_secs: float
 ) -> dict[str, list[float]]:
-    """Steps per second by contender's name and round, after a warm-up of each."""
+    """Steps per second by contender's name and round, after a warm-up of each.
+
+    Args:
+      contenders: what to time.
+      max_secs: no round begins after so many seconds; three there are in any case.
+    """
     for contender in contenders:
         contender.run(min(contender.num_steps, 200))
     rates: dict[str, list[float]] = {contender.name: [] for contender in contenders}
-    for number in range(num_rounds):
+    deadline = time.perf_counter() + max_secs
+    for number in itertools.count():
+        if number >= 3 and time.perf_counter() > deadline:
+            return rates
         # Every second round backwards, so that no one always comes after the same.
         order = contenders if number % 2 == 0 else list(reversed(contenders))
         for contender in order:
@@ -44,7 +53,6 @@ def steps_per_sec(
             contender.run(contender.num_steps)
             seconds = time.perf_counter() - began
             rates[contender.name].append(contender.num_steps / seconds)
-    return rates
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:

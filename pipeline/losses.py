@@ -60,6 +60,11 @@ def mean(loss: Any, weights: Any, rows: Any) -> tuple[tf.Tensor, Any]:
       rows: examples in the batch.
     """
     loss = tf.cast(loss, tf.float32)
+    if loss.shape.rank is None:
+        raise SpecError(
+            "loss has a shape that cannot be known before it runs: give it one, "
+            "loss = tf.ensure_shape(loss, [None])."
+        )
     if loss.shape.rank == 0:
         return loss, float(rows) if isinstance(rows, int) else tf.cast(rows, tf.float32)
     if isinstance(rows, int) and loss.shape[0] not in (None, rows):

@@ -153,6 +153,7 @@ class Runtime:
             self.load(path)
         elif warm_start_from is not None and not self._warm_started:
             checkpoint.warm_start(self.modules.named_state(), warm_start_from)
+            self.modules.spread_seeds()
             self._warm_started = True
 
     def hooks(self, hooks: Sequence[Hook], saving: Hook) -> list[Hook]:

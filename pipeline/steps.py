@@ -327,11 +327,13 @@ class PredictStep:
             return self._model_fn(mine, None, global_step).predictions
 
         predictions = self._strategy.run(on_replica)
+
+        def of_replica(value: Any, index: int) -> Any:
+            results = self._strategy.experimental_local_results(value)
+            return results[index if len(results) > 1 else 0]  # One if all are the same.
+
         return [
-            tf.nest.map_structure(
-                lambda value, i=i: self._strategy.experimental_local_results(value)[i],
-                predictions,
-            )
+            tf.nest.map_structure(lambda value, i=i: of_replica(value, i), predictions)
             for i in range(len(features))
         ]
 

@@ -46,7 +46,10 @@ def single_host(config: RunConfig) -> tf.distribute.Strategy:
         if len(names) < 2:
             return tf.distribute.get_strategy()
     else:
-        names = [name.upper().removeprefix("/") for name in config.devices]
+        names = [
+            name.upper().removeprefix("/").removeprefix("DEVICE:")
+            for name in config.devices
+        ]
         _split_cpu(names)
         _check_present(names)
     if len(names) == 1:

@@ -11,6 +11,11 @@ def test_scale_image():
     assert image.dtype == tf.float32 and label == 7
 
 
+def test_scale_image_to_another_range():
+    image, _ = inputs.scale_image(tf.constant([0, 51, 255], tf.uint8), low=-1.0)
+    np.testing.assert_allclose(image, [-1, -0.6, 1], rtol=1e-6)
+
+
 def test_scale_image_without_label():
     assert inputs.scale_image(tf.zeros([2], tf.uint8))[1] is None
 

@@ -50,9 +50,9 @@ class Fake:
         weight = tf.where(tf.equal(number % 2, 0), 2.0, 1.0)
         return Totals(number * weight, weight, {"largest": [number]}, {"last": number})
 
-    def __call__(self, iterator, start, stop):
-        self.calls.append((start, stop))
-        return self._loop(iterator, start, stop)
+    def __call__(self, iterator, start, boundaries):
+        self.calls.append((start, *boundaries))
+        return self._loop(iterator, start, boundaries)
 
     def train(self, *hooks, start=0, max_step=None, steps_per_loop=1000):
         run = Run("model_dir", start, max_step)
@@ -112,8 +112,46 @@ def test_a_hook_is_called_exactly_at_its_steps(endless):
     assert run.step == 12
     assert not run.ended
     # The loop returns where somebody looks, and nowhere else.
-    stops = [stop for _, stop in endless.calls]
+    stops = [call[-1] for call in endless.calls]
     assert stops == [3, 4, 5, 6, 8, 9, 10, 12]
+
+
+class Onlooker(Watch):
+    only_watches = True
+
+
+def test_a_call_passes_through_what_is_only_watched(endless):
+    three, ten = Onlooker(3), Watch(10)
+    endless.train(three, max_step=3)  # The first call learns how fast steps are.
+    endless.calls.clear()
+    endless.train(three, ten, max_step=23)
+    assert endless.calls[0] == (0, 3)
+    assert {call[-1] for call in endless.calls} >= {10, 20, 23}
+    assert any(len(call) > 2 for call in endless.calls)
+    steps = [step for name, step in three.calls if name == "step"]
+    assert steps == [3, 3, 6, 9, 12, 15, 18, 21]
+    reports = three.reports[-6:-1]
+    assert [report.num_steps for report in reports] == [3] * 5
+    numbers = [[(s - k - 1) % 12 + 1 for k in range(3)] for s in steps[-5:]]
+    assert [r.metrics["largest"] for r in reports] == [sum(n) for n in numbers]
+    assert all(report.seconds > 0 for report in reports)
+
+
+def test_slow_steps_are_seen_one_boundary_at_a_time(endless, monkeypatch):
+    monkeypatch.setattr(loops, "_MOST_SECS_UNSEEN", 1e-9)
+    endless.calls.clear()
+    endless.train(Onlooker(3), max_step=12)
+    assert endless.calls == [(0, 3), (3, 6), (6, 9), (9, 12)]
+
+
+def test_a_bad_loss_is_named_though_nobody_acts_at_its_step():
+    fake = Fake([1, 2, 3, np.nan, 5, 6], repeat=True)
+    segments = fake(iter(fake.feed.dataset), 0, [2, 4, 6])
+    assert [segment.nonfinite_step for segment in segments] == [None, 4, None]
+    stops = Fake([1, 2, 3, np.nan, 5, 6], repeat=True, stop_at_nonfinite=True)
+    segments = stops(iter(stops.feed.dataset), 0, [2, 4, 6])
+    assert [segment.step for segment in segments] == [2, 4]
+    assert segments[-1].nonfinite_step == 4
 
 
 def test_steps_are_counted_from_the_global_one(endless):
@@ -197,16 +235,16 @@ def test_stop_at_step(hook, start, last, endless):
 @pytest.mark.parametrize("repeat", [True, False])
 def test_the_loop_stops_behind_the_first_bad_loss(bad, repeat):
     fake = Fake([1, 2, bad, 4, 5, 6], repeat=repeat, stop_at_nonfinite=True)
-    segment = fake(iter(fake.feed.dataset), 10, 16)
+    (segment,) = fake(iter(fake.feed.dataset), 10, [16])
     assert (segment.step, segment.num_steps) == (13, 3)
     assert segment.nonfinite_step == 13
 
 
 def test_the_loop_goes_on_where_it_may_and_names_the_first():
     fake = Fake([1, np.inf, np.nan, 4], repeat=True)
-    segment = fake(iter(fake.feed.dataset), 0, 4)
+    (segment,) = fake(iter(fake.feed.dataset), 0, [4])
     assert (segment.step, segment.nonfinite_step) == (4, 2)
-    good = fake(iter(fake.feed.dataset), 0, 1)
+    (good,) = fake(iter(fake.feed.dataset), 0, [1])
     assert good.nonfinite_step is None
 
 
@@ -219,8 +257,12 @@ def test_a_guard_sees_the_loop_before_any_hook_sees_the_step():
 
 
 def test_at_end_adds_scalars():
-    fake = Fake([1, 2, 3], repeat=True, at_end=lambda step: {"rate": step * 2})
-    assert float(fake(iter(fake.feed.dataset), 0, 3).totals.scalars["rate"]) == 6
+    def at_end(step):
+        return {"rate": tf.cast(step * 2, tf.float32)}
+
+    fake = Fake([1, 2, 3], repeat=True, at_end=at_end, at_end_scalars=["rate"])
+    (segment,) = fake(iter(fake.feed.dataset), 0, [3])
+    assert float(segment.totals.scalars["rate"]) == 6
     hook = Watch(2)
     fake.train(hook, max_step=2)
     assert hook.reports[-2].scalars == {"last": 2.0, "rate": 4.0}
