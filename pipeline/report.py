@@ -2,6 +2,8 @@
 
 import os
 import shlex
+import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,13 +13,29 @@ from pipeline.jobs import CONFIG_FILE
 from pipeline.run_config import RunConfig
 from pipeline.saved_model import existing_exports
 
-_COMMAND = "python -m pipeline.main"
+
+def program(name: str) -> str:
+    """How to type a program of this interpreter's environment, from here.
+
+    Args:
+      name: "python", "tensorboard".
+    """
+    folder = os.path.dirname(sys.executable)
+    if shutil.which(name) == os.path.join(folder, name):
+        return name
+    near = os.path.relpath(os.path.join(folder, name))
+    return os.path.join(folder, name) if near.startswith(os.pardir) else near
+
+
+def command() -> str:
+    """How to type this program, from here."""
+    return f"{program('python')} -m pipeline.main"
 
 
 def usage(gin_files: Sequence[os.PathLike]) -> str:
     """What to say where no gin file is given, with those that there are."""
     lines = [f"  {os.path.relpath(path)}" for path in gin_files] or ["  (none)"]
-    example = f"{_COMMAND} --gin_file=gin/digits.gin --model_dir=runs/digits"
+    example = f"{command()} --gin_file=gin/digits.gin --model_dir=runs/digits"
     return "\n".join(
         [
             "no --gin_file says what to train. These are there:",
@@ -78,9 +96,9 @@ def next_commands(model_dir: str, steps: int | None) -> Iterator[str]:
       steps: the run's macro TRAIN_STEPS, None where it has none.
     """
     quoted = shlex.quote(model_dir)
-    run = f"{_COMMAND} --gin_file={shlex.quote(os.path.join(model_dir, CONFIG_FILE))}"
+    run = f"{command()} --gin_file={shlex.quote(os.path.join(model_dir, CONFIG_FILE))}"
     yield "try next:"
-    yield f"  tensorboard --logdir={quoted}"
+    yield f"  {program('tensorboard')} --logdir={quoted}"
     yield f"  {run} --model_dir={quoted} --job=evaluate"
     if isinstance(steps, int):
         yield f"  {run} --model_dir={quoted} --gin.TRAIN_STEPS={2 * steps}"

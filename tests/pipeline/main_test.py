@@ -215,7 +215,7 @@ def test_train_and_evaluate(trained, capsys):
     assert f"checkpoints {trained}" in lines
     following = lines[lines.index("try next:") + 1 :]
     assert len(following) == 3
-    assert following[0] == f"  tensorboard --logdir={trained}"
+    assert following[0].endswith(f"tensorboard --logdir={trained}")
     assert "--gin.TRAIN_STEPS=8" in following[2]
 
 
