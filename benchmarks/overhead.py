@@ -2,16 +2,17 @@
 
     python -m benchmarks.overhead [--json]
 
-Estimator.train runs whole: with metrics, a log line and a summary every 100 steps, and
-checkpoints. The loop by hand does the same arithmetic on the same input, metrics
-included, in one `for _ in tf.range(n)`, and nothing else.
+Estimator.train runs with all that it does by default: metrics, a log line and a summary
+every 100 steps, checkpoints. A hook cuts its run into slices, and times the others in
+between. The loop by hand does the same arithmetic on the same input, metrics included, in
+one `for _ in tf.range(n)` a slice, and nothing else.
 """
 
 import argparse
 import os
 import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -24,15 +25,14 @@ from absl import logging
 from benchmarks import pairs
 from benchmarks.pairs import Contender
 from pipeline.estimator import Estimator
+from pipeline.hooks import Hook
 from pipeline.model_fn import EstimatorSpec, ModeKeys, TrainOp, metric
 from pipeline.run_config import RunConfig
 
 _HEADER = [
-    "| ours against | ours, steps/s | theirs, steps/s | ours / theirs | spread |",
-    "| --- | --- | --- | --- | --- |",
+    "| ours against | ours, steps/s | theirs, steps/s | ratio | quartiles | rounds |",
+    "| --- | --- | --- | --- | --- | --- |",
 ]
-# Seconds for each of the four tables; with tracing it all ends within 4 minutes.
-_SECS = {"mlp": 65, "cnn": 55, "mirrored_2": 25, "one_replica": 35}
 
 
 def mlp() -> keras.Model:
@@ -77,8 +77,8 @@ class Task:
         data = tf.data.Dataset.from_tensor_slices((self._x, self._y))
         return data.repeat().batch(batch_size).prefetch(tf.data.AUTOTUNE)
 
-    def estimator(self, **config: Any) -> Callable[[int], None]:
-        """Estimator.train with all that it does by default."""
+    def estimator(self, **config: Any) -> Callable[..., None]:
+        """Estimator.train as a function of what varies between calls."""
 
         def input_fn(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
             size = input_context.get_per_replica_batch_size(self.batch_size)
@@ -88,8 +88,8 @@ class Task:
         modules = {"network": self.network, "optimizer": keras.optimizers.Adam}
         estimator = Estimator(_model_fn, modules=modules, config=config)
 
-        def run(num_steps: int) -> None:
-            estimator.train(input_fn, steps=num_steps)
+        def run(steps: int | None = None, hooks: Sequence[Hook] = ()) -> None:
+            estimator.train(input_fn, steps=steps, hooks=hooks)
 
         return run
 
@@ -185,75 +185,92 @@ def main() -> None:
 
 def _measure() -> dict[str, dict[str, float]]:
     small, tutorial = Task(mlp, [16], 32), Task(cnn, [28, 28, 1], 64)
-    results = {
-        "mlp": _single("mlp", "tiny MLP, batch 32", small, 20_000, 1_000),
-        "cnn": _single("cnn", "tutorial CNN, batch 64", tutorial, 300, 150),
-    }
-    default = small.estimator()
     strategy = tf.distribute.MirroredStrategy(
         ["/CPU:0", "/CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
     )
-    results["mirrored_2"] = _table(
-        "mirrored_2",
-        "Mirrored, 2 logical CPUs, tiny MLP",
-        Contender("ours", small.estimator(devices=("CPU:0", "CPU:1")), 4_000),
-        {
-            "tutorial_loop": Contender(
-                "tutorial's loop", small.tutorial_loop(strategy), 4_000
-            )
-        },
-    )
-    one_device = small.estimator(devices=("CPU:0",))
-    mirrored = small.estimator(
-        train_distribute=tf.distribute.MirroredStrategy(["/CPU:0"])
-    )
-    rates = pairs.steps_per_sec(
-        [
-            Contender("default", default, 10_000),
-            Contender("one_device", one_device, 10_000),
-            Contender("mirrored_1", mirrored, 10_000),
-        ],
-        _SECS["one_replica"],
-    )
+    loop = {
+        "tutorial_loop": Contender(
+            "tutorial's loop", small.tutorial_loop(strategy), 800
+        )
+    }
+    return {
+        "mlp": _against(
+            "tiny MLP, batch 32", small, 3_000, _by_one(small, 3_000, (300, 1_000)), 70
+        ),
+        "cnn": _against(
+            "tutorial CNN, batch 64",
+            tutorial,
+            100,
+            _by_one(tutorial, 100, (50, 100)),
+            55,
+        ),
+        "mirrored_2": _against(
+            "Mirrored, 2 logical CPUs, tiny MLP",
+            small,
+            2_000,
+            loop,
+            25,
+            devices=("CPU:0", "CPU:1"),
+        ),
+        "one_replica": _one_replica(small, 35),
+    }
+
+
+def _by_one(
+    task: Task, num_steps: int, fit_steps: tuple[int, int]
+) -> dict[str, Contender]:
+    return {
+        "hand_loop": Contender("loop by hand", task.hand_loop(), num_steps),
+        "keras_fit": Contender("Keras fit", task.keras_fit(1), fit_steps[0]),
+        "keras_fit_100": Contender(
+            "Keras fit, steps_per_execution=100", task.keras_fit(100), fit_steps[1]
+        ),
+    }
+
+
+def _against(
+    title: str,
+    task: Task,
+    slice_steps: int,
+    theirs: dict[str, Contender],
+    max_secs: float,
+    **config: Any,
+) -> dict[str, float]:
+    """Measures, prints a table, and returns the median ratio by key.
+
+    Every tenth slice of ours writes a checkpoint.
+    """
+    turns = pairs.TurnsHook(slice_steps, list(theirs.values()), max_secs)
+    train = task.estimator(save_checkpoints_steps=10 * slice_steps, **config)
+    train(hooks=[turns])
+    rates = turns.rates
+    rows = [pairs.row(c.name, rates["ours"], rates[c.name]) for c in theirs.values()]
+    pairs.say(["", title, "", *_HEADER, *rows], None)
+    return {
+        key: statistics.median(pairs.ratios(rates["ours"], rates[c.name]))
+        for key, c in theirs.items()
+    }
+
+
+def _one_replica(task: Task, max_secs: float) -> dict[str, float]:
+    """One replica under a strategy against none; whole calls of train, all alike."""
+    strategy = tf.distribute.MirroredStrategy(["/CPU:0"])
+    trains = {
+        "default": task.estimator(),
+        "one_device": task.estimator(devices=("CPU:0",)),
+        "mirrored_1": task.estimator(train_distribute=strategy),
+    }
+    contenders = [Contender(name, train, 3_000) for name, train in trains.items()]
+    rates = pairs.take_turns(contenders, max_secs)
     names = {"one_device": "OneDevice", "mirrored_1": "Mirrored, 1 device"}
-    lines = [
+    rows = [
         pairs.row(f"{title} against the default strategy", rates[key], rates["default"])
         for key, title in names.items()
     ]
-    pairs.say(["", "One replica, tiny MLP", "", *_HEADER, *lines], None)
-    results["one_replica"] = {
+    pairs.say(["", "One replica, tiny MLP", "", *_HEADER, *rows], None)
+    return {
         key: statistics.median(pairs.ratios(rates[key], rates["default"]))
         for key in names
-    }
-    return results
-
-
-def _single(
-    key: str, title: str, task: Task, num_steps: int, fit_steps: int
-) -> dict[str, float]:
-    theirs = {
-        "hand_loop": Contender("loop by hand", task.hand_loop(), num_steps),
-        "keras_fit": Contender("Keras fit", task.keras_fit(1), fit_steps),
-        "keras_fit_100": Contender(
-            "Keras fit, steps_per_execution=100", task.keras_fit(100), num_steps // 2
-        ),
-    }
-    return _table(key, title, Contender("ours", task.estimator(), num_steps), theirs)
-
-
-def _table(
-    key: str, title: str, ours: Contender, theirs: dict[str, Contender]
-) -> dict[str, float]:
-    """Measures, prints a table, and returns the median ratio by key."""
-    rates = pairs.steps_per_sec([ours, *theirs.values()], _SECS[key])
-    lines = [
-        pairs.row(each.name, rates["ours"], rates[each.name])
-        for each in theirs.values()
-    ]
-    pairs.say(["", title, "", *_HEADER, *lines], None)
-    return {
-        key: statistics.median(pairs.ratios(rates["ours"], rates[each.name]))
-        for key, each in theirs.items()
     }
 
 

@@ -2,7 +2,7 @@
 
 Machines are noisy, and their speed drifts: what is compared runs in alternation, and
 the ratio is taken within each round. The median of the ratios is quoted, with their
-range as spread.
+quartiles as spread.
 """
 
 import dataclasses
@@ -12,6 +12,10 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+
+from pipeline.hooks import Hook, Run
+
+Rates = dict[str, list[float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,30 +33,75 @@ class Contender:
     num_steps: int
 
 
-def steps_per_sec(
-    contenders: Sequence[Contender], max_secs: float
-) -> dict[str, list[float]]:
-    """Steps per second by contender's name and round, after a warm-up of each.
+def take_turns(contenders: Sequence[Contender], max_secs: float) -> Rates:
+    """Times each for its steps, in turn.
 
     Args:
       contenders: what to time.
       max_secs: no round begins after so many seconds; three there are in any case.
+
+    Returns:
+      Steps per second by name and round.
     """
     for contender in contenders:
-        contender.run(min(contender.num_steps, 200))
-    rates: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+        contender.run(contender.num_steps)
+    rates: Rates = {contender.name: [] for contender in contenders}
     deadline = time.perf_counter() + max_secs
     for number in itertools.count():
         if number >= 3 and time.perf_counter() > deadline:
             return rates
         # Every second round backwards, so that no one always comes after the same.
-        order = contenders if number % 2 == 0 else list(reversed(contenders))
-        for contender in order:
-            gc.collect()
-            began = time.perf_counter()
-            contender.run(contender.num_steps)
-            seconds = time.perf_counter() - began
-            rates[contender.name].append(contender.num_steps / seconds)
+        for contender in contenders if number % 2 == 0 else reversed(contenders):
+            rates[contender.name].append(_rate(contender))
+
+
+class TurnsHook(Hook):
+    """Times a training run in slices, and the others in between.
+
+    A slice is all that the run does from one call of this hook to the next: steps, log
+    lines, summaries, checkpoints. What the run does at its beginning and end is left
+    out, so that slices can be short and the machine's drift hits all alike.
+    """
+
+    def __init__(
+        self, slice_steps: int, contenders: Sequence[Contender], max_secs: float
+    ) -> None:
+        """
+        Args:
+          slice_steps: steps of the run a round.
+          contenders: what to time in between.
+          max_secs: ends the run after so many seconds.
+        """
+        self.every_steps = slice_steps
+        self.rates: Rates = {
+            name: [] for name in ("ours", *(c.name for c in contenders))
+        }
+        self._contenders = contenders
+        self._max_secs = max_secs
+        self._deadline: float | None = None
+        self._began = 0.0
+
+    def after_step(self, run: Run) -> None:
+        now = time.perf_counter()
+        if self._deadline is None:  # The first round traces and warms up.
+            for contender in self._contenders:
+                contender.run(contender.num_steps)
+            self._deadline = time.perf_counter() + self._max_secs
+        else:
+            self.rates["ours"].append(self.every_steps / (now - self._began))
+            for contender in self._contenders:
+                self.rates[contender.name].append(_rate(contender))
+            if time.perf_counter() > self._deadline:
+                run.request_stop("time is over")
+        gc.collect()
+        self._began = time.perf_counter()
+
+
+def _rate(contender: Contender) -> float:
+    gc.collect()
+    began = time.perf_counter()
+    contender.run(contender.num_steps)
+    return contender.num_steps / (time.perf_counter() - began)
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
@@ -63,11 +112,9 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
 def row(title: str, ours: Sequence[float], theirs: Sequence[float]) -> str:
     """One line of a table in Markdown."""
     each = ratios(ours, theirs)
-    median = statistics.median
-    return (
-        f"| {title} | {median(ours):,.0f} | {median(theirs):,.0f} "
-        f"| {median(each):.2f} | {min(each):.2f}-{max(each):.2f} |"
-    )
+    low, median, high = statistics.quantiles(each, n=4)
+    rates = f"{statistics.median(ours):,.0f} | {statistics.median(theirs):,.0f}"
+    return f"| {title} | {rates} | {median:.2f} | {low:.2f}-{high:.2f} | {len(each)} |"
 
 
 def say(lines: Sequence[str], results: Mapping[str, object] | None) -> None:
