@@ -4,8 +4,8 @@
 
 Estimator.train runs with all that it does by default: metrics, a log line and a summary
 every 100 steps, checkpoints. A hook cuts its run into slices, and times the others in
-between. The loop by hand does the same arithmetic on the same input, metrics included, in
-one `for _ in tf.range(n)` a slice, and nothing else.
+between. The loop by hand does the same arithmetic on the same input, metrics included,
+in one `for _ in tf.range(n)` a slice, and nothing else.
 """
 
 import argparse
