@@ -1,9 +1,10 @@
-"""Where the training input stands: saved beside each checkpoint, found again.
+"""Where the training input stands: saved with each checkpoint, found again.
 
 A `tf.data` iterator is saved with its shuffle buffer. Where a pipeline holds an
 operation that cannot be saved, the position is reached again by skipping what was read.
 """
 
+import os
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +12,9 @@ from absl import logging
 
 from pipeline.input_fn import Feed, delete_in_background
 from pipeline.modules import Modules
+
+# Below model_dir, apart from the checkpoints that the positions belong to.
+_FOLDER = "input"
 
 
 class TrainingInput:
@@ -75,7 +79,8 @@ class TrainingInput:
 
 def position_path(path: str) -> str:
     """Path prefix of the input's position that belongs to a checkpoint."""
-    return f"{path}.input-0-of-1"
+    directory, name = os.path.split(path)
+    return os.path.join(directory, _FOLDER, f"{name}.0-of-1")
 
 
 def save_position(iterator: Any, prefix: str, *, nexts_per_step: int = 1) -> bool:
@@ -86,6 +91,7 @@ def save_position(iterator: Any, prefix: str, *, nexts_per_step: int = 1) -> boo
       prefix: path prefix of the files to write.
       nexts_per_step: of the plan that it is read by.
     """
+    tf.io.gfile.makedirs(os.path.dirname(prefix))
     try:
         _position(iterator, nexts_per_step).write(prefix)
     except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
@@ -144,8 +150,8 @@ def _position(iterator: Any, nexts_per_step: int) -> tf.train.Checkpoint:
 
 def remove_old_positions(directory: str, *, keep: str) -> None:
     """Deletes positions whose checkpoint retention has deleted."""
-    for name in tf.io.gfile.listdir(directory):
-        prefix, is_position, _ = name.partition(".input-")
-        path = f"{directory}/{prefix}"
-        if is_position and path != keep and not tf.io.gfile.exists(f"{path}.index"):
-            tf.io.gfile.remove(f"{directory}/{name}")
+    folder = os.path.join(directory, _FOLDER)
+    for name in tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []:
+        checkpoint = os.path.join(directory, name.partition(".0-of-1")[0])
+        if checkpoint != keep and not tf.io.gfile.exists(f"{checkpoint}.index"):
+            tf.io.gfile.remove(os.path.join(folder, name))

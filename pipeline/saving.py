@@ -28,8 +28,8 @@ class SavingListener:
 class CheckpointHook(Hook):
     """Saves at the first step, at each interval, and at the clean end.
 
-    The position of the training input lies beside each checkpoint, in files of its
-    prefix, and goes with it.
+    The position of the training input is saved with each checkpoint, in the folder
+    `input`, and goes with it.
     """
 
     def __init__(

@@ -19,6 +19,7 @@ from pipeline.losses import Totals
 from pipeline.metrics import MetricSet
 from pipeline.model_fn import EstimatorSpec, SpecError, TrainOp
 from pipeline.modules import Modules
+from pipeline.strategy import all_reduce
 
 BoundModelFn = Callable[[Any, Any, tf.Tensor], EstimatorSpec]
 Batches = Sequence[Sequence[Batch]]
@@ -198,11 +199,10 @@ class TrainStep:
         values = [g.values for g in gradients]
         if self._strategy.num_replicas_in_sync == 1:
             return values
-        context = tf.distribute.get_replica_context()
         if alike and all(isinstance(g.weight, float) for g in gradients):
-            return context.all_reduce(tf.distribute.ReduceOp.MEAN, values)
+            return all_reduce(tf.distribute.ReduceOp.MEAN, values)
         weighted = [_weighted(g) for g in gradients]
-        sums, weights = context.all_reduce(
+        sums, weights = all_reduce(
             tf.distribute.ReduceOp.SUM,
             ([g.values for g in weighted], [g.weight for g in weighted]),
         )

@@ -2,10 +2,13 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from pipeline.run_config import RunConfig
+
+_ON_ONE_CPU = tf.distribute.ReductionToOneDevice()
 
 
 def create(config: RunConfig) -> tf.distribute.Strategy:
@@ -57,17 +60,41 @@ def single_host(config: RunConfig) -> tf.distribute.Strategy:
     return _mirrored(tuple(names))
 
 
+def all_reduce(op: tf.distribute.ReduceOp, values: Any) -> Any:
+    """The sum or mean of `values` over all replicas, on each; in replica context.
+
+    Mirrored CPUs add up on one of them, whatever the strategy was built with:
+    TensorFlow's default there is a collective, slower, and its keys collide between two
+    strategies of one process that train different models.
+
+    Args:
+      op: SUM or MEAN.
+      values: nest of tensors.
+    """
+    context = tf.distribute.get_replica_context()
+    if not _mirrors_cpus(context.strategy):
+        return context.all_reduce(op, values)
+
+    def reduced(_: tf.distribute.Strategy, *flat: Any) -> tuple[Any, ...]:
+        return tuple(_ON_ONE_CPU.batch_reduce(op, [(each, each) for each in flat]))
+
+    flat = context.merge_call(reduced, args=tuple(tf.nest.flatten(values)))
+    return tf.nest.pack_sequence_as(values, flat)
+
+
+def _mirrors_cpus(strategy: tf.distribute.Strategy) -> bool:
+    devices = strategy.extended.worker_devices
+    mirrors = type(strategy) is tf.distribute.MirroredStrategy
+    return mirrors and all("CPU" in device.upper() for device in devices)
+
+
 @functools.cache
 def _mirrored(names: tuple[str, ...]) -> tf.distribute.Strategy:
-    """One strategy for the same devices.
-
-    On CPUs the gradients are added up on one of them. TensorFlow's default there is a
-    collective, whose keys collide between two strategies of one process.
-    """
+    """One strategy for the same devices; what users reduce themselves goes alike."""
     all_cpus = all("CPU" in name for name in names)
     return tf.distribute.MirroredStrategy(
         [f"/{name}" for name in names],
-        cross_device_ops=tf.distribute.ReductionToOneDevice() if all_cpus else None,
+        cross_device_ops=_ON_ONE_CPU if all_cpus else None,
     )
 
 

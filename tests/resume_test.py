@@ -80,12 +80,12 @@ def test_a_moved_model_dir_leaves_the_old_path_alone(tmp_path):
 
 def test_the_position_lies_beside_its_checkpoint(tmp_path):
     train(tmp_path, 2, shuffled)
-    assert list(tmp_path.glob("model.ckpt-2.input-0-of-1.index"))
+    assert list(tmp_path.glob("input/model.ckpt-2.0-of-1.index"))
 
 
 def test_a_position_that_cannot_be_saved_leaves_no_file(tmp_path):
     train(tmp_path, 2, with_a_stateful_map)
-    assert not list(tmp_path.glob("*.input-*"))
+    assert not list(tmp_path.glob("input/*"))
 
 
 def test_an_input_at_its_end_begins_anew(tmp_path):

@@ -62,7 +62,7 @@ class Saving:
             self.config,
             made,
             saver,
-            lambda prefix: pathlib.Path(f"{prefix}.index").touch(),
+            self._save_position,
             listeners=listeners,
             clock=self.clock,
         )
@@ -77,13 +77,18 @@ class Saving:
             if due:
                 self.hook.after_step(self.run)
 
+    def _save_position(self, prefix):
+        path = pathlib.Path(f"{prefix}.index")
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+
     @property
     def saved(self):
         return fakes.checkpoint_steps(self.model_dir)
 
     @property
     def positions(self):
-        names = [p.name for p in self.model_dir.glob("*.input-*.index")]
+        names = [p.name for p in self.model_dir.glob("input/*.index")]
         return sorted(int(n.split(".")[1].removeprefix("ckpt-")) for n in names)
 
 

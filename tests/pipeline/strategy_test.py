@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from pipeline import cluster, strategy
 from pipeline.run_config import RunConfig
+from tests import fakes
 
 
 def create(**config):
@@ -93,3 +94,38 @@ def test_a_cluster_needs_an_execution():
         "TF_CONFIG names 2 tasks, and execution 'single_host' would train each by "
         "itself, all into one model_dir: " in str(error.value)
     )
+
+
+@pytest.mark.parametrize("op", ["SUM", "MEAN"])
+def test_all_reduce_gives_each_replica_the_same(op):
+    made = create(devices=["CPU:0", "CPU:1"])
+    reduce_op = getattr(tf.distribute.ReduceOp, op)
+
+    @tf.function
+    def total():
+        def on_replica():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            number = tf.cast(replica, tf.float32) + 1
+            return strategy.all_reduce(reduce_op, {"a": number, "b": [number * 10]})
+
+        return made.run(on_replica)
+
+    result = total()
+    expected = 3.0 if op == "SUM" else 1.5
+    assert [float(v) for v in result["a"].values] == [expected] * 2
+    assert [float(v) for v in result["b"][0].values] == [expected * 10] * 2
+
+
+def test_two_strategies_on_the_same_cpus_train_different_models(tmp_path):
+    """TensorFlow's own reduction mixes them up: their collectives' keys are equal."""
+    x, y = fakes.classification_data(rows=64)
+    input_fn = fakes.make_input_fn(x, y, batch_size=16)
+    for units in (4, 7):
+        by_hand = tf.distribute.MirroredStrategy(["/CPU:2", "/CPU:3"])
+        estimator = fakes.make_estimator(
+            tmp_path / str(units),
+            network=lambda units=units: fakes.network(units=units),
+            train_distribute=by_hand,
+        )
+        estimator.train(input_fn, max_steps=3)
+        assert estimator.global_step == 3
