@@ -47,23 +47,31 @@ class Exportable(Protocol):
 class Exporter:
     """Called after each evaluation of train_and_evaluate."""
 
+    default_name: str | None = None
+
     def __init__(
         self,
-        name: str,
+        name: str | None = None,
         serving_input_receiver_fn: ServingFn | None = None,
         *,
         exports_to_keep: int | None = 5,
     ) -> None:
         """
         Args:
-          name: the directory below `model_dir/export`.
+          name: the directory below `model_dir/export`; None for the class's default.
           serving_input_receiver_fn: what a server is sent; None for the raw features
             of the training or evaluation input.
           exports_to_keep: the newest that stay; None for all.
 
         Raises:
-          ValueError: `exports_to_keep` is not positive.
+          ValueError: no name, or `exports_to_keep` is not positive.
         """
+        name = name or self.default_name
+        if not name:
+            raise ValueError(
+                f"{type(self).__name__} has no name, and so no directory: write "
+                f"{type(self).__name__}(name='mine')."
+            )
         if exports_to_keep is not None and exports_to_keep <= 0:
             raise ValueError(
                 f"exports_to_keep is {exports_to_keep}; it must be positive, or None "
@@ -115,17 +123,7 @@ class Exporter:
 class LatestExporter(Exporter):
     """Exports after every evaluation."""
 
-    def __init__(
-        self,
-        name: str = "latest",
-        serving_input_receiver_fn: ServingFn | None = None,
-        *,
-        exports_to_keep: int | None = 5,
-    ) -> None:
-        """As `Exporter`."""
-        super().__init__(
-            name, serving_input_receiver_fn, exports_to_keep=exports_to_keep
-        )
+    default_name = "latest"
 
     def export(
         self,
@@ -142,17 +140,7 @@ class LatestExporter(Exporter):
 class FinalExporter(Exporter):
     """Exports once, after the last evaluation."""
 
-    def __init__(
-        self,
-        name: str = "final",
-        serving_input_receiver_fn: ServingFn | None = None,
-        *,
-        exports_to_keep: int | None = None,
-    ) -> None:
-        """As `Exporter`; all stay by default, one a run."""
-        super().__init__(
-            name, serving_input_receiver_fn, exports_to_keep=exports_to_keep
-        )
+    default_name = "final"
 
     def export(
         self,
@@ -174,9 +162,11 @@ class BestExporter(Exporter):
     The best evaluation so far is kept beside the exports, as `best.json`.
     """
 
+    default_name = "best"
+
     def __init__(
         self,
-        name: str = "best",
+        name: str | None = None,
         serving_input_receiver_fn: ServingFn | None = None,
         *,
         metric: str = "loss",

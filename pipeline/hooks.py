@@ -15,6 +15,7 @@ from absl import logging
 
 from pipeline import summary
 
+_RATE = "global_step/sec"
 _CLEAR_LINE = "\x1b[2K"
 
 
@@ -231,37 +232,24 @@ class SummaryHook(Hook):
         self._writer = summary.Writer(run.model_dir)
 
     def after_step(self, run: Run) -> None:
-        report = run.report
-        rate = {"global_step/sec": report.steps_per_sec}
-        self._writer.scalars(run.step, {**report.values(), **rate})
+        self._writer.scalars(run.step, self.values(run.report))
 
     def end(self, run: Run) -> None:
         if run.report.num_steps:
             self.after_step(run)
         self._writer.close()
 
+    def values(self, report: Report) -> dict[str, Any]:
+        """What is written: value by tag."""
+        return {**report.values(), _RATE: report.steps_per_sec}
 
-class StepCounterHook(Hook):
-    """Writes steps per second for TensorBoard, as `global_step/sec`."""
 
-    only_watches = True
+class StepCounterHook(SummaryHook):
+    """Writes steps per second alone, as `global_step/sec`."""
 
-    def __init__(self, every_steps: int = 100) -> None:
-        """
-        Args:
-          every_steps: steps a point.
-        """
-        self.every_steps = every_steps
-        self._writer: summary.Writer | None = None
-
-    def begin(self, run: Run) -> None:
-        self._writer = summary.Writer(run.model_dir)
-
-    def after_step(self, run: Run) -> None:
-        self._writer.scalars(run.step, {"global_step/sec": run.report.steps_per_sec})
-
-    def end(self, run: Run) -> None:
-        self._writer.close()
+    def values(self, report: Report) -> dict[str, Any]:
+        """The rate by its tag."""
+        return {_RATE: report.steps_per_sec}
 
 
 class ProfilerHook(Hook):

@@ -204,8 +204,8 @@ def test_the_speed_alone(tmp_path):
     run = make_run(10, model_dir=tmp_path)
     hook.begin(run)
     hook.after_step(run)
-    hook.end(run)
     assert points(tmp_path) == {"global_step/sec": [(10, 20.0)]}
+    hook.end(run)
 
 
 def exploding_fn(features, labels, mode, network, optimizer, params, step):
