@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from pipeline import calling, variables
 from pipeline.model_fn import EstimatorSpec, SpecError, kind_of
+from pipeline.strategy import aggregated
 
 # Steps between tries of a loss scale twice as large, as in Micikevicius et al. (2018),
 # Mixed Precision Training.
@@ -56,7 +57,12 @@ class Modules:
         if seed is not None:
             keras.utils.set_random_seed(seed)
         self.strategy = strategy
-        with strategy.scope(), _dtype_policy(precision):
+
+        def create(next_creator: Any, **kwargs: Any) -> tf.Variable:
+            return next_creator(**aggregated(strategy, kwargs))
+
+        creating = tf.variable_creator_scope(create)
+        with strategy.scope(), creating, _dtype_policy(precision):
             self.by_name = {name: _make(name, f) for name, f in factories.items()}
             self.driver_state = {
                 "global_step": _scalar("global_step", 0, tf.int64),
@@ -104,6 +110,7 @@ class Modules:
             if inside:  # tf.init_scope keeps the creator where Keras entered one first.
                 return next_creator(**kwargs)
             known = {k: v for k, v in kwargs.items() if v is not None}
+            known = aggregated(self.strategy, known)
             # A second trace, or a value computed in this one: not a layer's own.
             if specs or tf.is_symbolic_tensor(known.get("initial_value")):
                 raise SpecError(_stray_text([known.get("name")]))

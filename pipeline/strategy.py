@@ -1,13 +1,14 @@
 """RunConfig -> tf.distribute.Strategy: one table, one function a row."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from pipeline.run_config import RunConfig
 
+_CentralStorage = tf.distribute.experimental.CentralStorageStrategy
 _ON_ONE_CPU = tf.distribute.ReductionToOneDevice()
 
 
@@ -22,6 +23,7 @@ def create(config: RunConfig) -> tf.distribute.Strategy:
         tasks without one, or devices that this machine does not have.
     """
     if config.train_distribute is not None:
+        _check_supported(config.train_distribute)
         return config.train_distribute
     tasks = config.num_worker_replicas + config.num_ps_replicas
     if config.execution == "single_host" and tasks > 1:
@@ -36,6 +38,28 @@ def create(config: RunConfig) -> tf.distribute.Strategy:
             "RunConfig(train_distribute=...)."
         )
     return _BY_EXECUTION[config.execution](config)
+
+
+def aggregated(
+    strategy: tf.distribute.Strategy, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The options of a new variable, with an aggregation where one is needed.
+
+    CentralStorage has one copy of each variable, so what the replicas assign to it,
+    such as BatchNormalization's statistics, must become one value: the mean of floats,
+    the first replica's of integers. Keras asks for none.
+
+    Args:
+      strategy: under which the variable is created.
+      options: those of `tf.Variable`.
+    """
+    none = tf.VariableAggregation.NONE
+    asked = options.get("trainable") or options.get("aggregation") not in (None, none)
+    if asked or not isinstance(strategy, _CentralStorage):
+        return dict(options)
+    floating = tf.as_dtype(options.get("dtype") or tf.float32).is_floating
+    mean, first = tf.VariableAggregation.MEAN, tf.VariableAggregation.ONLY_FIRST_REPLICA
+    return {**options, "aggregation": mean if floating else first}
 
 
 def single_host(config: RunConfig) -> tf.distribute.Strategy:
@@ -101,6 +125,20 @@ def _mirrored(names: tuple[str, ...]) -> tf.distribute.Strategy:
 _BY_EXECUTION: dict[str, Callable[[RunConfig], tf.distribute.Strategy]] = {
     "single_host": single_host,
 }
+
+
+def _check_supported(strategy: tf.distribute.Strategy) -> None:
+    kinds = (
+        type(tf.distribute.get_strategy()),
+        tf.distribute.OneDeviceStrategy,
+        tf.distribute.MirroredStrategy,
+        _CentralStorage,
+    )
+    if not isinstance(strategy, kinds):
+        raise ValueError(
+            f"the strategy is a {type(strategy).__name__}; this version trains on "
+            f"{[kind.__name__ for kind in kinds[1:]]}, or on none."
+        )
 
 
 def _split_cpu(names: Sequence[str]) -> None:

@@ -27,6 +27,7 @@ STRATEGIES = {
     "mirrored_2": {"devices": CPUS[:2]},
     "mirrored_2_by_hand": {"train_distribute": "two replicas by hand"},
     "mirrored_4": {"devices": CPUS},
+    "central_2": {"train_distribute": "central storage"},
 }
 ACCUMULATING = {
     "accumulated": {"gradient_accumulation_steps": 4},
@@ -57,12 +58,17 @@ def data():
     return fakes.classification_data()
 
 
+def central_storage():
+    return tf.distribute.experimental.CentralStorageStrategy(["/CPU:0", "/CPU:1"])
+
+
 @pytest.fixture(scope="module")
 def config_of(mirrored_by_hand):
     """RunConfig's fields of a strategy by name."""
     by_hand = {
         "one replica by hand": tf.distribute.MirroredStrategy(["CPU:0"]),
         "two replicas by hand": mirrored_by_hand,
+        "central storage": central_storage(),
     }
 
     def config(name):
@@ -305,6 +311,24 @@ def test_batch_normalization_outlives_a_replica_without_examples(
     assert np.isfinite(estimator.evaluate(input_fn)["loss"])
     for name, value in fakes.weights(tmp_path).items():
         assert np.isfinite(value).all(), name
+
+
+def test_central_storage_trains_layers_that_assign_to_their_variables(tmp_path, data):
+    """Its variables have one copy, where two replicas' values meet."""
+    estimator = fakes.make_estimator(
+        tmp_path,
+        network=lambda: fakes.network(batch_norm=True, dropout=0.2),
+        train_distribute=central_storage(),
+    )
+    input_fn = fakes.make_input_fn(*data, batch_size=32)
+    before = estimator.evaluate(input_fn)["loss"]
+    estimator.train(input_fn)
+    assert estimator.evaluate(input_fn)["loss"] < before
+    moved = fakes.weights(tmp_path)
+    for name, value in moved.items():
+        assert np.isfinite(value).all(), name
+        if "moving_mean" in name:
+            assert np.abs(value).max() > 0
 
 
 def test_synchronized_batch_normalization_is_that_of_one_replica(tmp_path, data):

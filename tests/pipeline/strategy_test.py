@@ -129,3 +129,12 @@ def test_two_strategies_on_the_same_cpus_train_different_models(tmp_path):
         )
         estimator.train(input_fn, max_steps=3)
         assert estimator.global_step == 3
+
+
+def test_a_strategy_that_is_not_offered_is_refused():
+    class Elsewhere(tf.distribute.Strategy):
+        def __init__(self):
+            """Without the parts that would need a cluster."""
+
+    with pytest.raises(ValueError, match="is a Elsewhere; this version trains on"):
+        create(train_distribute=Elsewhere())
