@@ -212,6 +212,13 @@ class Modules:
                     "state would be in no checkpoint: hand in its factory, Estimator("
                     "modules={'optimizer': make_optimizer}), and take that argument."
                 )
+            overwrites = op.optimizer.use_ema and op.optimizer.ema_overwrite_frequency
+            if overwrites and self.strategy.num_replicas_in_sync > 1:
+                raise SpecError(
+                    f"TrainOp.optimizer {op.optimizer.name} has an "
+                    "ema_overwrite_frequency, which Keras cannot do on several "
+                    "replicas: leave it out (use_ema alone works)."
+                )
             known = optimized.setdefault(id(op.optimizer), [])
             known += [v for v in op.variables if all(v is not k for k in known)]
             stray = [v.name for v in op.variables if id(variables.raw(v)) not in owned]

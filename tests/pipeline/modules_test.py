@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline import modules
+from pipeline import modules, strategy
 from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError, TrainOp
+from pipeline.run_config import RunConfig
 
 TRAIN = ModeKeys.TRAIN
 SPEC = (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 1]))
@@ -305,3 +306,14 @@ def test_mixed_float16_keeps_a_loss_scale():
     )
     assert float(made.driver_state["loss_scale"]) == 2.0**15
     assert made.step == 0
+
+
+def test_an_optimizer_that_overwrites_by_its_average_is_refused_on_several():
+    def averaging():
+        return keras.optimizers.SGD(use_ema=True, ema_overwrite_frequency=10)
+
+    layer = lambda: keras.layers.Dense(1)  # noqa: E731
+    make(network=layer, optimizer=averaging)
+    mirrored = strategy.create(RunConfig(devices=["CPU:0", "CPU:1"]))
+    with pytest.raises(SpecError, match="ema_overwrite_frequency, which Keras cannot"):
+        make(mirrored, network=layer, optimizer=averaging)
