@@ -3,8 +3,8 @@
     python -m pipeline.main --gin_file=gin/digits.gin --gin.TRAIN_STEPS=500 \
         --model_dir=runs/digits
 
-Exit codes: 0, 2 for a configuration or flags that cannot be run (one message, no
-traceback), 130 for Ctrl-C. Any other error keeps its traceback.
+Exit codes: 0; 2 for what this project refuses, with a message that says what to do
+(--debug adds the traceback); 130 for Ctrl-C. Any other error keeps its traceback.
 """
 
 import os
@@ -22,6 +22,7 @@ if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
 import contextlib
 import dataclasses
 import shlex
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
@@ -62,8 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     run_log.set_up(debug=options.debug)
     try:
         return _run(options, argv)
-    except gin_config.ConfigError as error:
-        if options.debug:
+    except (ValueError, TypeError, RuntimeError) as error:
+        if options.debug or not _says_what_to_do(error):
             raise
         return _fail(str(error))
     except KeyboardInterrupt:
@@ -71,6 +72,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             "\ninterrupted; the same command goes on from the last save.\n"
         )
         return 130
+
+
+def _says_what_to_do(error: Exception) -> bool:
+    """Whether this project raised it, and so wrote its message for the user."""
+    raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    ours = [os.path.join(root, name, "") for name in ("pipeline", "models", "inputs")]
+    return raised_in.startswith(tuple(ours))
 
 
 def _define_flags() -> flags.FlagValues:

@@ -14,6 +14,7 @@ import tensorflow as tf
 from absl import flags, logging
 
 from pipeline import gin_config, gin_reader, jobs, main, report, run_log
+from pipeline.estimator import Estimator
 from pipeline.model_fn import ModeKeys
 from pipeline.run_config import RunConfig
 
@@ -352,3 +353,19 @@ def test_to_json_of_anything_else():
 def test_gin_files_are_listed():
     names = [path.name for path in gin_reader.available()]
     assert "digits.gin" in names
+
+
+def test_what_this_project_refuses_needs_no_traceback(capsys):
+    arguments = ["--model_dir=run", "--devices=GPU:7"]
+    assert "devices ['GPU:7'] are not among" in refused(capsys, *arguments)
+    with pytest.raises(ValueError, match="are not among"):
+        run(*arguments, "--debug")
+
+
+def test_what_others_raise_keeps_its_traceback(monkeypatch):
+    def explode(self):
+        return np.zeros(3).reshape(2, 2)
+
+    monkeypatch.setattr(Estimator, "latest_checkpoint", explode)
+    with pytest.raises(ValueError, match="cannot reshape"):
+        run("--model_dir=run")
