@@ -76,6 +76,7 @@ class CompiledLoop:
         self._stop_at_nonfinite = stop_at_nonfinite
         self._at_end = at_end
         self._at_end_scalars = tuple(at_end_scalars)
+        self._row_spec: Any = None
         self._call = self._run if run_eagerly else None
 
     def __call__(
@@ -106,10 +107,11 @@ class CompiledLoop:
             tf.constant(list(boundaries), tf.int64),
         )
         count, more = int(count), bool(more)
-        rows = tf.nest.map_structure(np.asarray, rows)
+        rows = {name: np.asarray(vectors) for name, vectors in rows.items()}
         segments = []
         for index in range(count):
-            row = tf.nest.map_structure(lambda array, i=index: array[i], rows)
+            vectors = {name: rows[name][index] for name in rows}
+            row = _unpacked(vectors, self._row_spec)
             step, nonfinite, seconds, tree, values = row
             segments.append(
                 Segment(
@@ -127,9 +129,12 @@ class CompiledLoop:
 
     def _run(self, iterator: Any, start: tf.Tensor, boundaries: tf.Tensor) -> Any:
         size = tf.size(boundaries)
-        arrays = tf.nest.map_structure(
-            lambda x: tf.TensorArray(x.dtype, size, element_shape=x.shape), self._row()
-        )
+        row = self._row()
+        self._row_spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, row)
+        arrays = {
+            name: tf.TensorArray(vector.dtype, size, element_shape=vector.shape)
+            for name, vector in _packed(row).items()
+        }
 
         def goes_on(index: Any, step: Any, more: Any, nonfinite: Any, *_: Any) -> Any:
             on = tf.logical_and(index < size, more)
@@ -146,15 +151,15 @@ class CompiledLoop:
             if self._at_end is not None:
                 tree = (*tree[:3], {**tree[3], **self._at_end(step)})
             values = self._metrics.compute(tree[2])
-            row = step, nonfinite, now - then, tree, values
-            rows = tf.nest.map_structure(lambda a, x: a.write(index, x), rows, row)
+            vectors = _packed((step, nonfinite, now - then, tree, values))
+            rows = {name: rows[name].write(index, vectors[name]) for name in rows}
             return index + 1, step, more, nonfinite, now, rows
 
         none = tf.constant(-1, tf.int64)
         index, _, more, _, _, arrays = tf.while_loop(
             goes_on, body, (0, start, tf.constant(True), none, tf.timestamp(), arrays)
         )
-        return index, more, tf.nest.map_structure(lambda a: a.stack(), arrays)
+        return index, more, {name: array.stack() for name, array in arrays.items()}
 
     def _segment(self, iterator: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
         """Steps up to one boundary: step, whether there is more, nonfinite, totals.
@@ -259,6 +264,25 @@ class _Packing:
 
     def _places(self, dtype: str) -> list[int]:
         return [i for i, x in enumerate(self._sums) if x.dtype.name == dtype]
+
+
+def _packed(tree: Any) -> dict[str, tf.Tensor]:
+    """All tensors of a nest in one vector a dtype."""
+    flat = tf.nest.flatten(tree)
+    names = sorted({tensor.dtype.name for tensor in flat})
+    return {name: _joined([t for t in flat if t.dtype.name == name]) for name in names}
+
+
+def _unpacked(vectors: dict[str, np.ndarray], spec: Any) -> Any:
+    """The nest again, as arrays, of one vector a dtype."""
+    taken = dict.fromkeys(vectors, 0)
+    flat = []
+    for leaf in tf.nest.flatten(spec):
+        name, size = leaf.dtype.name, leaf.shape.num_elements()
+        part = vectors[name][taken[name] : taken[name] + size]
+        flat.append(part.reshape(leaf.shape.as_list()))
+        taken[name] += size
+    return tf.nest.pack_sequence_as(spec, flat)
 
 
 def _sums_of(totals: Totals) -> Any:

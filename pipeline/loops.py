@@ -57,16 +57,18 @@ class Window:
 
     def _computed(self) -> Report:
         if len(self._pending) == 1 and not self._states:
+            totals = self._pending[0].totals
+            loss, weight = float(totals.loss), float(totals.weight)
             metrics = as_arrays(self._pending[0].metrics)
-            self._fold()
         else:
             self._fold()
+            loss, weight = self._loss, self._weight
             metrics = self._metrics.results(self._states)
         return Report(
             step=self._step,
             num_steps=self._num_steps,
             seconds=self._seconds,
-            loss=self._loss / self._weight if self._weight else 0.0,
+            loss=loss / weight if weight else 0.0,
             metrics=metrics,
             scalars={name: float(value) for name, value in self._scalars.items()},
         )
