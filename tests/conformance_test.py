@@ -337,6 +337,15 @@ def test_restores_what_another_saved(trained, data, name, source):
     assert np.abs(restored - case.logits(data, True)).max() > 0.1
 
 
+def test_two_workers_restore_what_one_saved(trained, data, tmp_path):
+    """The pair that `sources_of` leaves out, by a cluster of its own."""
+    path = saved_by(trained("multi_worker_1", True))
+    (tmp_path / "others.json").write_text(json.dumps([path]))
+    expected = trained("default", True).logits(data, True, checkpoint_path=path)
+    for task in clusters.run("multi_worker.py", "restores", tmp_path, workers=2):
+        np.testing.assert_allclose(task.result[path], expected, 1e-5, 1e-6)
+
+
 @each_input
 @pytest.mark.parametrize(
     ("source", "name"),

@@ -65,14 +65,12 @@ def accuracy_of_one(tmp_path_factory):
     return accuracy_in(text)
 
 
-# The launcher's flags, main's, and how near the accuracy comes. One of the 360 test
-# images is 0.003, and asynchronous updates come in another order each time.
+# The launcher's flags and main's.
 CLUSTERS = {
-    "multi_worker": (["--workers=2"], [], 0.01),
+    "multi_worker": (["--workers=2"], []),
     "parameter_server": (
         ["--workers=2", "--ps=1", "--evaluator"],
         ["--execution=parameter_server"],
-        0.02,
     ),
 }
 
@@ -80,12 +78,12 @@ CLUSTERS = {
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_a_cluster_is_as_good_as_one_process(name, accuracy_of_one, tmp_path):
     model_dir = tmp_path / "run"
-    tasks, flags, tolerance = CLUSTERS[name]
+    tasks, flags = CLUSTERS[name]
     code, text = run(
         "launch", *tasks, "--", *DIGITS, *flags, f"--model_dir={model_dir}"
     )
     assert code == 0, text[-3000:]
-    assert accuracy_in(text) == pytest.approx(accuracy_of_one, abs=tolerance)
+    assert accuracy_in(text) == pytest.approx(accuracy_of_one, abs=0.01)
     assert "global_step 1000" in text
     assert running_on(model_dir) == []
 

@@ -46,10 +46,7 @@ def conformance(folder):
             "evaluated": estimator.evaluate(input_fn),
             "logits": logits_of(estimator, x, per_replica),
         }
-    found["restored"] = {
-        path: logits_of(estimator, x, True, checkpoint_path=path)
-        for path in json.loads((folder / "others.json").read_text())
-    }
+    found["restored"] = restored(folder, estimator)
     if estimator.config.is_chief:
         spec = tf.TensorSpec([None, x.shape[1]])
         found["exported"] = estimator.export_saved_model(
@@ -57,6 +54,25 @@ def conformance(folder):
         )
     estimator.wait_for_peers()
     return found
+
+
+def restores(folder):
+    """Restores others' checkpoints, without one of its own."""
+    estimator = make_estimator(
+        folder / "run",
+        network=lambda: fakes.network(l2=0.01),
+        params={"clip_norm": 0.2},
+    )
+    return restored(folder, estimator)
+
+
+def restored(folder, estimator):
+    """What it predicts from each checkpoint that the test names."""
+    x, _ = fakes.classification_data()
+    return {
+        path: logits_of(estimator, x, True, checkpoint_path=path)
+        for path in json.loads((folder / "others.json").read_text())
+    }
 
 
 def logits_of(estimator, x, per_replica, checkpoint_path=None):
@@ -319,5 +335,5 @@ def fails(folder):
 
 
 if __name__ == "__main__":
-    scenarios = (conformance, together, fails)
+    scenarios = (conformance, restores, together, fails)
     clusters.main({scenario.__name__: scenario for scenario in scenarios})
