@@ -1,7 +1,7 @@
 """A signal ends training in order: the loop returns, and all is saved."""
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipeline.hooks import Hook, Run
@@ -47,7 +47,22 @@ class PreemptionHook(Hook):
             signal.signal(number, handler or signal.SIG_DFL)
         self._before = {}
 
+    def interrupts(self) -> Hook:
+        """A hook that ends an evaluation along the run by PreemptedError."""
+        return _Interrupts(lambda: self._received is not None)
+
     def _receive(self, number: int, frame: Any) -> None:
         del frame
         self._received = number
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class _Interrupts(Hook):
+    """Gives up an evaluation: what it evaluates is saved."""
+
+    def __init__(self, received: Callable[[], bool]) -> None:
+        self._received = received
+
+    def after_loop(self, run: Run) -> None:
+        if run.agree(self._received()):
+            raise PreemptedError("a signal ended the evaluation.")

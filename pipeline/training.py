@@ -22,7 +22,7 @@ from pipeline.estimator import Estimator
 from pipeline.evaluator import Evaluator
 from pipeline.hooks import Hook, Run
 from pipeline.model_fn import kind_of
-from pipeline.preemption import REASON, PreemptedError
+from pipeline.preemption import REASON, PreemptedError, PreemptionHook
 from pipeline.rendezvous import PeerLostError
 from pipeline.saving import SavingListener
 from pipeline.specs import EvalSpec, Result, TrainSpec
@@ -71,7 +71,8 @@ def train_and_evaluate(
     if not config.evaluates_inline:
         train(estimator, train_spec)
         return None
-    evaluations = [_Evaluation(estimator, spec) for spec in eval_specs]
+    signals = [h for h in train_spec.hooks if isinstance(h, PreemptionHook)]
+    evaluations = [_Evaluation(estimator, spec, signals) for spec in eval_specs]
     train(estimator, train_spec, saving_listeners=evaluations)
     results = [each.finish() for each in evaluations]
     # One that ended while the chief still exports would look as if it had died.
@@ -195,11 +196,13 @@ class _Evaluation(SavingListener):
         self,
         estimator: Estimator,
         spec: EvalSpec,
+        signals: Sequence[PreemptionHook] = (),
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._estimator = estimator
         self._spec = spec
+        self._signals = signals
         self._clock = clock
         self._last_time = clock()
         self._last_result: dict[str, Any] | None = None
@@ -213,7 +216,10 @@ class _Evaluation(SavingListener):
             return
         wait = self._spec.throttle_secs - (self._clock() - self._last_time)
         if run.agree(wait <= 0):
-            self._evaluate(is_final=False)
+            try:
+                self._evaluate([each.interrupts() for each in self._signals])
+            except PreemptedError:
+                run.request_stop(REASON)
         elif run.leads:
             logging.info(
                 "eval | step %d is passed over; the next evaluation is that of the "
@@ -227,12 +233,17 @@ class _Evaluation(SavingListener):
         """The last evaluation, and its exports."""
         return self._evaluate(is_final=True)
 
-    def _evaluate(self, *, is_final: bool) -> Result:
+    def _evaluate(
+        self, hooks: Sequence[Hook] = (), *, is_final: bool = False
+    ) -> Result:
         spec, estimator = self._spec, self._estimator
         step = estimator.global_step
         if self._last_result is None or self._last_result["global_step"] != step:
             self._last_result = estimator.evaluate(
-                spec.input_fn, steps=spec.steps, hooks=spec.hooks, name=spec.name
+                spec.input_fn,
+                steps=spec.steps,
+                hooks=[*spec.hooks, *hooks],
+                name=spec.name,
             )
         result = self._last_result
         self._last_time = self._clock()

@@ -22,18 +22,21 @@ class Signals(ge.Hook):
             os.kill(os.getpid(), self._number)
 
 
-def train(model_dir, *hooks, max_steps=40):
+def train(model_dir, *hooks, max_steps=40, eval_hooks=(), **options):
     x, y = fakes.classification_data(64)
     input_fn = fakes.make_input_fn(
         x, y, batch_size=16, change=lambda d: d.shuffle(64, seed=1).repeat()
     )
     estimator = fakes.make_estimator(
-        model_dir, network=lambda: fakes.network(dropout=0.2), steps_per_loop=5
+        model_dir,
+        network=lambda: fakes.network(dropout=0.2),
+        **{"steps_per_loop": 5, **options},
     )
     spec = ge.TrainSpec(input_fn, max_steps=max_steps, hooks=hooks)
-    found = ge.train_and_evaluate(
-        estimator, spec, ge.EvalSpec(fakes.make_input_fn(x, y, batch_size=16))
+    eval_spec = ge.EvalSpec(
+        fakes.make_input_fn(x, y, batch_size=16), hooks=eval_hooks, throttle_secs=0
     )
+    found = ge.train_and_evaluate(estimator, spec, eval_spec)
     return found[0]["global_step"]
 
 
@@ -52,6 +55,30 @@ def test_saves_and_goes_on_exactly(tmp_path, number):
     parts, whole = fakes.weights(tmp_path / "parts"), fakes.weights(tmp_path / "whole")
     for name, value in whole.items():
         assert (parts[name] == value).all(), name
+
+
+def test_an_evaluation_under_way_is_given_up(tmp_path):
+    """It may take longer than the grace period, and what it evaluates is saved."""
+
+    class InEvaluation(ge.Hook):
+        loops = 0
+
+        def after_loop(self, run):
+            self.loops += 1
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    hook = InEvaluation()
+    with pytest.raises(ge.PreemptedError, match="model.ckpt-10 was saved"):
+        train(
+            tmp_path,
+            ge.PreemptionHook(),
+            eval_hooks=[hook],
+            steps_per_loop=1,
+            save_checkpoints_steps=10,
+        )
+    assert hook.loops == 1
+    assert not list(tmp_path.glob("eval/*.tfevents.*"))
+    assert train(tmp_path, save_checkpoints_steps=10) == 40
 
 
 def test_a_signal_at_the_last_step_is_too_late(tmp_path):
