@@ -169,6 +169,7 @@ class CoordinatedLoop:
             results.append(self._coordinator.schedule(self._call, args=args))
         wait_until_done(self._coordinator, self._strategy)
         pieces = [self._piece(row) for row in self._coordinator.fetch(results)]
+        iterator.count(pieces)
         iterator.ended.update(piece.worker for piece in pieces if not piece.more)
         return [piece for piece in pieces if piece.num_steps]
 
@@ -178,6 +179,8 @@ class CoordinatedLoop:
         step, more, nonfinite, totals = self._loop.segment(
             iterator, numbers[0], numbers[1]
         )
+        mine = tf.one_hot(worker, self._strategy.num_workers, dtype=tf.int64)
+        self._strategy.worker_steps.assign_add(mine * (step - numbers[0]))
         row = worker, numbers[0], step, more, nonfinite, totals.as_tree()
         self._row_spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, row)
         return packed(row)

@@ -6,13 +6,14 @@ as on every strategy. The graph of what it returns is sent to the worker, which 
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
-from pipeline import input_dataset
+from pipeline import input_dataset, position
+from pipeline.checkpoint_reader import Reader, UnreadableCheckpointError
 from pipeline.input_fn import AS_YIELDED, Feed, Plan
 from pipeline.modules import Modules
 from pipeline.parameter_server import ParameterServers
@@ -22,6 +23,8 @@ _coordinator = tf.distribute.coordinator
 # Operations that call Python, which is not there on a worker.
 _PYTHON_OPS = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 _IGNORE_EXTERNAL_STATE = 1
+# The variable of a position, by its name in the file.
+_STEPS = "workers"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +79,8 @@ def make_worker_feed(
     """
     num_workers, replicas = strategy.num_workers, Replicas.of(strategy)
     splits = input_dataset.yields_global_batches(input_fn)
-    if splits and context["config"].tf_random_seed is None:
-        # Shuffled alike on all workers, so that their batches differ.
+    if context["config"].tf_random_seed is None:
+        # Shuffled alike where workers share the batches, and by a worker's replacement.
         tf.random.set_seed(int.from_bytes(os.urandom(4), "big"))
     pipelines = [
         input_dataset.InputContext(
@@ -105,59 +108,91 @@ def make_worker_feed(
 
 
 class WorkerIterators:
-    """One iterator a worker, and which of them have come to their end.
+    """One iterator a worker, which of them have ended, and where they stand.
+
+    A worker that was started again opens its data anew, and skips the steps that count
+    as done. The variable that says how many is set to what the chief counted whenever
+    no work is under way; in between each worker adds to it what it did.
 
     Attributes:
       per_worker: what `ClusterCoordinator.schedule` takes.
+      steps: by worker, done with what it read and returned to the chief.
       ended: indices of the workers whose data have ended.
     """
 
-    def __init__(self, feed: WorkerFeed, strategy: tf.distribute.Strategy) -> None:
+    def __init__(
+        self,
+        feed: WorkerFeed,
+        strategy: ParameterServers,
+        *,
+        steps: Sequence[int] | None = None,
+    ) -> None:
         """Sends the data's graphs to the workers.
 
         Args:
           feed: of all workers.
           strategy: whose workers read.
+          steps: by worker, to skip; None for none.
 
         Raises:
           ValueError: a pipeline that calls Python.
         """
+        self.steps = list(steps or [0] * strategy.num_workers)
+        self.ended: set[int] = set()
+        self._strategy = strategy
+        strategy.worker_steps.assign(self.steps)
         graphs = [graph_of(each.dataset) for each in feed.feeds]
         spec = feed.feeds[0].dataset.element_spec
+        nexts_per_step = feed.plan.nexts_per_step
 
         def worker_dataset() -> tf.data.Dataset:
             index = _coordinator.experimental_get_current_worker_index()
             graph = tf.gather(tf.stack(graphs), index)
             variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
-            return tf.data.experimental.from_variant(variant, spec)
+            dataset = tf.data.experimental.from_variant(variant, spec)
+            if not strategy.resume_input:
+                return dataset
+            done = tf.gather(strategy.worker_steps.read_value(), index)
+            return dataset.skip(done * nexts_per_step)
 
         coordinator = _coordinator.ClusterCoordinator(strategy)
         self.per_worker = iter(coordinator.create_per_worker_dataset(worker_dataset))
-        self.ended: set[int] = set()
+
+    def count(self, pieces: Iterable[Any]) -> None:
+        """Adds what workers did; no work may be under way.
+
+        Args:
+          pieces: each with a `worker` and its `num_steps`.
+        """
+        for piece in pieces:
+            self.steps[piece.worker] += piece.num_steps
+        # One that died may have added what it did not return.
+        self._strategy.worker_steps.assign(self.steps)
 
 
 class WorkerInput:
     """The training data's iterators, in the place of `position.TrainingInput`.
 
-    They live on the workers, where the chief cannot save them: a resumed run, and a
-    worker that was started again, read from the beginning.
+    They live on the workers, where the chief cannot save them. It saves how many steps
+    each has done, and a resumed run skips these.
 
     Attributes:
       iterator: over the data of all workers.
-      resumed: False.
+      resumed: whether it goes on in the middle of an earlier run's pass.
     """
 
-    resumed = False
-
-    def __init__(self, feed: WorkerFeed, modules: Modules) -> None:
+    def __init__(self, feed: WorkerFeed, modules: Modules, path: str | None) -> None:
         """
         Args:
           feed: the training input.
           modules: on the strategy whose workers read it.
+          path: the checkpoint that they were loaded from, or None.
         """
         self._feed = feed
         self._modules = modules
-        self.iterator = self.begin_anew()
+        steps = self._found_again(path)
+        self.resumed = bool(steps)
+        self.iterator = WorkerIterators(feed, modules.strategy, steps=steps)
 
     def begin_anew(self) -> WorkerIterators:
         """Starts another pass over the data, and returns its iterators."""
@@ -165,24 +200,54 @@ class WorkerInput:
         return self.iterator
 
     def save(self, path: str) -> bool:
-        """Saves nothing, and says so once.
+        """Writes how many steps each worker has done.
 
         Args:
-          path: of the checkpoint, in which a pass over the input begins here, also for
-            a run without parameter servers.
+          path: of the checkpoint, in which a pass over the input begins here for a run
+            without parameter servers.
         """
-        del path
         self._modules.driver_state["input_start"].assign(self._modules.step)
-        logging.log_first_n(
-            logging.INFO,
-            "train | with parameter servers the position of the input is not saved: "
-            "a resumed run reads its data from the beginning.",
-            1,
-        )
-        return False
+        prefix = position.position_path(path)
+        tf.io.gfile.makedirs(os.path.dirname(prefix))
+        steps = tf.Variable(self.iterator.steps, dtype=tf.int64)
+        tf.train.Checkpoint(**{_STEPS: [steps]}).write(prefix)
+        return True
 
     def close(self) -> None:
         """Nothing to do: the workers let go of the iterators."""
+
+    def _found_again(self, path: str | None) -> list[int]:
+        """By worker, steps of the pass that is under way; empty where there is none."""
+        prefix = position.position_path(path) if path else ""
+        if not (path and tf.io.gfile.exists(f"{prefix}.index")):
+            return []
+        try:
+            saved = Reader(prefix)
+        except UnreadableCheckpointError as error:
+            logging.warning("train | %s The data begin anew.", error)
+            return []
+        if _STEPS not in saved.shapes:
+            return []  # It is not of parameter servers.
+        steps = [int(number) for number in saved.value(_STEPS)]
+        strategy = self._modules.strategy
+        if len(steps) != strategy.num_workers:
+            logging.warning(
+                "train | the position of the data is that of %d workers, and there are "
+                "%d: they begin anew.",
+                len(steps),
+                strategy.num_workers,
+            )
+            return []
+        return steps if strategy.resume_input and self._has_more(steps) else []
+
+    def _has_more(self, steps: Sequence[int]) -> bool:
+        """Whether it is known that it was in the middle of the data."""
+        feeds, size = self._feed.feeds, self._feed.plan.nexts_per_step
+        lengths = [int(feed.dataset.cardinality()) for feed in feeds]
+        return any(steps) and any(
+            length == tf.data.INFINITE_CARDINALITY or number * size < length
+            for number, length in zip(steps, lengths, strict=True)
+        )
 
 
 def _alike(datasets: list[tf.data.Dataset]) -> list[tf.data.Dataset]:
