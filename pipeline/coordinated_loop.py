@@ -23,7 +23,7 @@ from pipeline.metrics import MetricSet
 from pipeline.model_fn import TrainOp
 from pipeline.parameter_server import ParameterServers
 from pipeline.rendezvous import PeerLostError
-from pipeline.worker_input import WorkerIterators
+from pipeline.worker_iterators import WorkerIterators
 
 # Pieces a worker and segment: two, so that a slow worker keeps no other waiting long.
 _PIECES_PER_WORKER = 2
@@ -138,7 +138,7 @@ class CoordinatedLoop:
             step = start + sum(piece.num_steps for piece in pieces)
             found = [p.nonfinite_step for p in pieces if p.nonfinite_step >= 0]
             bad = min(found, default=None)
-            ended = self._have_ended(iterator, idle_since)
+            ended = self._have_ended(iterator, idle_since) and not iterator.renewed()
         for op in self._ops:
             counts[id(op.optimizer)] += sum(_updates(op, piece) for piece in pieces)
         for op in self._ops:

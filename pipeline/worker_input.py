@@ -1,12 +1,12 @@
 """The training data of workers that each read their own, on their own host.
 
 input_fn is called on the chief, once for each worker with an InputContext of its own,
-as on every strategy. The graph of what it returns is sent to the worker, which reads.
+as on every strategy. Each worker reads what it returned, see `worker_iterators`.
 """
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -18,11 +18,8 @@ from pipeline.input_fn import AS_YIELDED, Feed, Plan
 from pipeline.modules import Modules
 from pipeline.parameter_server import ParameterServers
 from pipeline.replicas import Replicas
+from pipeline.worker_iterators import WorkerIterators
 
-_coordinator = tf.distribute.coordinator
-# Operations that call Python, which is not there on a worker.
-_PYTHON_OPS = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
-_IGNORE_EXTERNAL_STATE = 1
 # The variable of a position, by its name in the file.
 _STEPS = "workers"
 
@@ -107,69 +104,6 @@ def make_worker_feed(
     return WorkerFeed([Feed(dataset, plan, size) for dataset in _alike(datasets)])
 
 
-class WorkerIterators:
-    """One iterator a worker, which of them have ended, and where they stand.
-
-    A worker that was started again opens its data anew, and skips the steps that count
-    as done. The variable that says how many is set to what the chief counted whenever
-    no work is under way; in between each worker adds to it what it did.
-
-    Attributes:
-      per_worker: what `ClusterCoordinator.schedule` takes.
-      steps: by worker, done with what it read and returned to the chief.
-      ended: indices of the workers whose data have ended.
-    """
-
-    def __init__(
-        self,
-        feed: WorkerFeed,
-        strategy: ParameterServers,
-        *,
-        steps: Sequence[int] | None = None,
-    ) -> None:
-        """Sends the data's graphs to the workers.
-
-        Args:
-          feed: of all workers.
-          strategy: whose workers read.
-          steps: by worker, to skip; None for none.
-
-        Raises:
-          ValueError: a pipeline that calls Python.
-        """
-        self.steps = list(steps or [0] * strategy.num_workers)
-        self.ended: set[int] = set()
-        self._strategy = strategy
-        strategy.worker_steps.assign(self.steps)
-        graphs = [graph_of(each.dataset) for each in feed.feeds]
-        spec = feed.feeds[0].dataset.element_spec
-        nexts_per_step = feed.plan.nexts_per_step
-
-        def worker_dataset() -> tf.data.Dataset:
-            index = _coordinator.experimental_get_current_worker_index()
-            graph = tf.gather(tf.stack(graphs), index)
-            variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
-            dataset = tf.data.experimental.from_variant(variant, spec)
-            if not strategy.resume_input:
-                return dataset
-            done = tf.gather(strategy.worker_steps.read_value(), index)
-            return dataset.skip(done * nexts_per_step)
-
-        coordinator = _coordinator.ClusterCoordinator(strategy)
-        self.per_worker = iter(coordinator.create_per_worker_dataset(worker_dataset))
-
-    def count(self, pieces: Iterable[Any]) -> None:
-        """Adds what workers did; no work may be under way.
-
-        Args:
-          pieces: each with a `worker` and its `num_steps`.
-        """
-        for piece in pieces:
-            self.steps[piece.worker] += piece.num_steps
-        # One that died may have added what it did not return.
-        self._strategy.worker_steps.assign(self.steps)
-
-
 class WorkerInput:
     """The training data's iterators, in the place of `position.TrainingInput`.
 
@@ -192,11 +126,11 @@ class WorkerInput:
         self._modules = modules
         steps = self._found_again(path)
         self.resumed = bool(steps)
-        self.iterator = WorkerIterators(feed, modules.strategy, steps=steps)
+        self.iterator = WorkerIterators(feed.feeds, modules.strategy, steps=steps)
 
     def begin_anew(self) -> WorkerIterators:
         """Starts another pass over the data, and returns its iterators."""
-        self.iterator = WorkerIterators(self._feed, self._modules.strategy)
+        self.iterator = WorkerIterators(self._feed.feeds, self._modules.strategy)
         return self.iterator
 
     def save(self, path: str) -> bool:
@@ -223,12 +157,12 @@ class WorkerInput:
             return []
         try:
             saved = Reader(prefix)
+            if _STEPS not in saved.shapes:
+                return []  # It is not of parameter servers.
+            steps = [int(number) for number in saved.value(_STEPS)]
         except UnreadableCheckpointError as error:
             logging.warning("train | %s The data begin anew.", error)
             return []
-        if _STEPS not in saved.shapes:
-            return []  # It is not of parameter servers.
-        steps = [int(number) for number in saved.value(_STEPS)]
         strategy = self._modules.strategy
         if len(steps) != strategy.num_workers:
             logging.warning(
@@ -238,16 +172,7 @@ class WorkerInput:
                 strategy.num_workers,
             )
             return []
-        return steps if strategy.resume_input and self._has_more(steps) else []
-
-    def _has_more(self, steps: Sequence[int]) -> bool:
-        """Whether it is known that it was in the middle of the data."""
-        feeds, size = self._feed.feeds, self._feed.plan.nexts_per_step
-        lengths = [int(feed.dataset.cardinality()) for feed in feeds]
-        return any(steps) and any(
-            length == tf.data.INFINITE_CARDINALITY or number * size < length
-            for number, length in zip(steps, lengths, strict=True)
-        )
+        return steps if strategy.resume_input and any(steps) else []
 
 
 def _alike(datasets: list[tf.data.Dataset]) -> list[tf.data.Dataset]:
@@ -269,24 +194,3 @@ def _alike(datasets: list[tf.data.Dataset]) -> list[tf.data.Dataset]:
         tf.data.experimental.from_variant,
     )
     return [from_variant(as_variant(dataset), common) for dataset in datasets]
-
-
-def graph_of(dataset: tf.data.Dataset) -> tf.Tensor:
-    """What `dataset` does, as a graph that another process can run."""
-    graph = tf.raw_ops.DatasetToGraphV2(
-        input_dataset=tf.data.experimental.to_variant(dataset),
-        external_state_policy=_IGNORE_EXTERNAL_STATE,
-        strip_device_assignment=True,
-    )
-    definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
-    nodes = [*definition.node]
-    for function in definition.library.function:
-        nodes += function.node_def
-    if any(node.op in _PYTHON_OPS for node in nodes):
-        raise ValueError(
-            "input_fn returned a dataset that calls Python (from_generator, "
-            "numpy_function, py_function), and parameter servers' workers run no "
-            "Python: write the data as TFRecord files, and read them by "
-            "inputs.tfrecord_input."
-        )
-    return graph
