@@ -130,6 +130,7 @@ class WorkerInput:
 
     def begin_anew(self) -> WorkerIterators:
         """Starts another pass over the data, and returns its iterators."""
+        self.resumed = False
         self.iterator = WorkerIterators(self._feed.feeds, self._modules.strategy)
         return self.iterator
 
