@@ -35,9 +35,10 @@ test: $(VENV)/.test-installed
 	$(RUN) -m ruff check .
 	$(RUN) -m pytest -n 2 --dist loadfile -q $(PYTEST_FLAGS)
 
-benchmark: $(VENV)/.demo-installed
+benchmark: $(VENV)/.test-installed
 	$(RUN) -m benchmarks.overhead
 	$(RUN) -m benchmarks.scaling
+	$(RUN) -m benchmarks.soak
 
 format: $(VENV)/.test-installed
 	$(RUN) -m ruff format .

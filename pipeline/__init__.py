@@ -65,7 +65,7 @@ _FILES = {
     "ProfilerHook": "hooks",
     "NanLossDuringTrainingError": "hooks",
     "PreemptionHook": "preemption",
-    "PreemptedError": "preemption",
+    "PreemptedError": "signals",
     "PeerLostError": "rendezvous",
     "SavingListener": "saving",
     "Exporter": "export",

@@ -23,7 +23,7 @@ from pipeline.metrics import MetricSet
 from pipeline.model_fn import TrainOp
 from pipeline.parameter_server import ParameterServers
 from pipeline.rendezvous import PeerLostError
-from pipeline.worker_input import WorkerIterators
+from pipeline.worker_iterators import WorkerIterators
 
 # Pieces a worker and segment: two, so that a slow worker keeps no other waiting long.
 _PIECES_PER_WORKER = 2
@@ -138,7 +138,7 @@ class CoordinatedLoop:
             step = start + sum(piece.num_steps for piece in pieces)
             found = [p.nonfinite_step for p in pieces if p.nonfinite_step >= 0]
             bad = min(found, default=None)
-            ended = self._have_ended(iterator, idle_since)
+            ended = self._have_ended(iterator, idle_since) and not iterator.renewed()
         for op in self._ops:
             counts[id(op.optimizer)] += sum(_updates(op, piece) for piece in pieces)
         for op in self._ops:
@@ -169,6 +169,7 @@ class CoordinatedLoop:
             results.append(self._coordinator.schedule(self._call, args=args))
         wait_until_done(self._coordinator, self._strategy)
         pieces = [self._piece(row) for row in self._coordinator.fetch(results)]
+        iterator.count(pieces)
         iterator.ended.update(piece.worker for piece in pieces if not piece.more)
         return [piece for piece in pieces if piece.num_steps]
 
@@ -178,6 +179,8 @@ class CoordinatedLoop:
         step, more, nonfinite, totals = self._loop.segment(
             iterator, numbers[0], numbers[1]
         )
+        mine = tf.one_hot(worker, self._strategy.num_workers, dtype=tf.int64)
+        self._strategy.worker_steps.assign_add(mine * (step - numbers[0]))
         row = worker, numbers[0], step, more, nonfinite, totals.as_tree()
         self._row_spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, row)
         return packed(row)

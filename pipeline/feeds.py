@@ -58,5 +58,5 @@ def training_input(
       path: the checkpoint that the modules were loaded from, or None.
     """
     if isinstance(feed, WorkerFeed):
-        return WorkerInput(feed, modules)
+        return WorkerInput(feed, modules, path)
     return TrainingInput(feed, modules, peers, path)

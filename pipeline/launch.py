@@ -12,7 +12,8 @@ begins with its name.
 
 SIGTERM and SIGINT (Ctrl-C) are passed on; SIGINT again kills at once. A task that fails
 ends the others; with --max_restarts=N all are started again then, from the last
-checkpoint. No process is left, even if this one is killed.
+checkpoint. So is an evaluator, or a worker beside parameter servers, but alone, while
+the others go on. No process is left, even if this one is killed.
 
 Exit codes: 0 if every task's is; that of the first task that failed, 128 + n for signal
 n; 1 if tasks did not end with the one that leads; 2 for arguments that are refused.
@@ -32,8 +33,6 @@ from pipeline import processes
 # Not from pipeline.run_config: that imports TensorFlow, and this process need not.
 EXECUTIONS = ("multi_worker", "parameter_server")
 
-# What a task exits with for a mistake of its user's.
-_REFUSED = 2
 _EXAMPLE = (
     "python -m pipeline.launch --workers=2 -- --gin_file=gin/digits.gin "
     "--model_dir=runs/digits"
@@ -69,7 +68,8 @@ def main(argv: Sequence[str] | None = None, *, module: str = "pipeline.main") ->
     except flags.Error as error:
         return _fail(str(error))
     command = [sys.executable, "-m", module, *arguments]
-    for number in range(options.max_restarts + 1):
+    restarts = processes.Restarts(options.max_restarts)
+    while True:
         jobs = addresses(
             workers=options.workers, ps=options.ps, evaluator=options.evaluator
         )
@@ -77,16 +77,15 @@ def main(argv: Sequence[str] | None = None, *, module: str = "pipeline.main") ->
             _tasks(jobs, command),
             grace_secs=options.grace_secs,
             exit_secs=options.exit_secs,
+            restarts=restarts,
         )
         # Another start would be refused for the same reason, or was not asked for.
-        over = outcome.code in (0, _REFUSED) or outcome.signum is not None
-        if over or number == options.max_restarts:
-            break
+        over = outcome.code in (0, processes.REFUSED) or outcome.signum is not None
+        if over or not restarts.left:
+            return outcome.code
         sys.stderr.write(
-            f"[launch] {outcome.reason}; restart {number + 1} of "
-            f"{options.max_restarts}, from the last checkpoint\n"
+            f"[launch] {outcome.reason}; {restarts.take()}, from the last checkpoint\n"
         )
-    return outcome.code
 
 
 def addresses(*, workers: int, ps: int, evaluator: bool) -> dict[str, list[str]]:
@@ -152,6 +151,7 @@ def _tasks(
                 "TF_CONFIG": tf_config(jobs, job=job, index=index),
             },
             leads=(job, index) == (lead, 0),
+            replaceable=job == "evaluator" or (job == "worker" and "ps" in jobs),
         )
         for job, listed in jobs.items()
         for index in range(len(listed))
@@ -196,8 +196,9 @@ def _define_flags() -> flags.FlagValues:
     flags.DEFINE_integer(
         "max_restarts",
         0,
-        "How often all tasks are started again after a failure, to go on from the last "
-        "checkpoint. Not after a signal to this process.",
+        "How often tasks are started again after a failure: all, to go on from the "
+        "last checkpoint, or one that the others can do without for a while, alone. "
+        "Not after a signal to this process.",
         lower_bound=0,
         **own,
     )

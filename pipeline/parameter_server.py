@@ -35,6 +35,7 @@ class ParameterServers(tf.distribute.ParameterServerStrategy):
       cluster: the tasks.
       steps_per_closure: most steps that a worker does in one go.
       lost_after_secs: how long the chief waits for workers that it cannot do without.
+      resume_input: whether workers skip what was read of their data before.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class ParameterServers(tf.distribute.ParameterServerStrategy):
         partitioner: sharding.Partitioner,
         steps_per_closure: int,
         lost_after_secs: float,
+        resume_input: bool,
     ) -> None:
         """Connects to the workers and servers, which are up.
 
@@ -52,10 +54,12 @@ class ParameterServers(tf.distribute.ParameterServerStrategy):
           partitioner: of the variables that a layer wants cut.
           steps_per_closure: see the class.
           lost_after_secs: see the class.
+          resume_input: see the class.
         """
         self.cluster = cluster
         self.steps_per_closure = steps_per_closure
         self.lost_after_secs = lost_after_secs
+        self.resume_input = resume_input
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             cluster.cluster_spec,
             task_type=cluster.task_type,
@@ -69,6 +73,16 @@ class ParameterServers(tf.distribute.ParameterServerStrategy):
         """Tasks that compute."""
         return len(self.cluster.jobs["worker"])
 
+    @functools.cached_property
+    def worker_steps(self) -> tf.Variable:
+        """Steps of the training data that each worker has done, on a server.
+
+        There a worker finds it that takes another's place.
+        """
+        with self.scope():
+            zeros = tf.zeros([self.num_workers], tf.int64)
+            return tf.Variable(zeros, trainable=False, name="worker_steps")
+
 
 def parameter_server(
     config: RunConfig,
@@ -78,6 +92,7 @@ def parameter_server(
     steps_per_closure: int = 100,
     lost_after_secs: float = 300.0,
     start_timeout_secs: float = 600.0,
+    resume_input: bool = True,
 ) -> ParameterServers:
     """ParameterServerStrategy on the cluster's workers and ps; the chief leads.
 
@@ -94,6 +109,9 @@ def parameter_server(
       lost_after_secs: how long the chief waits for workers that died, where none
         is left or the data of the others have ended.
       start_timeout_secs: how long it waits for all to have started.
+      resume_input: whether a worker that took another's place, and a resumed run, go
+        on in the data where they were, by reading over what was read before; else
+        they begin anew, at once.
 
     Raises:
       ValueError: no cluster with chief, workers and parameter servers, or what these
@@ -127,6 +145,7 @@ def parameter_server(
         steps_per_closure,
         lost_after_secs,
         start_timeout_secs,
+        resume_input,
     )
 
 
@@ -139,6 +158,7 @@ def _connected(
     steps_per_closure: int,
     lost_after_secs: float,
     start_timeout_secs: float,
+    resume_input: bool,
 ) -> ParameterServers:
     task = {"type": "chief", "index": 0}
     cluster = parse_tf_config(json.dumps({"cluster": json.loads(jobs), "task": task}))
@@ -153,4 +173,5 @@ def _connected(
         ),
         steps_per_closure=steps_per_closure,
         lost_after_secs=lost_after_secs,
+        resume_input=resume_input,
     )

@@ -2,15 +2,12 @@
 
 import signal
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from pipeline.hooks import Hook, Run
+from pipeline.signals import Notes
+from pipeline.signals import PreemptedError as PreemptedError
 
 REASON = "preempted"
-
-
-class PreemptedError(RuntimeError):
-    """Training was asked to end by a signal; what was done is saved."""
 
 
 class PreemptionHook(Hook):
@@ -28,33 +25,22 @@ class PreemptionHook(Hook):
         Args:
           signals: that stop the run.
         """
-        self._signals = tuple(signals)
-        self._before: dict[int, Any] = {}
-        self._received: int | None = None
+        self._notes = Notes(signals)
 
     def begin(self, run: Run) -> None:
         """Not earlier: TensorFlow takes SIGTERM for itself when it connects workers."""
-        for number in self._signals:
-            self._before[number] = signal.signal(number, self._receive)
+        self._notes.start()
 
     def after_loop(self, run: Run) -> None:
-        if run.agree(self._received is not None):
+        if run.agree(self._notes.received is not None):
             run.request_stop(REASON)
 
     def end(self, run: Run) -> None:
-        for number, handler in self._before.items():
-            # None is a handler that was not set by Python.
-            signal.signal(number, handler or signal.SIG_DFL)
-        self._before = {}
+        self._notes.stop()
 
     def interrupts(self) -> Hook:
         """A hook that ends an evaluation along the run by PreemptedError."""
-        return _Interrupts(lambda: self._received is not None)
-
-    def _receive(self, number: int, frame: Any) -> None:
-        del frame
-        self._received = number
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        return _Interrupts(lambda: self._notes.received is not None)
 
 
 class _Interrupts(Hook):

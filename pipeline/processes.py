@@ -14,6 +14,8 @@ from pipeline.task_lines import Output
 
 # What a task exits with that ended because another one did.
 LOST_PEER = 75
+# And for a mistake of its user's, which another start would not mend.
+REFUSED = 2
 
 _POLL_SECS = 0.1
 # A process that fails drops its connections first and may take seconds to end, so that
@@ -32,12 +34,37 @@ class Task:
       command: Program and arguments.
       environ: Its whole environment.
       leads: Whether the others are expected to end soon after it.
+      replaceable: Whether it can be started again while the others go on.
     """
 
     name: str
     command: Sequence[str]
     environ: Mapping[str, str]
     leads: bool = False
+    replaceable: bool = False
+
+
+@dataclasses.dataclass
+class Restarts:
+    """How often tasks are started again after a failure, one of them or all.
+
+    Attributes:
+      allowed: How often they may be.
+      done: How often they were.
+    """
+
+    allowed: int = 0
+    done: int = 0
+
+    @property
+    def left(self) -> bool:
+        """Whether another one is allowed."""
+        return self.done < self.allowed
+
+    def take(self) -> str:
+        """Counts one; 'restart 1 of 3'."""
+        self.done += 1
+        return f"restart {self.done} of {self.allowed}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,19 +118,33 @@ def first_failure(ends: Sequence[End], *, now: float) -> End | None:
     return failed[0] if failed and now - failed[0].time >= _BLAME_SECS else None
 
 
-def run_once(tasks: Sequence[Task], *, grace_secs: float, exit_secs: float) -> Outcome:
+def run_once(
+    tasks: Sequence[Task],
+    *,
+    grace_secs: float,
+    exit_secs: float,
+    restarts: Restarts | None = None,
+) -> Outcome:
     """Starts all tasks and returns when the last one has ended.
 
-    The first task that fails ends the others. SIGTERM, SIGINT and SIGHUP to this
-    process are passed on. No process is left, whatever ends this one.
+    The first task that fails ends the others, unless it can be replaced. SIGTERM,
+    SIGINT and SIGHUP to this process are passed on. No process is left, whatever ends
+    this one.
 
     Args:
       tasks: what to run.
       grace_secs: between asking a task to end and SIGKILL.
       exit_secs: that the others have to end after a task that leads ended with 0.
+      restarts: for tasks that are replaceable, which take of it; None for no restart.
     """
     with _caught_signals() as signals, Output() as output, ProcessGroup() as group:
-        run = _Run(group, output, grace_secs=grace_secs, exit_secs=exit_secs)
+        run = _Run(
+            group,
+            output,
+            grace_secs=grace_secs,
+            exit_secs=exit_secs,
+            restarts=restarts or Restarts(),
+        )
         run.start(tasks)
         while run.running:
             output.pass_on(timeout=_POLL_SECS)
@@ -117,6 +158,7 @@ class _Run:
     In each step:
         note which tasks ended
         pass on signals
+        where one failed that can be replaced: start it again
         where a task failed or is overdue: ask the others to end
         where they were asked grace_secs ago: kill
     """
@@ -128,13 +170,15 @@ class _Run:
         *,
         grace_secs: float,
         exit_secs: float,
+        restarts: Restarts,
     ) -> None:
         self.running: dict[str, subprocess.Popen] = {}
         self._group = group
         self._output = output
         self._grace_secs = grace_secs
         self._exit_secs = exit_secs
-        self._leaders: set[str] = set()
+        self._restarts = restarts
+        self._tasks: dict[str, Task] = {}
         self._ends: list[End] = []
         self._interrupts = 0
         # The first one; after it the tasks' own codes say how it went.
@@ -147,10 +191,7 @@ class _Run:
 
     def start(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
-            process = self._group.start(task.command, environ=task.environ)
-            self.running[task.name] = process
-            self._output.add(task.name, process)
-        self._leaders = {task.name for task in tasks if task.leads}
+            self._start(task)
         pids = [f"{name} is {p.pid}" for name, p in self.running.items()]
         self._output.say(f"processes: {', '.join(pids)}")
 
@@ -159,6 +200,7 @@ class _Run:
         while signals:
             self._pass_on(signals.popleft(), now)
         if self._verdict is None and self._signum is None:
+            self._replace()
             self._judge(now)
         elif now >= self._deadline and self.running:
             names = ", ".join(self.running)
@@ -177,6 +219,13 @@ class _Run:
         else:
             code, reason = 0, ""
         return Outcome(code=code, reason=reason, signum=self._signum)
+
+    def _start(self, task: Task) -> subprocess.Popen:
+        process = self._group.start(task.command, environ=task.environ)
+        self._tasks[task.name] = task
+        self.running[task.name] = process
+        self._output.add(task.name, process)
+        return process
 
     def _note_ends(self, now: float) -> None:
         ended = [n for n, process in self.running.items() if process.poll() is not None]
@@ -202,10 +251,25 @@ class _Run:
             signal.SIGTERM if signum == signal.SIGHUP else signum, reason=f"got {name}"
         )
 
+    def _replace(self) -> None:
+        """Starts tasks again that failed and whose peers do without them meanwhile."""
+        if any(self._tasks[end.name].leads for end in self._ends):
+            return  # All are about to end.
+        for end in list(self._ends):
+            task = self._tasks[end.name]
+            # Another start would be refused for the same reason.
+            failed = end.returncode not in (0, REFUSED)
+            if task.replaceable and failed and self._restarts.left:
+                self._ends.remove(end)
+                pid = self._start(task).pid
+                self._output.say(
+                    f"{end}; {self._restarts.take()}, of this task alone: process {pid}"
+                )
+
     def _judge(self, now: float) -> None:
         """Ends all where one failed, none reads the output, or some are overdue."""
         failure = first_failure(self._ends, now=now if self.running else math.inf)
-        led = [end for end in self._ends if end.name in self._leaders]
+        led = [end for end in self._ends if self._tasks[end.name].leads]
         if failure is not None:
             self._verdict = Outcome(code=failure.code, reason=str(failure))
         elif self._output.closed:

@@ -1,23 +1,32 @@
 """Workers and parameter servers: they serve the chief, and end when it ends."""
 
+import math
+import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 from absl import logging
 
 from pipeline.cluster import Cluster
 from pipeline.rendezvous import PeerLostError, split
+from pipeline.signals import Notes, PreemptedError
 
 _POLL_SECS = 0.5
 # Polls in a row that find the chief's port closed until it counts as gone.
 _POLLS_UNTIL_GONE = 3
 _REPORT_SECS = 10.0
+# For which a worker goes on after a signal, since the chief cannot end a loop without
+# it. No longer, as the chief may have got none, and be well off with another worker.
+_LEAVE_SECS = 20.0
 
 
 def serve(cluster: Cluster, *, start_timeout_secs: float = 600.0) -> None:
     """Runs what the chief hands to this task; returns when the chief has ended.
+
+    Where all of a cluster are to end by a signal, the chief needs the others to save.
+    So a parameter server goes on until the chief has ended, and a worker for 20 s.
 
     Args:
       cluster: this task is one of its workers or parameter servers.
@@ -25,6 +34,7 @@ def serve(cluster: Cluster, *, start_timeout_secs: float = 600.0) -> None:
 
     Raises:
       PeerLostError: the chief did not start in time.
+      PreemptedError: it got SIGTERM or a Ctrl-C, and is not needed any more.
     """
     # The reference keeps it alive; TensorFlow has no way to stop it but the process.
     server = tf.distribute.Server(
@@ -36,11 +46,29 @@ def serve(cluster: Cluster, *, start_timeout_secs: float = 600.0) -> None:
     logging.info("%s | serving at %s", cluster, server.target)
     chief = cluster.jobs["chief"][0]
     wait_for({"chief 0": chief}, timeout_secs=start_timeout_secs)
+    with Notes() as notes:
+        if _watch(chief, until=lambda: notes.received is not None):
+            logging.info("%s | the chief has ended", cluster)
+            return
+        name = signal.Signals(notes.received).name
+        logging.info("%s | got %s, serves on while the chief saves", cluster, name)
+        leaves = cluster.task_type == "worker"
+        deadline = time.monotonic() + (_LEAVE_SECS if leaves else math.inf)
+        _watch(chief, until=lambda: time.monotonic() >= deadline)
+    raise PreemptedError(
+        f"{cluster}: {name} ended it; the same command takes part again."
+    )
+
+
+def _watch(chief: str, *, until: Callable[[], bool]) -> bool:
+    """Waits until the chief has ended, or for `until`; whether the chief has."""
     closed = 0
     while closed < _POLLS_UNTIL_GONE:
+        if until():
+            return False
         time.sleep(_POLL_SECS)
         closed = 0 if answers(chief) else closed + 1
-    logging.info("%s | the chief has ended", cluster)
+    return True
 
 
 def wait_for(tasks: Mapping[str, str], *, timeout_secs: float) -> None:

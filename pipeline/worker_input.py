@@ -1,7 +1,7 @@
 """The training data of workers that each read their own, on their own host.
 
 input_fn is called on the chief, once for each worker with an InputContext of its own,
-as on every strategy. The graph of what it returns is sent to the worker, which reads.
+as on every strategy. Each worker reads what it returned, see `worker_iterators`.
 """
 
 import dataclasses
@@ -12,16 +12,16 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from pipeline import input_dataset
+from pipeline import input_dataset, position
+from pipeline.checkpoint_reader import Reader, UnreadableCheckpointError
 from pipeline.input_fn import AS_YIELDED, Feed, Plan
 from pipeline.modules import Modules
 from pipeline.parameter_server import ParameterServers
 from pipeline.replicas import Replicas
+from pipeline.worker_iterators import WorkerIterators
 
-_coordinator = tf.distribute.coordinator
-# Operations that call Python, which is not there on a worker.
-_PYTHON_OPS = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
-_IGNORE_EXTERNAL_STATE = 1
+# The variable of a position, by its name in the file.
+_STEPS = "workers"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +76,8 @@ def make_worker_feed(
     """
     num_workers, replicas = strategy.num_workers, Replicas.of(strategy)
     splits = input_dataset.yields_global_batches(input_fn)
-    if splits and context["config"].tf_random_seed is None:
-        # Shuffled alike on all workers, so that their batches differ.
+    if context["config"].tf_random_seed is None:
+        # Shuffled alike where workers share the batches, and by a worker's replacement.
         tf.random.set_seed(int.from_bytes(os.urandom(4), "big"))
     pipelines = [
         input_dataset.InputContext(
@@ -104,85 +104,76 @@ def make_worker_feed(
     return WorkerFeed([Feed(dataset, plan, size) for dataset in _alike(datasets)])
 
 
-class WorkerIterators:
-    """One iterator a worker, and which of them have come to their end.
-
-    Attributes:
-      per_worker: what `ClusterCoordinator.schedule` takes.
-      ended: indices of the workers whose data have ended.
-    """
-
-    def __init__(self, feed: WorkerFeed, strategy: tf.distribute.Strategy) -> None:
-        """Sends the data's graphs to the workers.
-
-        Args:
-          feed: of all workers.
-          strategy: whose workers read.
-
-        Raises:
-          ValueError: a pipeline that calls Python.
-        """
-        graphs = [graph_of(each.dataset) for each in feed.feeds]
-        spec = feed.feeds[0].dataset.element_spec
-
-        def worker_dataset() -> tf.data.Dataset:
-            index = _coordinator.experimental_get_current_worker_index()
-            graph = tf.gather(tf.stack(graphs), index)
-            variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
-            return tf.data.experimental.from_variant(variant, spec)
-
-        coordinator = _coordinator.ClusterCoordinator(strategy)
-        self.per_worker = iter(coordinator.create_per_worker_dataset(worker_dataset))
-        self.ended: set[int] = set()
-
-
 class WorkerInput:
     """The training data's iterators, in the place of `position.TrainingInput`.
 
-    They live on the workers, where the chief cannot save them: a resumed run, and a
-    worker that was started again, read from the beginning.
+    They live on the workers, where the chief cannot save them. It saves how many steps
+    each has done, and a resumed run skips these.
 
     Attributes:
       iterator: over the data of all workers.
-      resumed: False.
+      resumed: whether it goes on in the middle of an earlier run's pass.
     """
 
-    resumed = False
-
-    def __init__(self, feed: WorkerFeed, modules: Modules) -> None:
+    def __init__(self, feed: WorkerFeed, modules: Modules, path: str | None) -> None:
         """
         Args:
           feed: the training input.
           modules: on the strategy whose workers read it.
+          path: the checkpoint that they were loaded from, or None.
         """
         self._feed = feed
         self._modules = modules
-        self.iterator = self.begin_anew()
+        steps = self._found_again(path)
+        self.resumed = bool(steps)
+        self.iterator = WorkerIterators(feed.feeds, modules.strategy, steps=steps)
 
     def begin_anew(self) -> WorkerIterators:
         """Starts another pass over the data, and returns its iterators."""
-        self.iterator = WorkerIterators(self._feed, self._modules.strategy)
+        self.resumed = False
+        self.iterator = WorkerIterators(self._feed.feeds, self._modules.strategy)
         return self.iterator
 
     def save(self, path: str) -> bool:
-        """Saves nothing, and says so once.
+        """Writes how many steps each worker has done.
 
         Args:
-          path: of the checkpoint, in which a pass over the input begins here, also for
-            a run without parameter servers.
+          path: of the checkpoint, in which a pass over the input begins here for a run
+            without parameter servers.
         """
-        del path
         self._modules.driver_state["input_start"].assign(self._modules.step)
-        logging.log_first_n(
-            logging.INFO,
-            "train | with parameter servers the position of the input is not saved: "
-            "a resumed run reads its data from the beginning.",
-            1,
-        )
-        return False
+        prefix = position.position_path(path)
+        tf.io.gfile.makedirs(os.path.dirname(prefix))
+        steps = tf.Variable(self.iterator.steps, dtype=tf.int64)
+        tf.train.Checkpoint(**{_STEPS: [steps]}).write(prefix)
+        return True
 
     def close(self) -> None:
         """Nothing to do: the workers let go of the iterators."""
+
+    def _found_again(self, path: str | None) -> list[int]:
+        """By worker, steps of the pass that is under way; empty where there is none."""
+        prefix = position.position_path(path) if path else ""
+        if not (path and tf.io.gfile.exists(f"{prefix}.index")):
+            return []
+        try:
+            saved = Reader(prefix)
+            if _STEPS not in saved.shapes:
+                return []  # It is not of parameter servers.
+            steps = [int(number) for number in saved.value(_STEPS)]
+        except UnreadableCheckpointError as error:
+            logging.warning("train | %s The data begin anew.", error)
+            return []
+        strategy = self._modules.strategy
+        if len(steps) != strategy.num_workers:
+            logging.warning(
+                "train | the position of the data is that of %d workers, and there are "
+                "%d: they begin anew.",
+                len(steps),
+                strategy.num_workers,
+            )
+            return []
+        return steps if strategy.resume_input and any(steps) else []
 
 
 def _alike(datasets: list[tf.data.Dataset]) -> list[tf.data.Dataset]:
@@ -204,24 +195,3 @@ def _alike(datasets: list[tf.data.Dataset]) -> list[tf.data.Dataset]:
         tf.data.experimental.from_variant,
     )
     return [from_variant(as_variant(dataset), common) for dataset in datasets]
-
-
-def graph_of(dataset: tf.data.Dataset) -> tf.Tensor:
-    """What `dataset` does, as a graph that another process can run."""
-    graph = tf.raw_ops.DatasetToGraphV2(
-        input_dataset=tf.data.experimental.to_variant(dataset),
-        external_state_policy=_IGNORE_EXTERNAL_STATE,
-        strip_device_assignment=True,
-    )
-    definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
-    nodes = [*definition.node]
-    for function in definition.library.function:
-        nodes += function.node_def
-    if any(node.op in _PYTHON_OPS for node in nodes):
-        raise ValueError(
-            "input_fn returned a dataset that calls Python (from_generator, "
-            "numpy_function, py_function), and parameter servers' workers run no "
-            "Python: write the data as TFRecord files, and read them by "
-            "inputs.tfrecord_input."
-        )
-    return graph

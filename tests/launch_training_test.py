@@ -1,5 +1,6 @@
 """Whole clusters by one command, on real data: `python -m pipeline.launch`."""
 
+import contextlib
 import os
 import re
 import signal
@@ -41,6 +42,25 @@ def run(module, *flags, timeout=180):
             process.terminate()
             raise
     return process.returncode, text
+
+
+@contextlib.contextmanager
+def launched(log, *flags):
+    """The launcher, which writes to `log`, and is ended if it still runs."""
+    with (
+        open(log, "w") as stream,
+        subprocess.Popen(
+            command("launch", *flags),
+            cwd=ROOT,
+            env=environment(),
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.terminate()
 
 
 def accuracy_in(text):
@@ -91,24 +111,12 @@ def test_a_cluster_is_as_good_as_one_process(name, accuracy_of_one, tmp_path):
 def test_a_killed_worker_ends_the_cluster_and_is_named(tmp_path):
     model_dir, log = tmp_path / "run", tmp_path / "log"
     flags = ["--workers=2", "--", *DIGITS, f"--model_dir={model_dir}"]
-    with (
-        open(log, "w") as stream,
-        subprocess.Popen(
-            command("launch", *flags, "--gin.TRAIN_STEPS=1000000"),
-            cwd=ROOT,
-            env=environment(),
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-        ) as launcher,
-    ):
-        try:
-            _wait_for(log, "train | step 200 ")
-            worker = _task(launcher, index=1)
-            began = time.monotonic()
-            worker.send_signal(signal.SIGKILL)
-            code = launcher.wait(timeout=90)
-        finally:
-            launcher.terminate()
+    with launched(log, *flags, "--gin.TRAIN_STEPS=1000000") as launcher:
+        _wait_for(log, "train | step 200 ")
+        worker = _task(launcher, index=1)
+        began = time.monotonic()
+        worker.send_signal(signal.SIGKILL)
+        code = launcher.wait(timeout=90)
     assert code == 128 + signal.SIGKILL
     assert time.monotonic() - began < 60
     assert "worker 1 was killed by SIGKILL" in log.read_text()
@@ -124,22 +132,10 @@ def test_a_restarted_cluster_ends_as_if_nothing_had_happened(tmp_path):
     assert code == 0, text[-3000:]
     model_dir = tmp_path / "killed"
     launch = ["--workers=2", "--max_restarts=1", "--"]
-    with (
-        open(log, "w") as stream,
-        subprocess.Popen(
-            command("launch", *launch, *flags, f"--model_dir={model_dir}"),
-            cwd=ROOT,
-            env=environment(),
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-        ) as launcher,
-    ):
-        try:
-            _wait_for(log, "checkpoint | step 200 ")
-            _task(launcher, index=1).send_signal(signal.SIGKILL)
-            code = launcher.wait(timeout=120)
-        finally:
-            launcher.terminate()
+    with launched(log, *launch, *flags, f"--model_dir={model_dir}") as launcher:
+        _wait_for(log, "checkpoint | step 200 ")
+        _task(launcher, index=1).send_signal(signal.SIGKILL)
+        code = launcher.wait(timeout=120)
     assert code == 0, log.read_text()[-3000:]
     assert "was killed by SIGKILL; restart 1 of 1" in log.read_text()
     expected, found = fakes.weights(whole), fakes.weights(model_dir)
@@ -148,9 +144,36 @@ def test_a_restarted_cluster_ends_as_if_nothing_had_happened(tmp_path):
         np.testing.assert_allclose(found[name], value, 1e-5, 1e-6, err_msg=name)
 
 
-def _wait_for(log, text, timeout=90):
+def test_servers_worker_is_replaced_alone_and_a_signal_to_all_saves(tmp_path):
+    model_dir, log = tmp_path / "run", tmp_path / "log"
+    flags = ["--workers=2", "--ps=1", "--max_restarts=1", "--", *DIGITS]
+    flags += ["--job=train", f"--model_dir={model_dir}"]
+    with launched(log, *flags, "--gin.TRAIN_STEPS=1000000") as launcher:
+        _wait_for(log, "train | step 200 ")
+        first = _task(launcher, index=1)
+        config = first.environ()["TF_CONFIG"]
+        first.send_signal(signal.SIGKILL)
+        _wait_for(log, "worker 1 of chief: 1, worker: 2, ps: 1 | serving at", times=2)
+        assert _task(launcher, index=1).environ()["TF_CONFIG"] == config
+        # The chief finds it again in the steps that follow.
+        _wait_for(log, "train | step ", times=log.read_text().count("train | ") + 3)
+        launcher.send_signal(signal.SIGTERM)
+        code = launcher.wait(timeout=60)
+    text = log.read_text()
+    assert code == 75, text[-3000:]
+    assert "worker 1 was killed by SIGKILL; restart 1 of 1, of this task alone" in text
+    assert "did not end within" not in text
+    # By one chief all along, whose count is exact.
+    (step,) = re.findall(r"\[chief 0\] .*ended at step (\d+) \| preempted", text)
+    assert fakes.checkpoint_steps(model_dir)[-1] == int(step)
+    (updates,) = [v for k, v in fakes.weights(model_dir).items() if "iteration" in k]
+    assert updates == int(step)
+    assert running_on(model_dir) == []
+
+
+def _wait_for(log, text, *, times=1, timeout=90):
     deadline = time.monotonic() + timeout
-    while text not in log.read_text():
+    while log.read_text().count(text) < times:
         assert time.monotonic() < deadline, log.read_text()[-3000:]
         time.sleep(0.1)
 

@@ -89,7 +89,7 @@ def test_digits_come_out_as_on_one_process(ran):
 
 
 def test_a_worker_that_is_killed_costs_no_count(ran):
-    assert ran["codes"]["restarted"]
+    assert ran["codes"]["restarted"] == 2
     assert ran["worker_dies"] == {
         "examples": 300 * 16,
         "global_step": 300,
@@ -104,6 +104,26 @@ def test_unequal_parts_of_finite_data_are_used_to_the_end(ran):
     assert unequal["values"]["ids"] == sum(range(960))
     assert unequal["global_step"] == 32 + 29
     assert unequal["updates"][0] == 32 + 29
+
+
+def test_a_worker_that_is_replaced_goes_on_in_its_data(ran):
+    # Nothing is left out or counted twice, although it opened its data anew.
+    replaced = ran["replaced"]
+    assert replaced["values"]["examples"] == 960
+    assert replaced["values"]["ids"] == sum(range(960))
+    assert replaced["global_step"] == 32 + 29
+    assert replaced["updates"][0] == 32 + 29
+
+
+def test_a_resumed_run_goes_on_in_the_data(ran):
+    first, second, again = ran["resumed"]["parts"]
+    assert first["examples"] == 25 * 16
+    assert first["examples"] + second["examples"] == 960
+    # Shuffled alike, as there is a seed.
+    assert first["ids"] + second["ids"] == sum(range(960))
+    # They had ended: another pass.
+    assert (again["examples"], again["ids"]) == (960, sum(range(960)))
+    assert ran["resumed"]["global_step"] == 120
 
 
 def test_an_input_fn_without_context_is_dealt_out(ran):

@@ -1,3 +1,5 @@
+import os
+import signal
 import socket
 import threading
 import time
@@ -8,6 +10,7 @@ import tensorflow as tf
 from pipeline import server
 from pipeline.cluster import Cluster
 from pipeline.rendezvous import PeerLostError
+from pipeline.signals import PreemptedError
 from tests.fakes import listening, silent
 
 
@@ -28,9 +31,9 @@ def fake_server(monkeypatch):
     monkeypatch.setattr(server, "_POLL_SECS", 0.05)
 
 
-def worker_of(chief):
+def task_of(chief, job="worker"):
     jobs = {"chief": (chief,), "worker": (silent(),), "ps": (silent(),)}
-    return Cluster(task_type="worker", task_id=0, jobs=jobs)
+    return Cluster(task_type=job, task_id=0, jobs=jobs)
 
 
 def test_waits_until_all_answer():
@@ -61,7 +64,7 @@ def test_names_who_did_not_start():
 
 def test_ends_when_the_chief_ends(fake_server):
     chief, address = listening()
-    thread = threading.Thread(target=server.serve, args=[worker_of(address)])
+    thread = threading.Thread(target=server.serve, args=[task_of(address)])
     thread.start()
     time.sleep(0.5)
     assert thread.is_alive()
@@ -74,4 +77,59 @@ def test_ends_when_the_chief_ends(fake_server):
 def test_a_chief_that_never_comes_is_named(fake_server):
     chief = silent()
     with pytest.raises(PeerLostError, match=f"chief 0 .{chief}. did not start"):
-        server.serve(worker_of(chief), start_timeout_secs=0.3)
+        server.serve(task_of(chief), start_timeout_secs=0.3)
+
+
+@pytest.fixture
+def signalled():
+    """Sends a signal to this process a moment later."""
+    timers = []
+
+    def soon(number, secs=0.3):
+        timers.append(threading.Timer(secs, os.kill, [os.getpid(), number]))
+        timers[-1].start()
+
+    yield soon
+    for timer in timers:
+        timer.join()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_serves_on_for_a_while_after_a_signal(
+    fake_server, signalled, monkeypatch, number
+):
+    monkeypatch.setattr(server, "_LEAVE_SECS", 0.5)
+    handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+    chief, address = listening()
+    began = time.monotonic()
+    signalled(number)
+    with chief, pytest.raises(PreemptedError, match=f"{number.name} ended it"):
+        server.serve(task_of(address))
+    assert time.monotonic() - began >= 0.8
+    now = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+    assert now == handlers
+
+
+@pytest.mark.parametrize("job", ["worker", "ps"])
+def test_after_a_signal_it_ends_with_the_chief(
+    fake_server, signalled, monkeypatch, job
+):
+    # A server holds what the chief saves, however long that takes.
+    monkeypatch.setattr(server, "_LEAVE_SECS", 0.1 if job == "ps" else 60)
+    chief, address = listening()
+    threading.Timer(1, chief.close).start()
+    began = time.monotonic()
+    signalled(signal.SIGTERM, 0.2)
+    with pytest.raises(PreemptedError, match=f"{job} 0 of .*: SIGTERM ended it"):
+        server.serve(task_of(address, job))
+    assert 1 <= time.monotonic() - began < 30
+
+
+def test_ctrl_c_again_ends_it_at_once(fake_server, signalled):
+    before = signal.getsignal(signal.SIGINT)
+    chief, address = listening()
+    signalled(signal.SIGINT, 0.2)
+    signalled(signal.SIGINT, 0.6)
+    with chief, pytest.raises(KeyboardInterrupt):
+        server.serve(task_of(address))
+    assert signal.getsignal(signal.SIGINT) is before

@@ -1,8 +1,11 @@
+import types
+
 import pytest
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline import worker_input
+from pipeline import position, worker_input, worker_iterators
+from pipeline.input_fn import Feed, Plan
 
 CONTEXT = {"config": ge.RunConfig(), "params": {}}
 
@@ -26,7 +29,7 @@ def values(dataset):
 
 def elsewhere(dataset):
     """The dataset as a worker makes it of its graph."""
-    variant = tf.raw_ops.DatasetFromGraph(graph_def=worker_input.graph_of(dataset))
+    variant = tf.raw_ops.DatasetFromGraph(graph_def=worker_iterators.graph_of(dataset))
     return tf.data.experimental.from_variant(variant, dataset.element_spec)
 
 
@@ -104,4 +107,65 @@ def test_a_graph_does_the_same_elsewhere():
 )
 def test_data_that_call_python_are_refused(calls_python):
     with pytest.raises(ValueError, match="TFRecord"):
-        worker_input.graph_of(calls_python())
+        worker_iterators.graph_of(calls_python())
+
+
+class Iterators:
+    """In the place of those of workers: knows where they stand."""
+
+    def __init__(self, feeds, strategy, *, steps=None):
+        self.steps = list(steps or [0] * len(feeds))
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    monkeypatch.setattr(worker_input, "WorkerIterators", Iterators)
+
+    def open_(path, *, num_workers=2, resume_input=True):
+        data = tf.data.Dataset.range(10)
+        strategy = types.SimpleNamespace(
+            num_workers=num_workers, resume_input=resume_input
+        )
+        state = {"input_start": tf.Variable(0, dtype=tf.int64)}
+        modules = types.SimpleNamespace(strategy=strategy, step=7, driver_state=state)
+        feeds = [Feed(data, Plan(endless=False))] * num_workers
+        return worker_input.WorkerInput(worker_input.WorkerFeed(feeds), modules, path)
+
+    return open_
+
+
+@pytest.fixture
+def path(tmp_path, opened):
+    """A checkpoint at which two workers had done 3 and 4 steps."""
+    path = str(tmp_path / "model.ckpt-7")
+    source = opened(None)
+    source.iterator.steps = [3, 4]
+    assert source.save(path)
+    return path
+
+
+def test_a_resumed_run_goes_on_in_the_data(opened, path):
+    source = opened(path)
+    assert (source.iterator.steps, source.resumed) == ([3, 4], True)
+    assert source.begin_anew().steps == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_workers": 3}, {"resume_input": False}], ids=str
+)
+def test_data_that_begin_anew(opened, path, options):
+    source = opened(path, **options)
+    assert (any(source.iterator.steps), source.resumed) == (False, False)
+
+
+@pytest.mark.parametrize("damage", ["cut", "of_another_strategy", "none"])
+def test_a_position_that_is_no_use(opened, path, damage):
+    prefix = position.position_path(path)
+    if damage == "cut":
+        with open(f"{prefix}.data-00000-of-00001", "wb"):
+            pass
+    elif damage == "of_another_strategy":
+        position.save_position(iter(tf.data.Dataset.range(3)), prefix)
+    else:
+        path = None
+    assert not opened(path).resumed

@@ -7,7 +7,7 @@ what came of each to out_dir/<act>.json; it kills the tasks of out_dir/pids.json
 in the middle of training. The last act ends with a lost parameter server.
 
 The processes are forked, so that TensorFlow is imported once. The parent starts a
-worker that was killed again, once, and writes exit codes to out_dir/codes.json.
+worker that was killed again, and writes exit codes to out_dir/codes.json.
 """
 
 import functools
@@ -17,6 +17,7 @@ import pathlib
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 
@@ -70,6 +71,11 @@ def report(name, **values):
 def kill(task):
     """kill -9 of another task."""
     os.kill(json.loads((OUT / "pids.json").read_text())[task], signal.SIGKILL)
+
+
+def kill_soon(task):
+    """The same in the middle of the steps that follow."""
+    threading.Timer(0.03, kill, [task]).start()
 
 
 class At(ge.Hook):
@@ -191,16 +197,26 @@ def worker_dies():
     )
 
 
-def finite(name, input_fn):
+def finite(name, input_fn, *hooks):
     """Trains to the end of the data; each worker has a part of them."""
     trained, recorder = estimator(name), fakes.Recorder()
-    trained.train(input_fn, hooks=[recorder])
+    trained.train(input_fn, hooks=[recorder, *hooks])
     report(
         name,
         values=recorder.values[-1],
         global_step=trained.global_step,
         updates=updates(trained),
     )
+
+
+def resumed():
+    """Finite data in two runs; then once more, as they have come to their end."""
+    parts = []
+    for max_steps in (25, None, None):
+        trained, recorder = estimator("resumed"), fakes.Recorder()
+        trained.train(unsharded_rows_fn, max_steps=max_steps, hooks=[recorder])
+        parts.append(recorder.values[-1])
+    report("resumed", parts=parts, global_step=trained.global_step)
 
 
 def embedding_fn(features, labels, mode, table, head, optimizer):
@@ -296,6 +312,8 @@ def run_task():
     server.wait_for({"worker 1": tasks["worker 1"]}, timeout_secs=120)
     finite("unequal", unequal_rows_fn)
     finite("unsharded", unsharded_rows_fn)
+    resumed()
+    finite("replaced", unequal_rows_fn, At(20, lambda: kill_soon("worker 1")))
     server_dies()
 
 
@@ -346,13 +364,14 @@ def main():
         cluster.setdefault(task.split()[0], []).append(address)
     pids = {task: start(task, cluster) for task in tasks}
     (OUT / "pids.json").write_text(json.dumps(pids))
-    codes, seconds, restarted = {}, {}, False
+    codes, seconds, restarted = {}, {}, 0
     while len(codes) < len(pids):
         pid, status = os.wait()
         task = next(task for task in pids if pids[task] == pid)
-        if task == "worker 1" and not restarted and "chief 0" not in codes:
-            restarted = True
+        if task == "worker 1" and "chief 0" not in codes:
+            restarted += 1
             pids[task] = start(task, cluster)
+            (OUT / "pids.json").write_text(json.dumps(pids))
             continue
         codes[task] = os.waitstatus_to_exitcode(status)
         seconds[task] = time.monotonic()

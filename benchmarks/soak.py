@@ -1,0 +1,234 @@
+"""What grows in a long run: train_and_evaluate over very many tiny steps.
+
+    python -m benchmarks.soak [--steps=100000] [--every=1000] [--json]
+
+One process trains a tiny MLP, and saves and evaluates every thousand steps, with logs
+and summaries as they are by default. After each evaluation a hook looks at what the
+process and its model_dir have come to. The slope of each is that of a line through any
+two of these looks, its median and quartiles over all pairs of the second half: by then
+memory that is reused, and caches, have their size.
+The time of a step is held against that of a fixed piece of work, done at each look, as
+the machine's own speed drifts.
+"""
+
+import argparse
+import collections
+import gc
+import itertools
+import os
+import pathlib
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import numpy as np
+import psutil
+import tensorflow as tf
+from absl import logging
+
+from benchmarks import classifier, pairs
+from pipeline.estimator import Estimator
+from pipeline.hooks import Hook, Run
+from pipeline.model_fn import ModeKeys
+from pipeline.run_config import RunConfig
+from pipeline.specs import EvalSpec, TrainSpec
+from pipeline.training import train_and_evaluate
+
+_BATCH_SIZE = 32
+_EVAL_ROWS = 320
+_PER_STEPS = 10_000
+# What is looked at, by key of the JSON.
+_TITLES = {
+    "memory_mb": "resident memory, MB",
+    "python_objects": "objects that Python's collector knows",
+    "file_handles": "open file handles",
+    "threads": "threads",
+    "event_files": "event files",
+    "event_mb": "event files, MB",
+    "files": "files in model_dir",
+}
+_HEADER = [
+    "| grows | at the end | per 10,000 steps | quartiles |",
+    "| --- | --- | --- | --- |",
+]
+
+
+class LookHook(Hook):
+    """Looks at the process and its model_dir at intervals.
+
+    Attributes:
+      steps: at which it looked.
+      looks: what it saw each time, by key.
+      step_secs: of each interval, evaluations and checkpoints left out.
+      work_secs: for the fixed piece of work at its end.
+    """
+
+    def __init__(self, every_steps: int) -> None:
+        """
+        Args:
+          every_steps: steps from one look to the next.
+        """
+        self.every_steps = every_steps
+        self.steps: list[int] = []
+        self.looks: dict[str, list[float]] = collections.defaultdict(list)
+        self.step_secs: list[float] = []
+        self.work_secs: list[float] = []
+        self._process = psutil.Process()
+        _work()  # Traces.
+
+    def after_step(self, run: Run) -> None:
+        gc.collect()
+        files = [p for p in pathlib.Path(run.model_dir).rglob("*") if p.is_file()]
+        events = [path for path in files if "tfevents" in path.name]
+        seen = {
+            "memory_mb": self._process.memory_info().rss / 2**20,
+            "python_objects": len(gc.get_objects()),
+            "file_handles": self._process.num_fds(),
+            "threads": self._process.num_threads(),
+            "event_files": len(events),
+            "event_mb": sum(path.stat().st_size for path in events) / 2**20,
+            "files": len(files),
+        }
+        self.steps.append(run.step)
+        for key, value in seen.items():
+            self.looks[key].append(value)
+        self.step_secs.append(run.report.seconds / run.report.num_steps)
+        began = time.perf_counter()
+        _work()
+        self.work_secs.append(time.perf_counter() - began)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Prints the slopes, and with --json as the last line.
+
+    Args:
+      argv: flags; None for this process's.
+    """
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--steps", type=int, default=100_000, help="to train")
+    parser.add_argument("--every", type=int, default=1_000, help="steps an evaluation")
+    parser.add_argument("--json", action="store_true", help="slopes as the last line")
+    options = parser.parse_args(argv)
+    # The log is part of what is measured, but not of what is printed.
+    logging.set_verbosity(logging.INFO)
+    logging.use_absl_handler()
+    with open(os.devnull, "w") as nowhere, tempfile.TemporaryDirectory() as model_dir:
+        logging.get_absl_handler().python_handler.stream = nowhere
+        look = soak(model_dir, steps=options.steps, every=options.every)
+    found = results(look)
+    pairs.say(table(look, found), found if options.json else None)
+
+
+def soak(model_dir: str, *, steps: int, every: int) -> LookHook:
+    """Trains and evaluates; what was seen on the way.
+
+    Args:
+      model_dir: where to.
+      steps: how far.
+      every: steps from one checkpoint, evaluation and look to the next.
+    """
+    look = LookHook(every)
+    estimator = Estimator(
+        classifier.model_fn,
+        modules={"network": _network, "optimizer": keras.optimizers.Adam},
+        config=RunConfig(model_dir=model_dir, save_checkpoints_steps=every),
+    )
+    train_and_evaluate(
+        estimator,
+        TrainSpec(_input_fn, max_steps=steps, hooks=[look]),
+        EvalSpec(_input_fn, throttle_secs=0),
+    )
+    return look
+
+
+def results(look: LookHook) -> dict[str, dict[str, float]]:
+    """Slopes by key, and how the time of a step changed."""
+    slopes = {key: slope(look.steps, look.looks[key]) for key in _TITLES}
+    ratio = _last_over_first(look.step_secs, look.work_secs)
+    return {**slopes, "step_time": {"last_over_first": ratio}}
+
+
+def table(look: LookHook, found: dict[str, dict[str, float]]) -> list[str]:
+    """What `results` returned, in Markdown.
+
+    Args:
+      look: what was seen.
+      found: its results.
+    """
+    rate = 1 / statistics.median(look.step_secs)
+    ratio = found["step_time"]["last_over_first"]
+    return [
+        f"{look.steps[-1]:,} steps of a tiny MLP, {len(look.steps)} evaluations",
+        "",
+        *_HEADER,
+        *(_row(key, look.looks[key][-1], found[key]) for key in _TITLES),
+        "",
+        f"step time, last fifth over first fifth: {ratio:.2f}, at {rate:,.0f} steps/s",
+    ]
+
+
+def slope(steps: Sequence[int], values: Sequence[float]) -> dict[str, float]:
+    """How much `values` grow in 10,000 steps, the first half left out.
+
+    Args:
+      steps: where each was seen; five at least.
+      values: what was seen.
+
+    Returns:
+      Median and quartiles over all pairs of looks.
+    """
+    seen = list(zip(steps, values, strict=True))[len(steps) // 2 :]
+    slopes = [
+        _PER_STEPS * (later[1] - earlier[1]) / (later[0] - earlier[0])
+        for earlier, later in itertools.combinations(seen, 2)
+    ]
+    low, median, high = statistics.quantiles(slopes, n=4)
+    return {"per_10k_steps": median, "low": low, "high": high}
+
+
+def _last_over_first(step_secs: Sequence[float], work_secs: Sequence[float]) -> float:
+    """Of the time of a step over that of the fixed work: medians of a fifth each."""
+    # The first interval traces.
+    costs = [step / work for step, work in zip(step_secs, work_secs, strict=True)][1:]
+    fifth = max(1, len(costs) // 5)
+    return statistics.median(costs[-fifth:]) / statistics.median(costs[:fifth])
+
+
+@tf.function
+def _work() -> tf.Tensor:
+    """Some milliseconds of small operations, as a step has them."""
+    x = tf.ones([32, 32])
+    for _ in tf.range(5_000):
+        x = tf.nn.relu(tf.matmul(x, x) / 32)
+    return tf.reduce_sum(x)
+
+
+def _row(key: str, last: float, found: dict[str, float]) -> str:
+    middle, low, high = found["per_10k_steps"], found["low"], found["high"]
+    return f"| {_TITLES[key]} | {last:,.5g} | {middle:.3g} | {low:.3g} to {high:.3g} |"
+
+
+def _network() -> keras.Model:
+    """16 -> 32 -> 10, as in `benchmarks.overhead`."""
+    hidden = keras.layers.Dense(32, activation="relu")
+    return keras.Sequential([keras.Input([16]), hidden, keras.layers.Dense(10)])
+
+
+def _input_fn(mode: str, input_context: tf.distribute.InputContext) -> tf.data.Dataset:
+    """Random numbers and labels; endless in TRAIN."""
+    rng = np.random.default_rng(0)
+    rows = 4096 if mode == ModeKeys.TRAIN else _EVAL_ROWS
+    x = rng.normal(size=[rows, 16]).astype(np.float32)
+    data = tf.data.Dataset.from_tensor_slices((x, rng.integers(10, size=rows)))
+    if mode == ModeKeys.TRAIN:
+        data = data.shuffle(rows).repeat()
+    size = input_context.get_per_replica_batch_size(_BATCH_SIZE)
+    return data.batch(size).prefetch(tf.data.AUTOTUNE)
+
+
+if __name__ == "__main__":
+    main()

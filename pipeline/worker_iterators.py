@@ -1,0 +1,115 @@
+"""Each worker's iterator over its training data, on its own host.
+
+The chief sends the graph of the data; the worker reads, by TensorFlow alone.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from pipeline.input_fn import Feed
+from pipeline.parameter_server import ParameterServers
+
+_coordinator = tf.distribute.coordinator
+# Operations that call Python, which is not there on a worker.
+_PYTHON_OPS = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
+_IGNORE_EXTERNAL_STATE = 1
+
+
+class WorkerIterators:
+    """One iterator a worker, which of them have ended, and where they stand.
+
+    A worker that was started again opens its data anew, and skips the steps that count
+    as done. The variable that says how many is set to what the chief counted whenever
+    no work is under way; in between each worker adds to it what it did.
+
+    Attributes:
+      per_worker: what `ClusterCoordinator.schedule` takes.
+      steps: by worker, done with what it read and returned to the chief.
+      ended: indices of the workers whose data have ended.
+    """
+
+    def __init__(
+        self,
+        feeds: Sequence[Feed],
+        strategy: ParameterServers,
+        *,
+        steps: Sequence[int] | None = None,
+    ) -> None:
+        """Sends the data's graphs to the workers.
+
+        Args:
+          feeds: by worker, of one type spec.
+          strategy: whose workers read.
+          steps: by worker, to skip; None for none.
+
+        Raises:
+          ValueError: a pipeline that calls Python.
+        """
+        self._feeds = feeds
+        self._strategy = strategy
+        self._open(steps or [0] * strategy.num_workers)
+
+    def count(self, pieces: Iterable[Any]) -> None:
+        """Adds what workers did; no work may be under way.
+
+        Args:
+          pieces: each with a `worker` and its `num_steps`.
+        """
+        for piece in pieces:
+            self.steps[piece.worker] += piece.num_steps
+        # One that died may have added what it did not return.
+        self._strategy.worker_steps.assign(self.steps)
+
+    def renewed(self) -> bool:
+        """Begins anew where all had ended before anything was read; whether it does."""
+        if self.steps != self._skipped or not any(self._skipped):
+            return False
+        logging.info("train | the data had ended: they begin anew.")
+        self._open([0] * len(self.steps))
+        return True
+
+    def _open(self, steps: Sequence[int]) -> None:
+        self.steps, self._skipped = list(steps), list(steps)
+        self.ended: set[int] = set()
+        strategy, feeds = self._strategy, self._feeds
+        strategy.worker_steps.assign(self.steps)
+        graphs = [graph_of(each.dataset) for each in feeds]
+        spec = feeds[0].dataset.element_spec
+        nexts_per_step = feeds[0].plan.nexts_per_step
+
+        def worker_dataset() -> tf.data.Dataset:
+            index = _coordinator.experimental_get_current_worker_index()
+            graph = tf.gather(tf.stack(graphs), index)
+            variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
+            dataset = tf.data.experimental.from_variant(variant, spec)
+            if not strategy.resume_input:
+                return dataset
+            done = tf.gather(strategy.worker_steps.read_value(), index)
+            return dataset.skip(done * nexts_per_step)
+
+        coordinator = _coordinator.ClusterCoordinator(strategy)
+        self.per_worker = iter(coordinator.create_per_worker_dataset(worker_dataset))
+
+
+def graph_of(dataset: tf.data.Dataset) -> tf.Tensor:
+    """What `dataset` does, as a graph that another process can run."""
+    graph = tf.raw_ops.DatasetToGraphV2(
+        input_dataset=tf.data.experimental.to_variant(dataset),
+        external_state_policy=_IGNORE_EXTERNAL_STATE,
+        strip_device_assignment=True,
+    )
+    definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
+    nodes = [*definition.node]
+    for function in definition.library.function:
+        nodes += function.node_def
+    if any(node.op in _PYTHON_OPS for node in nodes):
+        raise ValueError(
+            "input_fn returned a dataset that calls Python (from_generator, "
+            "numpy_function, py_function), and parameter servers' workers run no "
+            "Python: write the data as TFRecord files, and read them by "
+            "inputs.tfrecord_input."
+        )
+    return graph
