@@ -66,7 +66,6 @@ class TrainingInput:
             "train | the input ended at step %d: it begins anew.", self._modules.step
         )
         self.close()
-        self.resumed = False
         self._feed = self._feed.again()
         self._begin()
         return self.iterator

@@ -172,12 +172,16 @@ class Trainer:
             listeners=[runtime.tracker, *saving_listeners],
         )
 
+        in_old_pass = source.resumed
+
         def next_pass() -> Any:
             # Where so many steps were asked for, what is left of a pass is no limit.
             # And a checkpoint may be of the end of the data, which shows only here.
-            if source.resumed and (steps is not None or run.step == start):
-                return source.begin_anew()
-            return None
+            nonlocal in_old_pass
+            if not in_old_pass or (steps is None and run.step > start):
+                return None
+            in_old_pass = False
+            return source.begin_anew()
 
         runtime.training = True
         try:

@@ -197,3 +197,23 @@ def test_an_input_at_its_end_begins_anew(tmp_path):
     for _ in range(2):
         train(tmp_path, 20, ragged)
     assert fakes.checkpoint_steps(tmp_path) == [0, 16, 20]
+
+
+def test_a_position_that_no_checkpoint_has_is_not_taken_for_the_next_ones(tmp_path):
+    """Left by a run that was killed between the two; this one can save none."""
+    train(tmp_path / "other", 10, shuffled)
+    train(tmp_path / "killed", 5, with_a_stateful_map)
+    (tmp_path / "killed" / "input").mkdir(exist_ok=True)
+    for file in (tmp_path / "other" / "input").glob("model.ckpt-10.*"):
+        shutil.copy(file, tmp_path / "killed" / "input")
+    train(tmp_path / "killed", 10, with_a_stateful_map)
+    assert fakes.checkpoint_steps(tmp_path / "killed") == [0, 5, 10]
+    assert not list(tmp_path.glob("killed/input/*"))
+
+
+def test_a_position_that_is_missing_is_told(tmp_path, caplog):
+    train(tmp_path, 10, shuffled)
+    shutil.rmtree(tmp_path / "input")
+    with caplog.at_level("WARNING", logger="absl"):
+        train(tmp_path, 20, shuffled)
+    assert "skipping 10 steps. They are the ones that were trained on if" in caplog.text

@@ -121,13 +121,13 @@ def test_a_position_of_steps_of_other_batches_is_skipped(tmp_path, two_replicas)
     assert take(again, 1) == [[8, 9, 10, 11]]
 
 
-def opened(*, began=0, step=0, path="path/model.ckpt-1"):
+def opened(*, began=0, step=0, path="path/model.ckpt-1", peers=ALONE):
     """A training input of three batches, and where its pass began."""
     made = modules.Modules({}, tf.distribute.get_strategy())
     made.driver_state["input_start"].assign(began)
     made.global_step.assign(step)
     feed = make_feed(lambda: rows(6).batch(2))
-    return position.TrainingInput(feed, made, ALONE, path), made.driver_state[
+    return position.TrainingInput(feed, made, peers, path), made.driver_state[
         "input_start"
     ]
 
@@ -170,6 +170,20 @@ def test_it_saves_where_it_stands(tmp_path):
     assert training_input.save(position.position_path(path))
     again, _ = opened(step=2, path=path)
     assert take(again.iterator, 1) == [[4, 5]]
+
+
+def test_all_processes_have_saved_before_the_checkpoint_is(tmp_path):
+    """Else a checkpoint is complete whose position of a slower one is missing."""
+    path = str(tmp_path / "model.ckpt-2")
+    written = []
+
+    class Watching(Peers):
+        def wait(self):
+            written.append(tf.io.gfile.exists(f"{position.position_path(path)}.index"))
+
+    training_input, _ = opened(peers=Watching(tf.distribute.get_strategy()))
+    training_input.save(path)
+    assert written == [True]
 
 
 def test_positions_go_with_their_checkpoints(tmp_path):
