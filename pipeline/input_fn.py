@@ -186,7 +186,9 @@ class Feed:
             return iter(self.dataset)
         if self.starts_anywhere:
             return iter(self.call(skipped))
-        return iter(self.dataset.skip(skipped))
+        iterator = iter(self.dataset)
+        _skip(iterator, skipped)
+        return iterator
 
     def again(self) -> "Feed":
         """The same data, of which no iterator was made yet.
@@ -271,6 +273,24 @@ def opened(feed: Feed) -> Iterator[list[Any]]:
         yield box
     finally:
         delete_in_background(box)
+
+
+def _skip(iterator: Any, number: int) -> None:
+    """Takes elements, as many as there are, and drops them.
+
+    An iterator of `dataset.skip()` would be saved as one of another dataset.
+    """
+
+    @tf.function(autograph=False)
+    def drop(iterator: Any, number: tf.Tensor) -> None:
+        def one(index: tf.Tensor) -> tf.Tensor:
+            next(iterator)
+            return index + 1
+
+        tf.while_loop(lambda index: index < number, one, [tf.zeros([], tf.int64)])
+
+    with contextlib.suppress(tf.errors.OutOfRangeError):
+        drop(iterator, tf.constant(number, tf.int64))
 
 
 def delete_in_background(box: list[Any]) -> None:

@@ -88,6 +88,23 @@ def test_without_files_it_skips_what_the_steps_took(two_replicas):
     assert take(opened, 1) == [[4]]
 
 
+def test_what_was_skipped_to_is_found_again(tmp_path, caplog):
+    iterator = position.open_at(make_feed(_shuffled), prefix=None, num_steps=7)
+    take(iterator, 2)
+    prefix = str(tmp_path / "position")
+    position.save_position(iterator, prefix)
+    expected = take(iterator, 5)
+    with caplog.at_level("WARNING", logger="absl"):
+        opened = position.open_at(make_feed(_shuffled), prefix=prefix, num_steps=9)
+    assert not caplog.text
+    assert take(opened, 5) == expected
+
+
+def test_skipping_stops_where_the_data_end():
+    feed = make_feed(lambda: rows(4).batch(2))
+    assert take(position.open_at(feed, prefix=None, num_steps=5), 1) == []
+
+
 def test_the_beginning_is_the_beginning(tmp_path):
     feed = make_feed(lambda: rows(4).batch(2))
     opened = position.open_at(feed, prefix=str(tmp_path / "absent"), num_steps=0)
