@@ -35,7 +35,7 @@ from benchmarks import classifier, pairs
 from benchmarks.overhead import cnn
 from benchmarks.pairs import Contender
 from pipeline import input_fn as input_lib
-from pipeline import position
+from pipeline import iterators, position
 from pipeline.estimator import Estimator
 from pipeline.hooks import Hook, Run
 from pipeline.model_fn import ModeKeys
@@ -284,7 +284,7 @@ def _opening(
     def run(_: int) -> None:
         box = [position.open_at(feed, prefix=prefix, num_steps=size.step)]
         next(box[0])
-        input_lib.delete_in_background(box)
+        iterators.delete_in_background(box)
 
     return Contender(name, run, 1)
 

@@ -9,14 +9,13 @@ replica runs the same operations and BatchNormalization never sees an empty batc
 
 import contextlib
 import dataclasses
-import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from pipeline import calling, input_dataset
+from pipeline import calling, input_dataset, iterators
 from pipeline.model_fn import ModeKeys
 from pipeline.peers import Peers
 from pipeline.replicas import Replicas
@@ -187,7 +186,7 @@ class Feed:
         if self.starts_anywhere:
             return iter(self.call(skipped))
         iterator = iter(self.dataset)
-        _skip(iterator, skipped)
+        iterators.skip(iterator, skipped)
         return iterator
 
     def again(self) -> "Feed":
@@ -266,40 +265,13 @@ def make_feed(
 def opened(feed: Feed) -> Iterator[list[Any]]:
     """A list of one iterator over the data, which is deleted behind the caller's back.
 
-    See `delete_in_background`; so the caller names no iterator by itself.
+    See `iterators.delete_in_background`; so the caller names no iterator by itself.
     """
     box = [feed.iterator()]
     try:
         yield box
     finally:
-        delete_in_background(box)
-
-
-def _skip(iterator: Any, number: int) -> None:
-    """Takes elements, as many as there are, and drops them.
-
-    An iterator of `dataset.skip()` would be saved as one of another dataset.
-    """
-
-    @tf.function(autograph=False)
-    def drop(iterator: Any, number: tf.Tensor) -> None:
-        def one(index: tf.Tensor) -> tf.Tensor:
-            next(iterator)
-            return index + 1
-
-        tf.while_loop(lambda index: index < number, one, [tf.zeros([], tf.int64)])
-
-    with contextlib.suppress(tf.errors.OutOfRangeError):
-        drop(iterator, tf.constant(number, tf.int64))
-
-
-def delete_in_background(box: list[Any]) -> None:
-    """Empties a list of iterators that nobody else refers to.
-
-    TensorFlow 2.21 keeps a deletion waiting until its autotuning thread wakes up next,
-    which takes up to as long as the iterator has lived, a minute at the most.
-    """
-    threading.Thread(target=box.clear, daemon=True).start()
+        iterators.delete_in_background(box)
 
 
 def rows_in(element: Any) -> int | tf.Tensor:

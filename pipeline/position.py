@@ -15,9 +15,9 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from pipeline import checkpoint_files, user_errors
+from pipeline import checkpoint_files, iterators, user_errors
 from pipeline.checkpoint_reader import Reader, UnreadableCheckpointError
-from pipeline.input_fn import Feed, delete_in_background
+from pipeline.input_fn import Feed
 from pipeline.modules import Modules
 from pipeline.peers import Peers
 from pipeline.replicas import Replicas
@@ -93,7 +93,7 @@ class TrainingInput:
 
     def close(self) -> None:
         """Lets go of the iterator."""
-        delete_in_background(self._box)
+        iterators.delete_in_background(self._box)
         self._box = []
 
     def _begin(self) -> None:

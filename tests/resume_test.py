@@ -1,5 +1,7 @@
 """A run that was broken off and goes on is the run that was not, bit for bit."""
 
+import pathlib
+import re
 import shutil
 
 import numpy as np
@@ -217,3 +219,23 @@ def test_a_position_that_is_missing_is_told(tmp_path, caplog):
     with caplog.at_level("WARNING", logger="absl"):
         train(tmp_path, 20, shuffled)
     assert "skipping 10 steps. They are the ones that were trained on if" in caplog.text
+
+
+def test_the_input_of_the_docs_starts_anywhere():
+    page = pathlib.Path(__file__).parents[1] / "docs" / "resuming.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    names = {"tf": tf, "NUM_EXAMPLES": 100, "read_row": lambda row: row}
+    exec(code, names)
+
+    def batches(pipeline_id, first_batch, number):
+        context = tf.distribute.InputContext(2, pipeline_id, 2)
+        dataset = names["input_fn"]("train", context, first_batch).take(number)
+        return [batch.tolist() for batch in dataset.as_numpy_iterator()]
+
+    # 64 of the 200 examples of two epochs are in a global batch.
+    whole = [batches(pipeline_id, 0, 50) for pipeline_id in (0, 1)]
+    rest = [batches(pipeline_id, 7, 43) for pipeline_id in (0, 1)]
+    assert rest == [part[7:] for part in whole]
+    flat = np.stack([np.concatenate(part) for part in whole], 1).ravel()
+    for epoch in np.split(flat, len(flat) // 100):
+        assert sorted(epoch) == list(range(100))
