@@ -138,7 +138,7 @@ class CoordinatedLoop:
             step = start + sum(piece.num_steps for piece in pieces)
             found = [p.nonfinite_step for p in pieces if p.nonfinite_step >= 0]
             bad = min(found, default=None)
-            ended = self._have_ended(iterator, idle_since) and not iterator.renewed()
+            ended = self._have_ended(iterator, idle_since)
         for op in self._ops:
             counts[id(op.optimizer)] += sum(_updates(op, piece) for piece in pieces)
         for op in self._ops:

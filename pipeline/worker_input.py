@@ -30,9 +30,12 @@ class WorkerFeed:
 
     Attributes:
       feeds: by worker, of one type spec.
+      without: the same without so many first elements, by worker; None for an input_fn
+        that does not take `first_batch`.
     """
 
     feeds: Sequence[Feed]
+    without: Callable[[Sequence[int]], Sequence[Feed]] | None = None
 
     @property
     def plan(self) -> Plan:
@@ -87,9 +90,14 @@ def make_worker_feed(
         )
         for index in range(1 if splits else num_workers)
     ]
-    datasets = [
-        input_dataset.call(input_fn, mode, pipeline, context) for pipeline in pipelines
-    ]
+
+    def opened(first: Sequence[int]) -> list[tf.data.Dataset]:
+        return [
+            input_dataset.call(input_fn, mode, pipeline, context, first_batch=number)
+            for pipeline, number in zip(pipelines, first, strict=True)
+        ]
+
+    datasets = opened([0] * len(pipelines))
     if splits:
         datasets = [datasets[0].shard(num_workers, i) for i in range(num_workers)]
     infinite = tf.data.INFINITE_CARDINALITY
@@ -101,7 +109,14 @@ def make_worker_feed(
         splits=splits,
     )
     size = pipelines[0].global_batch
-    return WorkerFeed([Feed(dataset, plan, size) for dataset in _alike(datasets)])
+
+    def feeds(datasets: list[tf.data.Dataset]) -> list[Feed]:
+        return [Feed(dataset, plan, size) for dataset in _alike(datasets)]
+
+    starts = input_dataset.starts_anywhere(input_fn) and not splits
+    return WorkerFeed(
+        feeds(datasets), (lambda first: feeds(opened(first))) if starts else None
+    )
 
 
 class WorkerInput:
@@ -126,12 +141,15 @@ class WorkerInput:
         self._modules = modules
         steps = self._found_again(path)
         self.resumed = bool(steps)
-        self.iterator = WorkerIterators(feed.feeds, modules.strategy, steps=steps)
+        self.iterator = self._opened(steps)
 
     def begin_anew(self) -> WorkerIterators:
         """Starts another pass over the data, and returns its iterators."""
+        logging.info(
+            "train | the input ended at step %d: it begins anew.", self._modules.step
+        )
         self.resumed = False
-        self.iterator = WorkerIterators(self._feed.feeds, self._modules.strategy)
+        self.iterator = self._opened([])
         return self.iterator
 
     def save(self, path: str) -> bool:
@@ -150,6 +168,18 @@ class WorkerInput:
 
     def close(self) -> None:
         """Nothing to do: the workers let go of the iterators."""
+
+    def _opened(self, steps: Sequence[int]) -> WorkerIterators:
+        """Iterators past `steps` by worker; none is the beginning."""
+        feed, strategy = self._feed, self._modules.strategy
+        if not steps:
+            beginning = [0] * strategy.num_workers
+            return WorkerIterators(feed.feeds, strategy, steps=beginning)
+        if feed.without is None:
+            return WorkerIterators(feed.feeds, strategy, steps=steps)
+        size = feed.plan.nexts_per_step
+        feeds = feed.without([number * size for number in steps])
+        return WorkerIterators(feeds, strategy, steps=steps, start_there=True)
 
     def _found_again(self, path: str | None) -> list[int]:
         """By worker, steps of the pass that is under way; empty where there is none."""

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from pipeline.input_fn import Feed
 from pipeline.parameter_server import ParameterServers
@@ -36,21 +35,41 @@ class WorkerIterators:
         feeds: Sequence[Feed],
         strategy: ParameterServers,
         *,
-        steps: Sequence[int] | None = None,
+        steps: Sequence[int],
+        start_there: bool = False,
     ) -> None:
         """Sends the data's graphs to the workers.
 
         Args:
           feeds: by worker, of one type spec.
           strategy: whose workers read.
-          steps: by worker, to skip; None for none.
+          steps: by worker, done before.
+          start_there: whether the data do without what these read; else it is skipped.
 
         Raises:
           ValueError: a pipeline that calls Python.
         """
-        self._feeds = feeds
+        self.steps = list(steps)
+        self.ended: set[int] = set()
         self._strategy = strategy
-        self._open(steps or [0] * strategy.num_workers)
+        strategy.worker_steps.assign(self.steps)
+        graphs = [graph_of(each.dataset) for each in feeds]
+        spec = feeds[0].dataset.element_spec
+        nexts_per_step = feeds[0].plan.nexts_per_step
+        left_out = tf.constant(steps if start_there else [0] * len(steps), tf.int64)
+
+        def worker_dataset() -> tf.data.Dataset:
+            index = _coordinator.experimental_get_current_worker_index()
+            graph = tf.gather(tf.stack(graphs), index)
+            variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
+            dataset = tf.data.experimental.from_variant(variant, spec)
+            if not strategy.resume_input:
+                return dataset
+            done = strategy.worker_steps.read_value() - left_out
+            return dataset.skip(tf.gather(done, index) * nexts_per_step)
+
+        coordinator = _coordinator.ClusterCoordinator(strategy)
+        self.per_worker = iter(coordinator.create_per_worker_dataset(worker_dataset))
 
     def count(self, pieces: Iterable[Any]) -> None:
         """Adds what workers did; no work may be under way.
@@ -62,36 +81,6 @@ class WorkerIterators:
             self.steps[piece.worker] += piece.num_steps
         # One that died may have added what it did not return.
         self._strategy.worker_steps.assign(self.steps)
-
-    def renewed(self) -> bool:
-        """Begins anew where all had ended before anything was read; whether it does."""
-        if self.steps != self._skipped or not any(self._skipped):
-            return False
-        logging.info("train | the data had ended: they begin anew.")
-        self._open([0] * len(self.steps))
-        return True
-
-    def _open(self, steps: Sequence[int]) -> None:
-        self.steps, self._skipped = list(steps), list(steps)
-        self.ended: set[int] = set()
-        strategy, feeds = self._strategy, self._feeds
-        strategy.worker_steps.assign(self.steps)
-        graphs = [graph_of(each.dataset) for each in feeds]
-        spec = feeds[0].dataset.element_spec
-        nexts_per_step = feeds[0].plan.nexts_per_step
-
-        def worker_dataset() -> tf.data.Dataset:
-            index = _coordinator.experimental_get_current_worker_index()
-            graph = tf.gather(tf.stack(graphs), index)
-            variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
-            dataset = tf.data.experimental.from_variant(variant, spec)
-            if not strategy.resume_input:
-                return dataset
-            done = tf.gather(strategy.worker_steps.read_value(), index)
-            return dataset.skip(done * nexts_per_step)
-
-        coordinator = _coordinator.ClusterCoordinator(strategy)
-        self.per_worker = iter(coordinator.create_per_worker_dataset(worker_dataset))
 
 
 def graph_of(dataset: tf.data.Dataset) -> tf.Tensor:

@@ -132,10 +132,22 @@ def test_a_restarted_cluster_ends_as_if_nothing_had_happened(tmp_path):
     assert code == 0, text[-3000:]
     model_dir = tmp_path / "killed"
     launch = ["--workers=2", "--max_restarts=1", "--"]
-    with launched(log, *launch, *flags, f"--model_dir={model_dir}") as launcher:
-        _wait_for(log, "checkpoint | step 200 ")
-        _task(launcher, index=1).send_signal(signal.SIGKILL)
-        code = launcher.wait(timeout=120)
+    with (
+        open(log, "w") as stream,
+        subprocess.Popen(
+            command("launch", *launch, *flags, f"--model_dir={model_dir}"),
+            cwd=ROOT,
+            env=environment(),
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+        ) as launcher,
+    ):
+        try:
+            _wait_for(log, "checkpoint | step 200 ")
+            _task(launcher, index=1).send_signal(signal.SIGKILL)
+            code = launcher.wait(timeout=120)
+        finally:
+            launcher.terminate()
     assert code == 0, log.read_text()[-3000:]
     assert "was killed by SIGKILL; restart 1 of 1" in log.read_text()
     expected, found = fakes.weights(whole), fakes.weights(model_dir)

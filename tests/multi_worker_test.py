@@ -84,6 +84,13 @@ def test_goes_on_where_it_stopped(found):
     assert found["goes_on"] == [0.0, 0.0]
 
 
+def test_an_input_that_starts_anywhere_is_called_for_what_is_left(found):
+    """Each run calls it once for its type; the third comes to the end of a pass."""
+    calls = [0, *(0, 12), *(0, 22, 0), *(0, 5)]
+    expected = {"difference": 0.0, "calls": calls, "saved": []}
+    assert found["starts_anywhere"] == [expected, expected]
+
+
 def test_all_take_a_checkpoint_that_each_can_read(found):
     """Step 10 is damaged, and step 5 cannot be read by one of them."""
     for each in found["damaged_checkpoint"]:

@@ -115,15 +115,15 @@ def test_a_worker_that_is_replaced_goes_on_in_its_data(ran):
     assert replaced["updates"][0] == 32 + 29
 
 
-def test_a_resumed_run_goes_on_in_the_data(ran):
-    first, second, again = ran["resumed"]["parts"]
-    assert first["examples"] == 25 * 16
+@pytest.mark.parametrize("act, steps", [("resumed", 60), ("resumed_left", 61)])
+def test_a_resumed_run_goes_on_in_the_data(ran, act, steps):
+    first, second, again = ran[act]["parts"]
     assert first["examples"] + second["examples"] == 960
     # Shuffled alike, as there is a seed.
     assert first["ids"] + second["ids"] == sum(range(960))
     # They had ended: another pass.
     assert (again["examples"], again["ids"]) == (960, sum(range(960)))
-    assert ran["resumed"]["global_step"] == 120
+    assert ran[act]["global_step"] == 2 * steps
 
 
 def test_an_input_fn_without_context_is_dealt_out(ran):

@@ -88,6 +88,23 @@ def test_without_files_it_skips_what_the_steps_took(two_replicas):
     assert take(opened, 1) == [[4]]
 
 
+def test_what_was_skipped_to_is_found_again(tmp_path, caplog):
+    iterator = position.open_at(make_feed(_shuffled), prefix=None, num_steps=7)
+    take(iterator, 2)
+    prefix = str(tmp_path / "position")
+    position.save_position(iterator, prefix)
+    expected = take(iterator, 5)
+    with caplog.at_level("WARNING", logger="absl"):
+        opened = position.open_at(make_feed(_shuffled), prefix=prefix, num_steps=9)
+    assert not caplog.text
+    assert take(opened, 5) == expected
+
+
+def test_skipping_stops_where_the_data_end():
+    feed = make_feed(lambda: rows(4).batch(2))
+    assert take(position.open_at(feed, prefix=None, num_steps=5), 1) == []
+
+
 def test_the_beginning_is_the_beginning(tmp_path):
     feed = make_feed(lambda: rows(4).batch(2))
     opened = position.open_at(feed, prefix=str(tmp_path / "absent"), num_steps=0)
@@ -121,13 +138,13 @@ def test_a_position_of_steps_of_other_batches_is_skipped(tmp_path, two_replicas)
     assert take(again, 1) == [[8, 9, 10, 11]]
 
 
-def opened(*, began=0, step=0, path="path/model.ckpt-1"):
+def opened(*, began=0, step=0, path="path/model.ckpt-1", peers=ALONE):
     """A training input of three batches, and where its pass began."""
     made = modules.Modules({}, tf.distribute.get_strategy())
     made.driver_state["input_start"].assign(began)
     made.global_step.assign(step)
     feed = make_feed(lambda: rows(6).batch(2))
-    return position.TrainingInput(feed, made, ALONE, path), made.driver_state[
+    return position.TrainingInput(feed, made, peers, path), made.driver_state[
         "input_start"
     ]
 
@@ -137,14 +154,14 @@ def opened(*, began=0, step=0, path="path/model.ckpt-1"):
     [
         (0, 2, [[4, 5]], 0),
         (4, 6, [[4, 5]], 4),
-        (0, 3, [[0, 1]], 3),
+        (0, 3, [], 0),
         (0, 0, [[0, 1]], 0),
     ],
     ids=["in_the_first_pass", "in_a_later_pass", "at_its_end", "at_the_beginning"],
 )
 def test_resuming_counts_from_where_this_pass_began(began, step, expected, begins):
     training_input, start = opened(began=began, step=step)
-    assert training_input.resumed == (expected == [[4, 5]])
+    assert training_input.resumed == (began != step)
     assert take(training_input.iterator, 1) == expected
     assert int(start) == begins
 
@@ -170,6 +187,20 @@ def test_it_saves_where_it_stands(tmp_path):
     assert training_input.save(position.position_path(path))
     again, _ = opened(step=2, path=path)
     assert take(again.iterator, 1) == [[4, 5]]
+
+
+def test_all_processes_have_saved_before_the_checkpoint_is(tmp_path):
+    """Else a checkpoint is complete whose position of a slower one is missing."""
+    path = str(tmp_path / "model.ckpt-2")
+    written = []
+
+    class Watching(Peers):
+        def wait(self):
+            written.append(tf.io.gfile.exists(f"{position.position_path(path)}.index"))
+
+    training_input, _ = opened(peers=Watching(tf.distribute.get_strategy()))
+    training_input.save(path)
+    assert written == [True]
 
 
 def test_positions_go_with_their_checkpoints(tmp_path):

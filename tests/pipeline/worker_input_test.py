@@ -113,15 +113,15 @@ def test_data_that_call_python_are_refused(calls_python):
 class Iterators:
     """In the place of those of workers: knows where they stand."""
 
-    def __init__(self, feeds, strategy, *, steps=None):
-        self.steps = list(steps or [0] * len(feeds))
+    def __init__(self, feeds, strategy, *, steps, start_there=False):
+        self.feeds, self.steps, self.start_there = feeds, list(steps), start_there
 
 
 @pytest.fixture
 def opened(monkeypatch):
     monkeypatch.setattr(worker_input, "WorkerIterators", Iterators)
 
-    def open_(path, *, num_workers=2, resume_input=True):
+    def open_(path, *, num_workers=2, resume_input=True, without=None):
         data = tf.data.Dataset.range(10)
         strategy = types.SimpleNamespace(
             num_workers=num_workers, resume_input=resume_input
@@ -129,7 +129,8 @@ def opened(monkeypatch):
         state = {"input_start": tf.Variable(0, dtype=tf.int64)}
         modules = types.SimpleNamespace(strategy=strategy, step=7, driver_state=state)
         feeds = [Feed(data, Plan(endless=False))] * num_workers
-        return worker_input.WorkerInput(worker_input.WorkerFeed(feeds), modules, path)
+        feed = worker_input.WorkerFeed(feeds, without)
+        return worker_input.WorkerInput(feed, modules, path)
 
     return open_
 
@@ -148,6 +149,21 @@ def test_a_resumed_run_goes_on_in_the_data(opened, path):
     source = opened(path)
     assert (source.iterator.steps, source.resumed) == ([3, 4], True)
     assert source.begin_anew().steps == [0, 0]
+    assert not source.resumed
+
+
+def test_an_input_fn_that_starts_anywhere_is_called_for_what_is_left(opened, path):
+    def input_fn(input_context, first_batch):
+        data = tf.data.Dataset.range(20).shard(2, input_context.input_pipeline_id)
+        return data.batch(1).skip(first_batch)
+
+    source = opened(path, without=feed_of(input_fn).without)
+    assert source.iterator.start_there
+    left = [values(feed.dataset)[0] for feed in source.iterator.feeds]
+    assert (source.iterator.steps, left) == ([3, 4], [[6], [9]])
+    assert (
+        feed_of(lambda first_batch: tf.data.Dataset.range(4).batch(2)).without is None
+    )
 
 
 @pytest.mark.parametrize(

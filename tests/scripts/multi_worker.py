@@ -99,6 +99,7 @@ def together(folder):
         batch_normalization,
         evaluates_along,
         goes_on,
+        starts_anywhere,
         damaged_checkpoint,
         another_model_dir,
     )
@@ -283,6 +284,39 @@ def goes_on(folder):
 
     whole, parts = train("whole", 40), train("parts", 11, 26, 40)
     return max(float(np.abs(whole[key] - parts[key]).max()) for key in whole)
+
+
+def starts_anywhere(folder):
+    """20 batches in one process and 25 in the other: broken off in between, and later.
+
+    A pass has 25 steps; the run of 40 is in its second one.
+    """
+    calls = []
+
+    def input_fn(mode, input_context, first_batch):
+        del mode
+        calls.append(first_batch)
+        x, y = fakes.classification_data(200, seed=TASK)
+        indices = tf.data.Dataset.range(first_batch, 20 + 5 * TASK)
+        size = input_context.get_per_replica_batch_size(16)
+
+        def batch(index):
+            rows = tf.random.stateless_uniform([size], [3, index], 0, 200, tf.int32)
+            return tf.gather(x, rows), tf.gather(y, rows)
+
+        return indices.map(batch)
+
+    def train(name, *parts):
+        for steps in parts:
+            make_estimator(folder / name).train(input_fn, steps=steps)
+        return fakes.weights(folder / name)
+
+    whole = train("whole", 12, 28)
+    calls.clear()
+    parts = train("parts", 12, 10, 8, 10)
+    difference = max(float(np.abs(whole[key] - parts[key]).max()) for key in whole)
+    saved = [path.name for path in folder.glob("parts/input/*")]
+    return {"difference": difference, "calls": calls, "saved": saved}
 
 
 def damaged_checkpoint(folder):

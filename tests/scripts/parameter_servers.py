@@ -109,6 +109,11 @@ def unequal_rows_fn(mode, input_context):
     return tf.data.Dataset.from_tensor_slices(rows).batch(BATCH)
 
 
+def rows_left_fn(mode, input_context, first_batch):
+    """Those of `unequal_rows_fn`, of which it leaves out what was read."""
+    return unequal_rows_fn(mode, input_context).skip(first_batch)
+
+
 def unsharded_rows_fn():
     """Once, without an input_context, in an order that nobody seeds."""
     data = tf.data.Dataset.from_tensor_slices(({"x": X, "id": IDS}, Y))
@@ -209,14 +214,14 @@ def finite(name, input_fn, *hooks):
     )
 
 
-def resumed():
+def resumed(name, input_fn):
     """Finite data in two runs; then once more, as they have come to their end."""
     parts = []
     for max_steps in (25, None, None):
-        trained, recorder = estimator("resumed"), fakes.Recorder()
-        trained.train(unsharded_rows_fn, max_steps=max_steps, hooks=[recorder])
+        trained, recorder = estimator(name), fakes.Recorder()
+        trained.train(input_fn, max_steps=max_steps, hooks=[recorder])
         parts.append(recorder.values[-1])
-    report("resumed", parts=parts, global_step=trained.global_step)
+    report(name, parts=parts, global_step=trained.global_step)
 
 
 def embedding_fn(features, labels, mode, table, head, optimizer):
@@ -312,7 +317,8 @@ def run_task():
     server.wait_for({"worker 1": tasks["worker 1"]}, timeout_secs=120)
     finite("unequal", unequal_rows_fn)
     finite("unsharded", unsharded_rows_fn)
-    resumed()
+    resumed("resumed", unsharded_rows_fn)
+    resumed("resumed_left", rows_left_fn)
     finite("replaced", unequal_rows_fn, At(20, lambda: kill_soon("worker 1")))
     server_dies()
 

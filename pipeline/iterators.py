@@ -1,0 +1,34 @@
+"""What is done to iterators over data besides reading them."""
+
+import contextlib
+import threading
+from typing import Any
+
+import tensorflow as tf
+
+
+def skip(iterator: Any, number: int) -> None:
+    """Takes elements, as many as there are, and drops them.
+
+    An iterator of `dataset.skip()` would be saved as one of another dataset.
+    """
+
+    @tf.function(autograph=False)
+    def drop(iterator: Any, number: tf.Tensor) -> None:
+        def one(index: tf.Tensor) -> tf.Tensor:
+            next(iterator)
+            return index + 1
+
+        tf.while_loop(lambda index: index < number, one, [tf.zeros([], tf.int64)])
+
+    with contextlib.suppress(tf.errors.OutOfRangeError):
+        drop(iterator, tf.constant(number, tf.int64))
+
+
+def delete_in_background(box: list[Any]) -> None:
+    """Empties a list of iterators that nobody else refers to.
+
+    TensorFlow 2.21 keeps a deletion waiting until its autotuning thread wakes up next,
+    which takes up to as long as the iterator has lived, a minute at the most.
+    """
+    threading.Thread(target=box.clear, daemon=True).start()
