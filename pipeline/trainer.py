@@ -12,6 +12,7 @@ from pipeline import (
     checkpoint_files,
     claim,
     feeds,
+    hook_states,
     loops,
     position,
     storage,
@@ -166,6 +167,7 @@ class Trainer:
             runtime.modules,
             runtime.saver(),
             source.save,
+            states=loop.state,
             listeners=[runtime.tracker, *saving_listeners],
         )
         runtime.training = True
@@ -176,6 +178,7 @@ class Trainer:
                 runtime.hooks(hooks, saving),
                 # So many steps were asked for: what is left of a pass is no limit.
                 begin_anew=source.begin_anew if steps and source.resumed else None,
+                saved=hook_states.read(path) if path else None,
             )
         finally:
             runtime.training = False
