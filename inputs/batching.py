@@ -24,6 +24,7 @@ class Batching:
       num_epochs: passes over the data; None is forever. 1 outside of TRAIN.
       drop_remainder: whether an incomplete last batch is dropped. Endless data have
         none, and so get a static batch dimension.
+      first_batch: batches of this pipeline to leave out; what starts anywhere heeds it.
     """
 
     mode: str
@@ -31,6 +32,7 @@ class Batching:
     batch_size: int
     num_epochs: int | None
     drop_remainder: bool
+    first_batch: int = 0
 
     @property
     def is_training(self) -> bool:
@@ -87,6 +89,7 @@ def make_batching(
     batch_size_per_replica: int | None = None,
     num_epochs: int | None = None,
     drop_remainder: bool = False,
+    first_batch: int = 0,
 ) -> Batching:
     """Checks the arguments that every input_fn here takes.
 
@@ -101,6 +104,7 @@ def make_batching(
       drop_remainder: whether an incomplete last batch is left out. In evaluation and
         prediction these examples are missing then; what a TPU runs needs it, so give
         it a batch size that divides their number.
+      first_batch: batches of this pipeline to leave out at the beginning.
 
     Raises:
       ValueError: unknown mode, no positive number, both batch sizes or none, or a
@@ -120,6 +124,7 @@ def make_batching(
         batch_size=_per_replica(batch_size, batch_size_per_replica, context),
         num_epochs=num_epochs,
         drop_remainder=drop_remainder or num_epochs is None,
+        first_batch=first_batch,
     )
 
 

@@ -25,6 +25,7 @@ def digits_input_fn(
     seed: int = 0,
     num_epochs: int | None = None,
     drop_remainder: bool = False,
+    first_batch: int = 0,
 ) -> tf.data.Dataset:
     """Digits 0 to 9: 1,437 to train on, 360 others for EVAL and PREDICT.
 
@@ -39,6 +40,7 @@ def digits_input_fn(
       num_epochs: passes in TRAIN; None is forever. EVAL and PREDICT make one.
       drop_remainder: whether an incomplete last batch is left out, in every mode, so
         that all have one shape, as a TPU wants.
+      first_batch: batches of this pipeline to leave out, for a run that goes on.
 
     Raises:
       ModuleNotFoundError: scikit-learn is missing.
@@ -50,6 +52,7 @@ def digits_input_fn(
         batch_size_per_replica=batch_size_per_replica,
         num_epochs=num_epochs,
         drop_remainder=drop_remainder,
+        first_batch=first_batch,
     )
     train, test = load_digits()
     images, labels = train if batching.is_training else test

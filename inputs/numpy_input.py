@@ -1,9 +1,9 @@
 """Arrays in memory as input.
 
 Only the order is a stream; the rows are gathered batch by batch. So the shuffling is
-complete, a saved position is a few bytes, and, as every pipeline draws the same order
-and takes its part of it, a global batch holds the same examples on any number of
-replicas and pipelines.
+complete, it can start anywhere, and, as every pipeline draws the same order and takes
+its part of it, a global batch holds the same examples on any number of replicas and
+pipelines.
 """
 
 import numbers
@@ -31,6 +31,7 @@ def numpy_input_fn(
     seed: int = 0,
     num_epochs: int | None = None,
     drop_remainder: bool = False,
+    first_batch: int = 0,
 ) -> tf.data.Dataset:
     """Batches of the rows of arrays.
 
@@ -52,6 +53,7 @@ def numpy_input_fn(
       num_epochs: passes in TRAIN; None is forever. EVAL and PREDICT make one.
       drop_remainder: whether an incomplete last batch is left out, in every mode, so
         that all have one shape, as a TPU wants.
+      first_batch: batches of this pipeline to leave out, for a run that goes on.
 
     Raises:
       ValueError: x and data both or neither, lengths that differ, no rows, or what
@@ -64,6 +66,7 @@ def numpy_input_fn(
         batch_size_per_replica=batch_size_per_replica,
         num_epochs=num_epochs,
         drop_remainder=drop_remainder,
+        first_batch=first_batch,
     )
     if (x is None) == (data is None):
         raise ValueError(
@@ -118,39 +121,64 @@ def array_dataset(
     with tf.device("/CPU:0"):
         rows = _tensors(x) if y is None else (_tensors(x), _tensors(y))
     num_examples = _num_examples(rows)
-    shuffled = shuffle and batching.is_training
-    if shuffled:
-        order = _shuffled_order(num_examples, batching.num_epochs, seed)
+    order = row_numbers(num_examples, batching=batching, shuffle=shuffle, seed=seed)
+    return gathered(batching.batch(batching.shard(order)), rows, batching=batching)
+
+
+def row_numbers(
+    num_rows: int, *, batching: Batching, shuffle: bool, seed: int
+) -> tf.data.Dataset:
+    """The rows of all pipelines in order, from the first batch on, as int64 scalars.
+
+    Args:
+      num_rows: rows in an epoch.
+      batching: epochs, pipelines, and the batch to begin with.
+      shuffle: whether TRAIN draws a new order each epoch.
+      seed: of the order.
+    """
+    first = batching.first_batch * batching.batch_size * batching.num_pipelines
+    first_epoch, skipped = divmod(first, num_rows)
+    if batching.num_epochs is None:
+        epochs = tf.data.Dataset.counter(first_epoch)
+        total = tf.data.INFINITE_CARDINALITY
     else:
-        order = tf.data.Dataset.range(num_examples).repeat(batching.num_epochs)
+        epochs = tf.data.Dataset.range(first_epoch, batching.num_epochs)
+        total = max(batching.num_epochs * num_rows - first, 0)
+
+    def of_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
+        if shuffle and batching.is_training:
+            return _permutation(num_rows, seed, epoch)
+        return tf.data.Dataset.range(num_rows)
+
+    order = epochs.flat_map(of_epoch).skip(skipped)
+    return order.apply(tf.data.experimental.assert_cardinality(total))
+
+
+def gathered(
+    order: tf.data.Dataset, rows: Any, *, batching: Batching
+) -> tf.data.Dataset:
+    """Batches of rows in memory, for the model.
+
+    Args:
+      order: batches of row numbers.
+      rows: nest of tensors `[rows, ...]`.
+      batching: says whether labels are left out.
+    """
 
     def gather(indices: tf.Tensor) -> Any:
         return tf.nest.map_structure(lambda array: tf.gather(array, indices), rows)
 
-    batches = batching.batch(batching.shard(order))
-    batches = batches.map(gather, num_parallel_calls=tf.data.AUTOTUNE)
+    batches = order.map(gather, num_parallel_calls=tf.data.AUTOTUNE)
     return batching.for_model(batches)
 
 
-def _shuffled_order(
-    num_examples: int, num_epochs: int | None, seed: int
-) -> tf.data.Dataset:
-    """Row numbers, each epoch in an order that (seed, epoch) alone decides."""
-
-    def permutation(epoch: tf.Tensor) -> tf.data.Dataset:
-        keys = tf.random.stateless_uniform(
-            [num_examples], [seed, epoch], minval=None, maxval=None, dtype=tf.int32
-        )
-        rows = tf.argsort(keys, stable=True)
-        return tf.data.Dataset.from_tensor_slices(tf.cast(rows, tf.int64))
-
-    if num_epochs is not None:
-        order = tf.data.Dataset.range(num_epochs).flat_map(permutation)
-        total = num_epochs * num_examples
-    else:
-        order = tf.data.Dataset.counter().flat_map(permutation)
-        total = tf.data.INFINITE_CARDINALITY
-    return order.apply(tf.data.experimental.assert_cardinality(total))
+def _permutation(num_rows: int, seed: int, epoch: tf.Tensor) -> tf.data.Dataset:
+    """Row numbers in an order that (seed, epoch) alone decides."""
+    keys = tf.random.stateless_uniform(
+        [num_rows], [seed, epoch], minval=None, maxval=None, dtype=tf.int32
+    )
+    rows = tf.argsort(keys, stable=True)
+    return tf.data.Dataset.from_tensor_slices(tf.cast(rows, tf.int64))
 
 
 def _arrays_of(loaded: Any, *, is_training: bool) -> tuple[Any, Any]:

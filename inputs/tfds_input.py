@@ -1,8 +1,11 @@
 """Data sets of tensorflow_datasets as input.
 
-read this pipeline's part -> preprocess -> cache -> shuffle -> repeat -> batch
+What fits in memory: read this pipeline's part -> preprocess; then, of the examples'
+numbers, shuffle -> repeat -> batch -> gather.
+What does not: read -> shuffle -> repeat -> preprocess -> batch.
 """
 
+import dataclasses
 import difflib
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +14,7 @@ import gin
 import tensorflow as tf
 
 from inputs.batching import Batching, make_batching
+from inputs.numpy_input import gathered, row_numbers
 from pipeline.model_fn import ModeKeys
 
 try:
@@ -62,11 +66,13 @@ def tfds_input_fn(
       batch_size: examples in a global batch. Exactly one of this and the next.
       batch_size_per_replica: examples in the batch of one replica.
       shuffle_buffer: examples among which TRAIN draws the next; None or 0 keeps the
-        order. A saved position holds these examples.
+        order. A saved position holds these examples. Cached ones of fixed shapes
+        are shuffled by number, with a seed all of them at once.
       seed: of the order in TRAIN; None for another one each run.
       num_epochs: passes in TRAIN; None is forever. EVAL and PREDICT make one.
       cache: whether TRAIN keeps preprocessed examples in memory, so that `preprocess`
         runs once an example; None where they have fixed shapes and fit in 1 GiB.
+        Those of fixed shapes are read when it is called.
       drop_remainder: whether an incomplete last batch is left out, in every mode, so
         that all have one shape, as a TPU wants.
 
@@ -91,31 +97,48 @@ def tfds_input_fn(
         )
     split = train_split if batching.is_training else eval_split
     num_examples = _num_examples(builder, split)
-    dataset = _read(
-        builder,
-        split,
-        num_examples=num_examples,
-        as_supervised=as_supervised,
-        batching=batching,
-        shuffle_files=batching.is_training and bool(shuffle_buffer),
-        seed=seed,
-    )
+
+    def read(*, shuffle_files: bool) -> tf.data.Dataset:
+        return _read(
+            builder,
+            split,
+            num_examples=num_examples,
+            as_supervised=as_supervised,
+            batching=batching,
+            shuffle_files=shuffle_files,
+            seed=seed,
+        )
+
+    def shuffled(examples: tf.data.Dataset) -> tf.data.Dataset:
+        return batching.shuffle_and_repeat(
+            examples, buffer_size=shuffle_buffer, seed=seed
+        )
+
     share = -(-num_examples // batching.num_pipelines)
-    preprocessed = _map(dataset, preprocess)
+    in_order = _map(read(shuffle_files=False), preprocess)
     if cache is None:
-        cache = _fits_in_memory(preprocessed, share)
-    if cache and batching.is_training:
-        # Examples that are cached ready for use keep up with a fast model.
-        dataset = batching.shuffle_and_repeat(
-            preprocessed.cache(), buffer_size=shuffle_buffer, seed=seed
-        )
+        cache = _fits_in_memory(in_order, share)
+    cache = cache and batching.is_training
+    rows = _in_memory(in_order, share) if cache else None
+    if rows is not None:
+        num_rows = tf.nest.flatten(rows)[0].shape[0]
+        if seed is None:
+            numbers = shuffled(tf.data.Dataset.range(num_rows))
+        else:
+            # No buffer, which would be saved with the position. These rows are this
+            # pipeline's alone.
+            alone = dataclasses.replace(batching, context=tf.distribute.InputContext())
+            numbers = row_numbers(
+                num_rows, batching=alone, shuffle=bool(shuffle_buffer), seed=seed
+            )
+        return gathered(batching.batch(numbers), rows, batching=batching)
+    dataset = read(shuffle_files=batching.is_training and bool(shuffle_buffer))
+    if cache:
+        batches = batching.batch(shuffled(_map(dataset, preprocess).cache()))
     else:
-        # As they were read, they are often smaller, and so is the shuffle buffer.
-        dataset = batching.shuffle_and_repeat(
-            dataset, buffer_size=shuffle_buffer, seed=seed
-        )
-        dataset = _map(dataset, preprocess)
-    return batching.for_model(batching.batch(dataset))
+        # As they were read, examples are often smaller, and so is the shuffle buffer.
+        batches = batching.batch(_map(shuffled(dataset), preprocess))
+    return batching.for_model(batches)
 
 
 def _prepared_builder(name: str, data_dir: str | None, download: bool) -> Any:
@@ -206,11 +229,21 @@ def _map(
     return dataset.map(preprocess, num_parallel_calls=tf.data.AUTOTUNE)
 
 
+def _in_memory(dataset: tf.data.Dataset, num_examples: int) -> Any:
+    """All examples in one batch; None where there are none, or of several shapes."""
+    if not all(map(_is_fixed, tf.nest.flatten(dataset.element_spec))):
+        return None
+    with tf.device("/CPU:0"):
+        return next(iter(dataset.batch(num_examples)), None)
+
+
 def _fits_in_memory(dataset: tf.data.Dataset, num_examples: int) -> bool:
-    num_bytes = 0
-    for spec in tf.nest.flatten(dataset.element_spec):
-        is_fixed = isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()
-        if not is_fixed or spec.dtype == tf.string:
-            return False
-        num_bytes += spec.shape.num_elements() * spec.dtype.size
+    specs = tf.nest.flatten(dataset.element_spec)
+    if not all(_is_fixed(spec) and spec.dtype != tf.string for spec in specs):
+        return False
+    num_bytes = sum(spec.shape.num_elements() * spec.dtype.size for spec in specs)
     return num_bytes * num_examples <= _MAX_BYTES_TO_CACHE
+
+
+def _is_fixed(spec: Any) -> bool:
+    return isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()

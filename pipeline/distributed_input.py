@@ -32,11 +32,6 @@ class DistributedPlan(Plan):
 
     strategy: tf.distribute.Strategy | None = None
 
-    @property
-    def saves_position(self) -> bool:
-        """A distributed iterator cannot be saved."""
-        return False
-
     def take(self, iterator: Any) -> list[Batch]:
         """One step's batches, from endless data."""
         return [
@@ -73,12 +68,19 @@ class DistributedFeed:
       element_spec: `(features, labels)` as type specs of one replica's batch.
       dataset_of: a host's dataset of its pipeline, past a number of steps.
       global_batch: of all replicas, in one micro-batch.
+      starts_anywhere: whether input_fn takes `first_batch`; else it skips.
     """
 
     plan: DistributedPlan
     element_spec: tuple[Any, Any]
     dataset_of: Callable[[tf.distribute.InputContext, int], tf.data.Dataset]
     global_batch: int
+    starts_anywhere: bool = False
+
+    @property
+    def saves_position(self) -> bool:
+        """A distributed iterator cannot be saved."""
+        return False
 
     def __str__(self) -> str:
         """Such as 'one input pipeline a host | global batch 64', for logs."""
@@ -91,6 +93,10 @@ class DistributedFeed:
                 lambda input_context: self.dataset_of(input_context, num_steps)
             )
         )
+
+    def again(self) -> "DistributedFeed":
+        """The same: input_fn is called for each iterator."""
+        return self
 
 
 def make_feed(
@@ -118,13 +124,26 @@ def make_feed(
     one = input_dataset.InputContext(num_replicas_in_sync=total)
     dataset, endless = dataset_for(input_fn, mode, one, context)
 
+    starts_anywhere = input_dataset.starts_anywhere(input_fn)
+
     def dataset_of(
         input_context: tf.distribute.InputContext, num_steps: int
     ) -> tf.data.Dataset:
-        dataset, endless = dataset_for(input_fn, mode, input_context, context)
-        dataset = dataset if endless else _with_shares(dataset)
         local = total // input_context.num_input_pipelines
         skipped = num_steps * num_micro_batches * local
+        whole, endless = dataset_for(input_fn, mode, input_context, context)
+        dataset = whole
+        if skipped and starts_anywhere:
+            cut_into = local if input_dataset.yields_global_batches(input_fn) else 1
+            dataset, _ = dataset_for(
+                input_fn,
+                mode,
+                input_context,
+                context,
+                first_batch=skipped // cut_into,
+            )
+            skipped = 0
+        dataset = dataset if endless else _with_shares(dataset, whole)
         return dataset.skip(skipped) if skipped else dataset
 
     plan = DistributedPlan(
@@ -136,7 +155,13 @@ def make_feed(
     )
     spec = input_dataset.pair_of(dataset.element_spec)
     rows = tf.nest.flatten(spec)[0].shape[0]
-    return DistributedFeed(plan, spec, dataset_of, global_batch=rows * total)
+    return DistributedFeed(
+        plan,
+        spec,
+        dataset_of,
+        global_batch=rows * total,
+        starts_anywhere=starts_anywhere,
+    )
 
 
 def dataset_for(
@@ -144,6 +169,8 @@ def dataset_for(
     mode: str,
     input_context: tf.distribute.InputContext,
     context: Mapping[str, Any],
+    *,
+    first_batch: int = 0,
 ) -> tuple[tf.data.Dataset, bool]:
     """One pipeline's batches for its replicas, one after the other, and if for ever.
 
@@ -152,13 +179,16 @@ def dataset_for(
       mode: one of `ModeKeys`.
       input_context: which pipeline, and for how many replicas of all.
       context: `params` and `config`.
+      first_batch: see `input_dataset.call`.
 
     Raises:
       TypeError: see `input_fn.make_feed`.
       ValueError: what it yields is not static, see `static_input.check`, or global
         batches that the replicas cannot share equally.
     """
-    dataset = input_dataset.call(input_fn, mode, input_context, context)
+    dataset = input_dataset.call(
+        input_fn, mode, input_context, context, first_batch=first_batch
+    )
     name = calling.name_of(input_fn)
     spec = input_dataset.pair_of(dataset.element_spec)
     static_input.check(spec, input_fn=name, mode=mode)
@@ -192,9 +222,9 @@ def cut(dataset: tf.data.Dataset, total: int, parts: range) -> tf.data.Dataset:
     return dataset.flat_map(pieces)
 
 
-def _with_shares(dataset: tf.data.Dataset) -> tf.data.Dataset:
+def _with_shares(dataset: tf.data.Dataset, whole: tf.data.Dataset) -> tf.data.Dataset:
     """Elements with 1 while there are any, then the first one with 0, without end."""
-    return input_dataset.pad(dataset).map(
+    return input_dataset.pad(dataset, whole).map(
         lambda each, has: (each, tf.cast(has, tf.float32))
     )
 

@@ -37,14 +37,18 @@ def call(
     mode: str,
     input_context: tf.distribute.InputContext,
     context: Mapping[str, Any],
+    *,
+    first_batch: int = 0,
 ) -> tf.data.Dataset:
-    """What `input_fn` returns for one pipeline.
+    """What `input_fn` returns for one pipeline; with a seed, the same at each call.
 
     Args:
       input_fn: see `input_fn.make_feed`.
       mode: one of `ModeKeys`.
       input_context: which pipeline, and for how many replicas of all.
       context: `params` and `config`.
+      first_batch: elements to leave out at the beginning; 0 for an input_fn that does
+        not take it, see `starts_anywhere`.
 
     Raises:
       TypeError: see `input_fn.make_feed`.
@@ -55,12 +59,15 @@ def call(
             "not its result."
         )
     name = calling.name_of(input_fn)
+    supplied = {"mode": mode, "input_context": input_context, **context}
+    if starts_anywhere(input_fn):
+        supplied["first_batch"] = first_batch
+    seed = getattr(context.get("config"), "tf_random_seed", None)
+    if seed is not None:
+        # TensorFlow counts the operations that take their seed from this one.
+        tf.random.set_seed(seed)
     with user_errors.noted(lambda: f"input_fn {name}, mode {mode!r}"):
-        dataset = calling.call(
-            input_fn,
-            {"mode": mode, "input_context": input_context, **context},
-            role="input_fn",
-        )
+        dataset = calling.call(input_fn, supplied, role="input_fn")
     _check_dataset(dataset, name)
     return dataset
 
@@ -71,19 +78,34 @@ def yields_global_batches(input_fn: Callable[..., Any]) -> bool:
     return "input_context" not in names and not takes_any
 
 
+def starts_anywhere(input_fn: Callable[..., Any]) -> bool:
+    """Whether `input_fn` takes `first_batch`, so that nothing has to be skipped.
+
+    By that name alone: one that takes `**kwargs` may hand them to one that does not.
+    """
+    return "first_batch" in calling.declared(input_fn)[0]
+
+
 def pair_of(element: Any) -> tuple[Any, Any]:
     """`(features, labels)` of an element that may be features alone."""
     return element if isinstance(element, tuple) else (element, None)
 
 
-def pad(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """`(element, True)` while there are any, then a first one again, with False."""
+def pad(
+    dataset: tf.data.Dataset, whole: tf.data.Dataset | None = None
+) -> tf.data.Dataset:
+    """`(element, True)` while there are any, then a first one again, with False.
+
+    Args:
+      dataset: to pad.
+      whole: has that first one, where `dataset` may have none left.
+    """
 
     def flagged(elements: tf.data.Dataset, flag: bool) -> tf.data.Dataset:
         flags = tf.data.Dataset.from_tensors(flag).repeat()
         return tf.data.Dataset.zip((elements, flags))
 
-    stand_in = dataset.take(1).cache().repeat()
+    stand_in = (dataset if whole is None else whole).take(1).cache().repeat()
     return flagged(dataset, True).concatenate(flagged(stand_in, False))
 
 

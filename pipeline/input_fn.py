@@ -73,11 +73,6 @@ class Plan:
         """Elements of the dataset that one step takes."""
         return self.num_micro_batches * (1 if self.splits else self.replicas.local)
 
-    @property
-    def saves_position(self) -> bool:
-        """Whether where its iterator stands can be saved, if the dataset can."""
-        return True
-
     def take(self, iterator: Any) -> list[list[Batch]]:
         """One step's batches, by replica and micro-batch; there must be some left."""
         elements = [next(iterator) for _ in range(self.nexts_per_step)]
@@ -159,11 +154,16 @@ class Feed:
         there is none.
       plan: how its elements become batches.
       global_batch: what input_fn divided among the replicas; None where it did not say.
+      call: calls input_fn again, for the dataset without so many first elements; None
+        where others read it.
+      starts_anywhere: whether `call` takes another number than 0.
     """
 
     dataset: tf.data.Dataset
     plan: Plan
     global_batch: int | None = None
+    call: Callable[[int], tf.data.Dataset] | None = None
+    starts_anywhere: bool = False
 
     @property
     def element_spec(self) -> tuple[Any, Any]:
@@ -174,10 +174,27 @@ class Feed:
             return pair
         return tf.nest.map_structure(_any_batch_size, pair)
 
+    @property
+    def saves_position(self) -> bool:
+        """Whether where an iterator stands is saved, if the dataset can be."""
+        return not self.starts_anywhere
+
     def iterator(self, num_steps: int = 0) -> Any:
         """A new iterator, past what `num_steps` steps take."""
         skipped = num_steps * self.plan.nexts_per_step
-        return iter(self.dataset.skip(skipped) if skipped else self.dataset)
+        if not skipped:
+            return iter(self.dataset)
+        if self.starts_anywhere:
+            return iter(self.call(skipped))
+        return iter(self.dataset.skip(skipped))
+
+    def again(self) -> "Feed":
+        """The same data, of which no iterator was made yet.
+
+        A seeded shuffle gives each iterator of a dataset another order, so that one
+        that is to read what another has read needs a dataset of its own.
+        """
+        return dataclasses.replace(self, dataset=self.call(0))
 
     def __str__(self) -> str:
         """Such as 'input pipeline 0 of 2 | global batch 64', for logs."""
@@ -197,8 +214,9 @@ def make_feed(
     """Calls `input_fn` for this process' pipeline.
 
     Args:
-      input_fn: takes any of `mode`, `input_context`, `params` and `config`. One that
-        takes no `input_context` yields global batches, which are split for it.
+      input_fn: takes any of `mode`, `input_context`, `params`, `config` and
+        `first_batch`, the number of elements to leave out. One that takes no
+        `input_context` yields global batches, which are split for it.
       mode: one of `ModeKeys`.
       peers: whose replicas are fed. To predict, each process reads all of the data.
       context: `params` and `config`.
@@ -226,8 +244,20 @@ def make_feed(
     )
     if together:
         plan = _agreed(plan, length, dataset.element_spec, peers)
-    dataset = input_dataset.pad(dataset) if plan.padded else dataset
-    return Feed(dataset, plan, input_context.global_batch)
+
+    def call(first_batch: int) -> tf.data.Dataset:
+        again = input_dataset.call(
+            input_fn, mode, input_context, context, first_batch=first_batch
+        )
+        return input_dataset.pad(again, dataset) if plan.padded else again
+
+    return Feed(
+        input_dataset.pad(dataset) if plan.padded else dataset,
+        plan,
+        input_context.global_batch,
+        call,
+        starts_anywhere=input_dataset.starts_anywhere(input_fn),
+    )
 
 
 @contextlib.contextmanager

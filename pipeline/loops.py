@@ -62,7 +62,7 @@ class TrainLoop:
         iterator: Any,
         hooks: Sequence[Hook],
         *,
-        begin_anew: Callable[[], Any] | None = None,
+        next_pass: Callable[[], Any] | None = None,
         saved: Mapping[str, Any] | None = None,
     ) -> bool:
         """Trains.
@@ -71,8 +71,8 @@ class TrainLoop:
           run: at the step to start from; its `step` goes along.
           iterator: over the training input.
           hooks: in the order in which they are called.
-          begin_anew: gives another iterator where this one ends, once; None ends the
-            run there.
+          next_pass: called where the input ends, for an iterator to go on with; None,
+            or its answer None, ends the run there.
           saved: what `state` gave in the run that this one goes on with, or None.
 
         Returns:
@@ -106,8 +106,10 @@ class TrainLoop:
             for hook in hooks:
                 hook.after_hooks(run)
             ended = last.ended
-            if ended and begin_anew is not None:
-                iterator, begin_anew, ended = begin_anew(), None, False
+            if ended and next_pass is not None:
+                following = next_pass()
+                if following is not None:
+                    iterator, ended = following, False
         run.finished = True
         for hook in hooks:
             with self._windowed(run, hook):

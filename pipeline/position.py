@@ -2,6 +2,10 @@
 
 A `tf.data` iterator is saved with its shuffle buffer. Where a pipeline holds an
 operation that cannot be saved, the position is reached again by skipping what was read.
+An input_fn that takes `first_batch` needs neither: it is called for what is left.
+
+Each pass over the data is over a dataset of its own, so that a seeded shuffle draws the
+same order whether a run came to that pass or was started in it.
 """
 
 import os
@@ -11,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from pipeline import checkpoint_files
+from pipeline import checkpoint_files, user_errors
 from pipeline.checkpoint_reader import Reader, UnreadableCheckpointError
 from pipeline.input_fn import Feed, delete_in_background
 from pipeline.modules import Modules
@@ -29,13 +33,13 @@ class TrainingInput:
     """The training data's iterator, which a resumed run finds where it stood.
 
     Attributes:
-      resumed: whether it goes on in the middle of an earlier run's pass.
+      resumed: whether it goes on in an earlier run's pass, maybe at its end.
     """
 
     def __init__(
         self, feed: Feed, modules: Modules, peers: Peers, path: str | None
     ) -> None:
-        """Opens the input; one that had come to its end begins anew.
+        """Opens the input; one that is known to have ended begins anew.
 
         Args:
           feed: the training input.
@@ -49,7 +53,7 @@ class TrainingInput:
         self._box = self._found_again(path)
         self.resumed = bool(self._box)
         if not self.resumed:
-            self.begin_anew()
+            self._begin()
 
     @property
     def iterator(self) -> Any:
@@ -58,52 +62,56 @@ class TrainingInput:
 
     def begin_anew(self) -> Any:
         """Starts another pass over the data, and returns its iterator."""
+        logging.info(
+            "train | the input ended at step %d: it begins anew.", self._modules.step
+        )
         self.close()
-        self._modules.driver_state["input_start"].assign(self._modules.step)
-        self._box = [self._feed.iterator()]
+        self.resumed = False
+        self._feed = self._feed.again()
+        self._begin()
         return self.iterator
 
     def save(self, path: str) -> bool:
-        """Writes where it stands at the checkpoint `path`, see `save_position`."""
-        if not self._feed.plan.saves_position:
-            logging.log_first_n(
-                logging.INFO,
-                "On a TPU the position of the input is not saved; a resumed run gets "
-                "back to it by skipping what was read.",
-                1,
-            )
+        """Writes where it stands at the checkpoint `path`, see `save_position`.
+
+        Where that is the position of several processes, returns once all are written:
+        no checkpoint is complete before its positions are.
+        """
+        if not self._feed.saves_position:
+            if not self._feed.starts_anywhere:
+                logging.log_first_n(
+                    logging.INFO,
+                    "On a TPU the position of the input is not saved; a resumed run "
+                    "skips what was read. An input_fn that takes first_batch need not.",
+                    1,
+                )
             return False
         prefix = position_path(path, self._peers.replicas)
         nexts_per_step = self._feed.plan.nexts_per_step
-        return save_position(self.iterator, prefix, nexts_per_step=nexts_per_step)
+        saved = save_position(self.iterator, prefix, nexts_per_step=nexts_per_step)
+        self._peers.wait()
+        return saved
 
     def close(self) -> None:
         """Lets go of the iterator."""
         delete_in_background(self._box)
         self._box = []
 
+    def _begin(self) -> None:
+        self._modules.driver_state["input_start"].assign(self._modules.step)
+        self._box = [self._feed.iterator()]
+
     def _found_again(self, path: str | None) -> list[Any]:
         """A list of the iterator where it stood, empty where there is none."""
         step = self._modules.step
         taken = step - int(self._modules.driver_state["input_start"].numpy())
-        plan = self._feed.plan
         if path is None or not taken:
             return []
-        if plan.num_steps is not None and taken >= plan.num_steps:
-            return self._at_its_end()
+        num_steps = self._feed.plan.num_steps
+        if num_steps is not None and taken >= num_steps:
+            return []
         prefix = position_path(path, self._peers.replicas)
-        box = [open_at(self._feed, prefix=prefix, num_steps=taken)]
-        if not plan.asks:
-            return box
-        more, _ = plan.try_take(box[0])
-        if self._peers.any(bool(more)):
-            return [open_at(self._feed, prefix=prefix, num_steps=taken)]
-        return self._at_its_end()
-
-    def _at_its_end(self) -> list[Any]:
-        step = self._modules.step
-        logging.info("train | the input had ended at step %d: it begins anew.", step)
-        return []
+        return [open_at(self._feed, prefix=prefix, num_steps=taken)]
 
 
 def position_path(path: str, replicas: Replicas = _ALONE) -> str:
@@ -128,9 +136,10 @@ def save_position(iterator: Any, prefix: str, *, nexts_per_step: int = 1) -> boo
         logging.log_first_n(
             logging.WARNING,
             "The position of this input cannot be saved (%s); a resumed run gets back "
-            "to it by skipping what was read.",
+            "to it by skipping what was read, which is exact if the order is the same "
+            "in each run: give shuffle() a seed, or set RunConfig.tf_random_seed.",
             1,
-            str(error).partition("\n")[0],
+            user_errors.words_of(error),
         )
         return False
     return True
@@ -143,38 +152,45 @@ def open_at(feed: Feed, *, prefix: str | None, num_steps: int) -> Any:
     them now (more replicas, micro-batches), they are of another size, and it skips.
 
     Args:
-      feed: the same input as then.
+      feed: the same input as then, of which no iterator was made yet.
       prefix: what `save_position` wrote; None or nothing there skips instead.
       num_steps: steps taken from the beginning until then.
     """
-    if num_steps == 0:
-        return feed.iterator()
-    if prefix is not None and tf.io.gfile.exists(f"{prefix}.index"):
-        try:
-            # Before there is an iterator: a second one would shuffle in another order.
-            Reader(prefix).check()
-            iterator = feed.iterator()
-            saved = _position(iterator, 0)
-            saved.read(prefix).assert_consumed()
-            if int(saved.nexts_per_step) == feed.plan.nexts_per_step:
-                return iterator
-            logging.info(
-                "Position %s is of steps of %d batches, now of %d; skipping %d steps.",
-                prefix,
-                int(saved.nexts_per_step),
-                feed.plan.nexts_per_step,
-                num_steps,
-            )
-        except UnreadableCheckpointError as error:
-            logging.warning("Position: %s Skipping %d steps.", error, num_steps)
-        except (tf.errors.OpError, AssertionError, ValueError) as error:
-            logging.warning(
-                "The input is not the one of checkpoint %s (%s); skipping %d steps.",
-                prefix,
-                str(error).partition("\n")[0],
-                num_steps,
-            )
-    return feed.iterator(num_steps)
+    if num_steps == 0 or prefix is None or feed.starts_anywhere:
+        return feed.iterator(num_steps)
+    if not tf.io.gfile.exists(f"{prefix}.index"):
+        logging.warning(
+            "There is no position of the input %s: skipping %d steps. They are the "
+            "ones that were trained on if the order is the same in each run: give "
+            "shuffle() a seed, or set RunConfig.tf_random_seed.",
+            prefix,
+            num_steps,
+        )
+        return feed.iterator(num_steps)
+    try:
+        Reader(prefix).check()
+        iterator = feed.iterator()
+        saved = _position(iterator, 0)
+        saved.read(prefix).assert_consumed()
+        if int(saved.nexts_per_step) == feed.plan.nexts_per_step:
+            return iterator
+        logging.info(
+            "Position %s is of steps of %d batches, now of %d; skipping %d steps.",
+            prefix,
+            int(saved.nexts_per_step),
+            feed.plan.nexts_per_step,
+            num_steps,
+        )
+    except UnreadableCheckpointError as error:
+        logging.warning("Position: %s Skipping %d steps.", error, num_steps)
+    except (tf.errors.OpError, AssertionError, ValueError) as error:
+        logging.warning(
+            "The input is not the one of checkpoint %s (%s); skipping %d steps.",
+            prefix,
+            str(error).partition("\n")[0],
+            num_steps,
+        )
+    return feed.again().iterator(num_steps)
 
 
 def _position(iterator: Any, nexts_per_step: int) -> tf.train.Checkpoint:
@@ -182,8 +198,13 @@ def _position(iterator: Any, nexts_per_step: int) -> tf.train.Checkpoint:
     return tf.train.Checkpoint(iterator=iterator, nexts_per_step=nexts)
 
 
-def remove_old_positions(directory: str, *, keep: str) -> None:
-    """Deletes positions whose checkpoint retention has deleted."""
+def remove_old_positions(directory: str, *, keep: str | None) -> None:
+    """Deletes positions that belong to no checkpoint.
+
+    Args:
+      directory: the model_dir.
+      keep: path prefix of the checkpoint that is being saved, or None.
+    """
     folder = os.path.join(directory, _FOLDER)
     for name in tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []:
         match = _FILE.fullmatch(name)

@@ -127,6 +127,9 @@ class Trainer:
         if runtime.peers.leads:
             runtime.saver().resume(path, unreadable=unreadable)
             position.remove_unfinished(runtime.config.model_dir)
+            # Those of checkpoints that were never committed, or were set aside: what
+            # is saved under their names from now on is of another run.
+            position.remove_old_positions(runtime.config.model_dir, keep=path)
         if unreadable:
             runtime.peers.wait()  # All are to see which one is the latest now.
         return path
@@ -170,14 +173,21 @@ class Trainer:
             states=loop.state,
             listeners=[runtime.tracker, *saving_listeners],
         )
+
+        def next_pass() -> Any:
+            # Where so many steps were asked for, what is left of a pass is no limit.
+            # And a checkpoint may be of the end of the data, which shows only here.
+            if source.resumed and (steps is not None or run.step == start):
+                return source.begin_anew()
+            return None
+
         runtime.training = True
         try:
             ended = loop(
                 run,
                 source.iterator,
                 runtime.hooks(hooks, saving),
-                # So many steps were asked for: what is left of a pass is no limit.
-                begin_anew=source.begin_anew if steps and source.resumed else None,
+                next_pass=next_pass,
                 saved=hook_states.read(path) if path else None,
             )
         finally:

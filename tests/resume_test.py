@@ -23,6 +23,15 @@ def ragged(dataset):
     return dataset.take(16 * 16 - 3)
 
 
+def ending(dataset):
+    """Ends after step 20, in an order that a seed decides."""
+    return dataset.take(20 * 16).shuffle(100, seed=3)
+
+
+def ending_and_not_saved(dataset):
+    return ending(dataset).map(lambda x, y: (x + 0 * tf.random.uniform([]), y))
+
+
 def noisy_network():
     return fakes.network(l2=0.01, dropout=0.5, batch_norm=True)
 
@@ -30,15 +39,18 @@ def noisy_network():
 INPUTS = {
     "shuffled": shuffled,
     "not_saved": with_a_stateful_map,
+    "ending": ending,
+    "ending_and_not_saved": ending_and_not_saved,
 }
 
 
-def train(model_dir, max_steps, change):
+def train(model_dir, max_steps=None, change=None, *, input_fn=None, steps=None, **to):
     """A new Estimator, as in a new process."""
-    data = fakes.classification_data()
-    input_fn = fakes.make_input_fn(*data, batch_size=16, change=change)
-    estimator = fakes.make_estimator(model_dir, network=noisy_network)
-    estimator.train(input_fn, max_steps=max_steps)
+    if input_fn is None:
+        data = fakes.classification_data()
+        input_fn = fakes.make_input_fn(*data, batch_size=16, change=change)
+    estimator = fakes.make_estimator(model_dir, network=noisy_network, **to)
+    estimator.train(input_fn, steps=steps, max_steps=max_steps)
 
 
 def assert_equal(actual, expected):
@@ -62,6 +74,98 @@ def test_goes_on_bit_for_bit(tmp_path, straight, name):
     train(tmp_path, 10, INPUTS[name])
     train(tmp_path, 20, INPUTS[name])
     assert_equal(fakes.weights(tmp_path), straight[name])
+
+
+@pytest.mark.parametrize("change", [ending, ending_and_not_saved])
+def test_a_later_pass_goes_on_bit_for_bit(tmp_path, change):
+    """The data end at step 20: broken off in the second pass, at 25."""
+    for folder, parts in (("straight", (12, 18)), ("broken_off", (12, 13, 5))):
+        for steps in parts:
+            train(tmp_path / folder, steps=steps, change=change)
+    assert fakes.checkpoint_steps(tmp_path / "broken_off") == [0, 12, 25, 30]
+    expected = fakes.weights(tmp_path / "straight")
+    assert_equal(fakes.weights(tmp_path / "broken_off"), expected)
+
+
+def test_the_seed_of_a_run_decides_the_order_of_each_call(tmp_path):
+    """A shuffle without a seed of its own, skipped by the Estimator that trained."""
+
+    def change(dataset):
+        return with_a_stateful_map(dataset.shuffle(1000))
+
+    train(tmp_path / "straight", 20, change)
+    data = fakes.classification_data()
+    input_fn = fakes.make_input_fn(*data, batch_size=16, change=change)
+    estimator = fakes.make_estimator(tmp_path / "twice", network=noisy_network)
+    estimator.train(input_fn, max_steps=10)
+    estimator.train(input_fn, max_steps=20)
+    expected = fakes.weights(tmp_path / "straight")
+    assert_equal(fakes.weights(tmp_path / "twice"), expected)
+
+
+class StartsAnywhere:
+    """Input that is drawn by index: 20 batches a pass, or for ever.
+
+    Attributes:
+      calls: the `first_batch` of each.
+    """
+
+    def __init__(self, *, endless=False):
+        self.calls = []
+        self._endless = endless
+
+    def __call__(self, input_context, first_batch):
+        self.calls.append(first_batch)
+        x, y = fakes.classification_data()
+        size = input_context.get_per_replica_batch_size(16)
+        indices = tf.data.Dataset.range(first_batch, 10**6 if self._endless else 20)
+
+        def batch(index):
+            rows = tf.random.stateless_uniform(
+                [size], [3, index], 0, len(x), dtype=tf.int32
+            )
+            return tf.gather(x, rows), tf.gather(y, rows)
+
+        # With such an operation no position could be saved.
+        return indices.map(batch).map(lambda x, y: (x + 0 * tf.random.uniform([]), y))
+
+
+def test_an_input_that_starts_anywhere_is_not_skipped(tmp_path):
+    train(tmp_path / "straight", 18, input_fn=StartsAnywhere())
+    for max_steps in (10, 18):
+        train(tmp_path / "broken_off", max_steps, input_fn=(last := StartsAnywhere()))
+    expected = fakes.weights(tmp_path / "straight")
+    assert_equal(fakes.weights(tmp_path / "broken_off"), expected)
+    assert last.calls == [0, 10]
+    assert not list(tmp_path.glob("*/input/*"))
+
+
+def test_an_input_that_starts_anywhere_counts_from_its_pass(tmp_path):
+    """As above, where the data end at step 20."""
+    for folder, parts in (("straight", (12, 18)), ("broken_off", (12, 13, 5))):
+        for steps in parts:
+            input_fn = StartsAnywhere()
+            train(tmp_path / folder, steps=steps, input_fn=input_fn)
+            if steps == 13:
+                assert input_fn.calls == [0, 12, 0]
+    assert input_fn.calls == [0, 5]
+    expected = fakes.weights(tmp_path / "straight")
+    assert_equal(fakes.weights(tmp_path / "broken_off"), expected)
+
+
+def test_an_input_that_starts_anywhere_counts_batches(tmp_path):
+    """Ten steps of three micro-batches on each of two replicas are sixty."""
+    devices = ["CPU:0", "CPU:1"]
+    for max_steps in (10, 11):
+        input_fn = StartsAnywhere(endless=True)
+        train(
+            tmp_path,
+            max_steps,
+            input_fn=input_fn,
+            devices=devices,
+            gradient_accumulation_steps=3,
+        )
+    assert input_fn.calls == [0, 60]
 
 
 def test_a_moved_model_dir_goes_on(tmp_path, straight):

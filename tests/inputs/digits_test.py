@@ -63,3 +63,11 @@ def test_inputs_can_be_imported_without_optional_packages():
         "assert inputs.tfds_input.tfds is None"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_it_starts_at_any_batch():
+    whole = inputs.digits_input_fn(ModeKeys.TRAIN, batch_size=64)
+    rest = inputs.digits_input_fn(ModeKeys.TRAIN, batch_size=64, first_batch=30)
+    expected = whole.skip(30)
+    for (_, actual), (_, labels) in zip(rest.take(30), expected.take(30), strict=True):
+        np.testing.assert_array_equal(actual, labels)

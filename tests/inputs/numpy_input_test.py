@@ -59,6 +59,35 @@ def test_every_row_comes_anywhere_in_an_epoch():
     assert counts.min() > 150 and counts.max() < 250
 
 
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("num_epochs", [None, 3])
+@pytest.mark.parametrize("pipeline_id", [0, 2])
+def test_it_starts_at_any_batch(shuffle, num_epochs, pipeline_id):
+    """23 rows on three pipelines; three epochs are twelve batches of each, or so."""
+
+    def batches(first_batch):
+        dataset = inputs.numpy_input_fn(
+            ModeKeys.TRAIN,
+            tf.distribute.InputContext(3, pipeline_id, 3),
+            x=np.arange(23),
+            batch_size_per_replica=2,
+            shuffle=shuffle,
+            num_epochs=num_epochs,
+            first_batch=first_batch,
+        )
+        found = [x.tolist() for x in dataset.take(15).as_numpy_iterator()]
+        if num_epochs is not None:
+            assert dataset.cardinality() == len(found)
+        return found
+
+    whole = batches(0)
+    for first_batch in (1, 4, 7, 11, 13):
+        rest = batches(first_batch)
+        expected = whole[first_batch:]
+        assert rest[: len(expected)] == expected
+        assert num_epochs is None or rest == expected
+
+
 def test_position_is_small(tmp_path):
     x = np.zeros([50_000, 8], np.float32)
     iterator = iter(inputs.numpy_input_fn(ModeKeys.TRAIN, x=x, batch_size=10))

@@ -300,6 +300,35 @@ def test_several_hosts_share_global_batches():
     ]
 
 
+@pytest.mark.parametrize(("per_replica", "per_step"), [(True, 2), (False, 1)])
+@pytest.mark.parametrize("num_steps", [2, STEPS + 1])
+def test_it_starts_anywhere(strategy, data, per_replica, per_step, num_steps):
+    """Two replicas take an element each, or share one; the data end at step 7."""
+    calls = []
+    whole = static_input_fn(*data, per_replica=per_replica)
+
+    def starts_anywhere(dataset, first_batch):
+        calls.append(first_batch)
+        return dataset.skip(first_batch)
+
+    def per_replica_fn(input_context, first_batch):
+        return starts_anywhere(whole(input_context), first_batch)
+
+    def global_fn(first_batch):
+        return starts_anywhere(whole(), first_batch)
+
+    def local(batch):
+        return tf.nest.map_structure(strategy.experimental_local_results, batch)
+
+    feed = make_feed(per_replica_fn if per_replica else global_fn, strategy)
+    actual = next(feed.iterator(num_steps))
+    assert set(calls) == {0, num_steps * per_step}
+    expected = next(make_feed(whole, strategy).iterator(num_steps))
+    tf.nest.map_structure(
+        np.testing.assert_array_equal, *map(local, (actual, expected))
+    )
+
+
 def test_a_checkpoint_goes_to_one_replica(case, data, tmp_path):
     """Trained on a TPU, evaluated on every example anywhere."""
     other = fakes.make_estimator(tmp_path, network=lambda: fakes.network(l2=0.01))

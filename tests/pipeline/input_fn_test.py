@@ -121,6 +121,29 @@ def test_processes_agree_once_on_the_steps_of_a_pass():
     assert steps_of(accumulating) == [[[[0, 1], [2, 3]]], [[[4], "stand-in"]]]
 
 
+def test_what_starts_anywhere_is_padded_where_its_data_have_ended():
+    def input_fn(input_context, first_batch):
+        return rows(5).batch(2).skip(first_batch)
+
+    feed = make_feed(input_fn, peers=WithAnother(5))
+    assert steps_of(feed, feed.iterator(2))[:2] == [[[[4]]], [["stand-in"]]]
+    assert steps_of(feed, feed.iterator(4))[:1] == [[["stand-in"]]]
+
+
+def test_first_batch_is_for_those_that_name_it():
+    def others(features=None):
+        return rows(4).batch(2)
+
+    def any_of_them(mode, **options):
+        assert "first_batch" not in options
+        return others(**{"features": options.get("features")})
+
+    for input_fn in (others, any_of_them):
+        feed = make_feed(input_fn)
+        assert not feed.starts_anywhere and feed.saves_position
+        assert steps_of(feed, feed.iterator(1)) == [[[[2, 3]]]]
+
+
 def test_processes_with_equal_parts_need_no_stand_ins():
     feed = make_feed(lambda input_context: rows(6).batch(2), peers=WithAnother(3))
     assert (feed.plan.num_steps, feed.plan.padded) == (3, False)
