@@ -8,7 +8,7 @@ Each is forked from a server that has imported TensorFlow and run nothing of it,
 one costs a second and not five. It is a process like any other: it is killed for good.
 
 What trained on which examples is in the checkpoint itself: row `step` of the variable
-`seen` has a 1 for each example of that update.
+`seen` has a 1 for each example of that update. What a hook was told is in its state.
 """
 
 import contextlib
@@ -196,6 +196,25 @@ def input_fn(input_context, config):
     dataset = dataset.shard(pipelines, input_context.input_pipeline_id)
     size = input_context.get_per_replica_batch_size(BATCH_SIZE)
     return dataset.batch(size // config.gradient_accumulation_steps)
+
+
+class Noted(ge.Hook):
+    """Remembers what it was told: step, steps of the window, mean loss."""
+
+    every_steps = 7
+
+    def begin(self, run):
+        self._told = []
+
+    def after_step(self, run):
+        report = run.report
+        self._told.append([run.step, report.num_steps, report.loss])
+
+    def state(self):
+        return self._told
+
+    def restore(self, run, state):
+        self._told = state
 
 
 # The process.

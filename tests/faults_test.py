@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipeline import hook_states
 from tests import fakes, faults
 from tests.faults import AGAIN, CASES, NUM_EXAMPLES, NUM_STEPS, SAVE_STEPS, Fault
 
@@ -42,12 +43,12 @@ def case(request):
 
 @pytest.fixture(scope="module")
 def whole(case, processes, tmp_path_factory):
-    """What the training that was never killed came to."""
+    """Weights of the training that was never killed, and what a hook was told."""
     folder = tmp_path_factory.mktemp(f"whole-{case}")
     with processes.attempt(case, folder) as attempt:
         codes = attempt.wait()
         assert set(codes) == {0}, attempt.log
-    return fakes.weights(folder / "model")
+    return result_of(folder / "model")
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,15 @@ def killed(case, processes, tmp_path_factory):
     """The same, of the one that was killed, and the steps it went on from."""
     folder = tmp_path_factory.mktemp(f"killed-{case}")
     steps = Killing(case, folder, processes).run()
-    return {"weights": fakes.weights(folder / "model"), "steps": steps}
+    return {**result_of(folder / "model"), "steps": steps}
+
+
+def result_of(model_dir):
+    path = tf.train.latest_checkpoint(str(model_dir))
+    return {
+        "weights": fakes.weights(model_dir),
+        "told": hook_states.read(path)["Noted"]["state"],
+    }
 
 
 class Killing:
@@ -148,29 +157,40 @@ class Killing:
 
 def test_the_weights_are_the_same(case, whole, killed):
     """Bit for bit on one replica."""
-    assert sorted(killed["weights"]) == sorted(whole)
-    for name, value in whole.items():
+    found, expected = killed["weights"], whole["weights"]
+    assert sorted(found) == sorted(expected)
+    for name, value in expected.items():
         if case == "one":
-            np.testing.assert_array_equal(killed["weights"][name], value, name)
+            np.testing.assert_array_equal(found[name], value, name)
         else:
-            np.testing.assert_allclose(
-                killed["weights"][name], value, 1e-5, 1e-6, err_msg=name
-            )
+            np.testing.assert_allclose(found[name], value, 1e-5, 1e-6, err_msg=name)
 
 
 def test_the_examples_are_the_same(whole, killed):
     """In each step; and in each pass over the data it is each example once."""
-    (seen,) = (value for name, value in whole.items() if name.startswith("seen/"))
-    (found,) = (killed["weights"][n] for n in whole if n.startswith("seen/"))
-    np.testing.assert_array_equal(found, seen)
+    seen = value_of(whole, "seen/")
+    np.testing.assert_array_equal(value_of(killed, "seen/"), seen)
     passes = seen.reshape([-1, NUM_EXAMPLES // faults.BATCH_SIZE, NUM_EXAMPLES])
     np.testing.assert_array_equal(passes.sum(1), np.ones([len(passes), NUM_EXAMPLES]))
     assert not np.array_equal(passes[0], passes[1])
 
 
 def test_the_last_step_is_the_same(whole, killed):
-    (name,) = (name for name in whole if "/global_step/" in name)
-    assert killed["weights"][name] == whole[name] == NUM_STEPS
+    for each in (whole, killed):
+        assert value_of(each, "driver/000/global_step/") == NUM_STEPS
+
+
+def test_a_hook_was_told_the_same(whole, killed):
+    """At the same steps, over the same windows."""
+    assert [told[:2] for told in whole["told"]] == [
+        [step, 7] for step in range(7, NUM_STEPS + 1, 7)
+    ]
+    np.testing.assert_allclose(killed["told"], whole["told"], 1e-5)
+
+
+def value_of(result, prefix):
+    (name,) = (name for name in result["weights"] if name.startswith(prefix))
+    return result["weights"][name]
 
 
 def test_it_was_killed_all_along(killed):
