@@ -1,5 +1,6 @@
 """train_and_evaluate: training with evaluations at its checkpoints, and exports."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -72,25 +73,24 @@ def train_and_evaluate(
         train(estimator, train_spec)
         return None
     evaluations = [_Evaluation(estimator, spec) for spec in eval_specs]
-    train(estimator, train_spec, saving_listeners=evaluations)
+    both = dataclasses.replace(
+        train_spec,
+        hooks=[*train_spec.hooks, *evaluations],
+        saving_listeners=[*train_spec.saving_listeners, *evaluations],
+    )
+    train(estimator, both)
     results = [each.finish() for each in evaluations]
     # One that ended while the chief still exports would look as if it had died.
     estimator.wait_for_peers()
     return specs.combined(eval_specs, results)
 
 
-def train(
-    estimator: Estimator,
-    train_spec: TrainSpec,
-    *,
-    saving_listeners: Sequence[SavingListener] = (),
-) -> None:
+def train(estimator: Estimator, train_spec: TrainSpec) -> None:
     """Trains, and leaves word in model_dir of how that ended, see `end_marker`.
 
     Args:
       estimator: what to train.
       train_spec: on what, how far.
-      saving_listeners: told of each checkpoint besides those of `train_spec`.
 
     Raises:
       ValueError: this task is an evaluator.
@@ -112,7 +112,7 @@ def train(
             train_spec.input_fn,
             max_steps=train_spec.max_steps,
             hooks=[watch, *train_spec.hooks],
-            saving_listeners=[*train_spec.saving_listeners, *saving_listeners, watch],
+            saving_listeners=[*train_spec.saving_listeners, watch],
         )
     except (PeerLostError, ClaimedError):
         raise  # All tasks are started again; and another training goes on.
@@ -188,8 +188,12 @@ class _Watch(Hook, SavingListener):
         )
 
 
-class _Evaluation(SavingListener):
-    """One EvalSpec along a training run."""
+class _Evaluation(Hook, SavingListener):
+    """One EvalSpec along a training run.
+
+    A run that was killed between a checkpoint and the end of its evaluation evaluates
+    it when it goes on from there.
+    """
 
     def __init__(
         self,
@@ -201,16 +205,33 @@ class _Evaluation(SavingListener):
         self._estimator = estimator
         self._spec = spec
         self._clock = clock
+        self._run: Run | None = None
         self._last_time = clock()
         self._last_result: dict[str, Any] | None = None
 
-    def after_save(self, run: Run) -> None:
-        """Evaluates the checkpoint, unless it is the first or comes too soon.
+    def begin(self, run: Run) -> None:
+        self._run = run
 
-        The last one is left to `finish`, which knows that it is the last.
-        """
-        if run.step == run.first_step or run.finished or run.step == run.max_step:
-            return
+    def state(self) -> Any:
+        """Whether the checkpoint that is being saved will be evaluated."""
+        return {"is_next": True} if self._is_next(self._run) else None
+
+    def restore(self, run: Run, state: Any) -> None:
+        """Evaluates the checkpoint, maybe again: nothing says that it was done."""
+        self._evaluate_unless_too_soon(run)
+
+    def after_save(self, run: Run) -> None:
+        """Evaluates the checkpoint, unless it is the first or comes too soon."""
+        if self._is_next(run):
+            self._evaluate_unless_too_soon(run)
+
+    def _is_next(self, run: Run) -> bool:
+        """Not of the first; and the last is left to `finish`, which knows it is."""
+        return not (
+            run.step == run.first_step or run.finished or run.step == run.max_step
+        )
+
+    def _evaluate_unless_too_soon(self, run: Run) -> None:
         wait = self._spec.throttle_secs - (self._clock() - self._last_time)
         if run.agree(wait <= 0):
             self._evaluate(is_final=False)

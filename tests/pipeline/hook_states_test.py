@@ -101,10 +101,14 @@ def assert_stops_alike(model_dir, whole, **config):
     np.testing.assert_allclose(resumed.seen, whole.seen, 1e-6)
 
 
-@pytest.mark.parametrize("step", [3, 9, 11, 12])
-def test_a_run_that_fails_and_goes_on_stops_at_the_same_step(step, tmp_path, whole):
+@pytest.mark.parametrize(
+    ("step", "save_steps"), [(3, 5), (9, 5), (11, 5), (9, 4)], ids=str
+)
+def test_a_run_that_fails_and_goes_on_stops_at_the_same_step(
+    step, save_steps, tmp_path, whole
+):
     with pytest.raises(InterruptedError):
-        train(tmp_path, Patience(), Fails(step))
+        train(tmp_path, Patience(), Fails(step), save_checkpoints_steps=save_steps)
     assert_stops_alike(tmp_path, whole)
 
 
@@ -127,9 +131,10 @@ def test_the_same_where_it_is_killed_between_the_last_save_and_the_end(tmp_path,
 def test_the_same_where_the_clock_saves_at_the_hooks_step(tmp_path, whole):
     """Each step is saved after the hooks were called."""
     secs = {"save_checkpoints_steps": None, "save_checkpoints_secs": 1e-6}
+    fails = Fails(8, saved=True)
     with pytest.raises(InterruptedError):
-        train(tmp_path, Patience(), Fails(9), **secs)
-    assert 8 in fakes.checkpoint_steps(tmp_path)
+        train(tmp_path, Patience(), fails, listeners=[fails], **secs)
+    assert fakes.checkpoint_steps(tmp_path)[-1] == 8
     assert_stops_alike(tmp_path, whole, **secs)
 
 
