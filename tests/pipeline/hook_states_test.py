@@ -151,7 +151,7 @@ def test_so_many_steps_are_counted_over_a_failure(tmp_path):
     with pytest.raises(InterruptedError):
         train(tmp_path, ge.StopAtStepHook(**stop), Fails(8))
     assert train(tmp_path, ge.StopAtStepHook(**stop)) == 12
-    # Which has ended, so that the next is another one.
+    # That one has ended, so that the next is another one.
     assert train(tmp_path, ge.StopAtStepHook(**stop)) == 24
 
 
@@ -160,6 +160,7 @@ def test_so_many_steps_that_were_done_when_it_was_killed(tmp_path):
     with pytest.raises(InterruptedError):
         train(tmp_path, ge.StopAtStepHook(num_steps=10), listeners=[fails])
     assert train(tmp_path, ge.StopAtStepHook(num_steps=10)) == 10
+    assert train(tmp_path, ge.StopAtStepHook(num_steps=10)) == 20
 
 
 def test_another_number_of_steps_is_counted_from_here(tmp_path):
