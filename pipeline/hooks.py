@@ -104,10 +104,15 @@ class Run:
 class Hook:
     """Called at the steps that it asks for. Override what you need.
 
-    begin
-    after_step   at step 100, 200, ... with every_steps = 100
+    begin, and restore where the run goes on from a checkpoint
     after_loop   whenever the compiled loop returns, for clocks and guards
+    after_step   at step 100, 200, ... with every_steps = 100
+    after_hooks  when all hooks had their turn
     end          after a run that ended cleanly
+
+    What it has to know from one step to the next is its `state`, which is saved with
+    each checkpoint. So are the windows of all hooks: a run that is broken off and goes
+    on reports what it would have.
     """
 
     every_steps: int | None = None
@@ -130,8 +135,24 @@ class Hook:
     def after_loop(self, run: Run) -> None:
         """Whenever the compiled loop returned, before any `after_step`."""
 
+    def after_hooks(self, run: Run) -> None:
+        """Whenever the compiled loop returned, after every `after_step`."""
+
     def end(self, run: Run) -> None:
         """After the last step; `run.report` is the window since the last call."""
+
+    def state(self) -> Any:
+        """What `restore` needs in another process, as JSON; None for nothing."""
+        return None
+
+    def restore(self, run: Run, state: Any) -> None:
+        """Called after `begin` where the run goes on from a checkpoint of this hook.
+
+        Args:
+          run: at the checkpoint's step. A stop that was asked for there is to be asked
+            for again, as the process may have been killed before it ended.
+          state: what `state` returned when the checkpoint was saved.
+        """
 
 
 class StopAtStepHook(Hook):
@@ -166,6 +187,21 @@ class StopAtStepHook(Hook):
     def after_step(self, run: Run) -> None:
         if run.step >= self._last_step:
             run.request_stop(f"step {self._last_step} was reached")
+
+    def state(self) -> Any:
+        """Where a count of steps began, until it is over and the run has ended."""
+        if self._num_steps is None or self._last_step is None:
+            return None
+        return {"num_steps": self._num_steps, "last_step": self._last_step}
+
+    def restore(self, run: Run, state: Any) -> None:
+        if state["num_steps"] == self._num_steps:
+            self._last_step = state["last_step"]
+            self.after_step(run)
+
+    def end(self, run: Run) -> None:
+        if self._num_steps is not None and run.step >= self._last_step:
+            self._last_step = None
 
 
 class NanHook(Hook):

@@ -2,98 +2,34 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
+from pipeline import hook_states, preemption
 from pipeline.compiled_loop import CompiledLoop, Segment
 from pipeline.hooks import Hook, Report, Run
 from pipeline.input_fn import Feed, opened
-from pipeline.metrics import MetricSet, States, as_arrays
+from pipeline.metrics import MetricSet
 from pipeline.peers import Peers
+from pipeline.windows import Window
 
-# Segments that a window keeps apart; adding up many at once is cheaper.
-_MOST_PENDING = 64
 # Longest time, about, for which a signal waits; returning more often costs more.
 _MOST_SECS_A_CALL = 5.0
 # Longest time for which hooks that only watch are kept waiting.
 _MOST_SECS_UNSEEN = 0.5
 
 
-class Window:
-    """Sums over the segments since a boundary, and what they come to."""
-
-    def __init__(self, metrics: MetricSet) -> None:
-        """
-        Args:
-          metrics: of the mode.
-        """
-        self._metrics = metrics
-        self._step = 0
-        self._num_steps = 0
-        self._seconds = 0.0
-        self._loss = 0.0
-        self._weight = 0.0
-        self._states: list[States] = []
-        self._scalars: dict[str, Any] = {}
-        self._pending: list[Segment] = []
-        self._report: Report | None = None
-
-    def add(self, segment: Segment) -> None:
-        """Adds what the loop did up to a boundary."""
-        self._report = None
-        self._seconds += segment.seconds
-        self._step = segment.step
-        self._num_steps += segment.num_steps
-        if segment.num_steps:  # Else it only found the input's end.
-            self._scalars = segment.totals.scalars
-            self._pending.append(segment)
-        if len(self._pending) >= _MOST_PENDING:
-            self._fold()
-
-    def report(self) -> Report:
-        """The window's values; computed once."""
-        if self._report is None:
-            self._report = self._computed()
-        return self._report
-
-    def _computed(self) -> Report:
-        if len(self._pending) == 1 and not self._states:
-            totals = self._pending[0].totals
-            loss, weight = float(totals.loss), float(totals.weight)
-            metrics = as_arrays(self._pending[0].metrics)
-        else:
-            self._fold()
-            loss, weight = self._loss, self._weight
-            metrics = self._metrics.results(self._states)
-        return Report(
-            step=self._step,
-            num_steps=self._num_steps,
-            seconds=self._seconds,
-            loss=loss / weight if weight else 0.0,
-            metrics=metrics,
-            scalars={name: float(value) for name, value in self._scalars.items()},
-        )
-
-    def _fold(self) -> None:
-        totals = [segment.totals for segment in self._pending]
-        self._loss += sum(float(t.loss) for t in totals)
-        self._weight += sum(float(t.weight) for t in totals)
-        states = [*self._states, *(t.metrics for t in totals)]
-        self._states = [self._metrics.total(states)] if states else []
-        self._pending = []
-
-
 class TrainLoop:
     """Trains up to a step, calling each hook at the steps that it asked for.
 
-    hooks begin
+    hooks begin, and get back the state that was saved of them
     while the step is below max_step and nobody asked to stop:
         run the compiled loop up to the next step at which a hook may act
         for each boundary on the way: hooks that only watch, after_step
-        hooks after_loop; those that are due after_step
+        hooks after_loop; those that are due after_step; hooks after_hooks
     hooks end
     """
 
@@ -117,6 +53,7 @@ class TrainLoop:
         self._metrics = metrics
         self._steps_per_loop = steps_per_loop
         self._steps_per_sec = 0.0
+        self._hooks: Sequence[Hook] = ()
         self._windows: dict[Hook, Window] = {}
 
     def __call__(
@@ -126,6 +63,7 @@ class TrainLoop:
         hooks: Sequence[Hook],
         *,
         next_pass: Callable[[], Any] | None = None,
+        saved: Mapping[str, Any] | None = None,
     ) -> bool:
         """Trains.
 
@@ -135,14 +73,21 @@ class TrainLoop:
           hooks: in the order in which they are called.
           next_pass: called where the input ends, for an iterator to go on with; None,
             or its answer None, ends the run there.
+          saved: what `state` gave in the run that this one goes on with, or None.
 
         Returns:
           Whether the input ended first.
         """
-        self._renew(hooks)
-        for hook in hooks:
+        self._hooks = hooks
+        self._windows = dict.fromkeys(hooks, Window(self._metrics))
+        saved = dict(saved or {})
+        for name, hook in hook_states.named(hooks).items():
             with self._windowed(run, hook):
                 hook.begin(run)
+            self._restore(run, hook, saved.pop(name, {}))
+        if saved and run.leads:
+            text = "train | the checkpoint holds the state of %s, which is no hook now."
+            logging.info(text, ", ".join(saved))
         ended = False
         while not (ended or run.step == run.max_step):
             boundaries = self._agreed(run, self._next_boundaries(run, hooks))
@@ -158,6 +103,8 @@ class TrainLoop:
             for hook in hooks:
                 hook.after_loop(run)
             self._call(due, run)
+            for hook in hooks:
+                hook.after_hooks(run)
             ended = last.ended
             if ended and next_pass is not None:
                 following = next_pass()
@@ -172,6 +119,31 @@ class TrainLoop:
             words = ["train", f"ended at step {run.step}", *reasons]
             logging.info("%s", " | ".join(words))
         return ended
+
+    def state(self, run: Run) -> dict[str, Any]:
+        """What hooks and their open windows hold now, by the hook's name; as JSON.
+
+        Args:
+          run: that is under way. At its end all windows were reported, unless it was
+            broken off, and is to go on with them.
+        """
+        reported = run.finished and preemption.REASON not in run.stop_reasons
+        states: dict[str, Any] = {}
+        for name, hook in hook_states.named(self._hooks).items():
+            state, window = hook.state(), self._windows[hook].state()
+            if state is not None:
+                states.setdefault(name, {})["state"] = state
+            if window is not None and not reported:
+                states.setdefault(name, {})["window"] = window
+        return states
+
+    def _restore(self, run: Run, hook: Hook, saved: Mapping[str, Any]) -> None:
+        if "window" in saved:
+            window = Window(self._metrics)
+            if window.restore(saved["window"]):
+                self._windows[hook] = window
+        if "state" in saved:
+            hook.restore(run, saved["state"])
 
     def _next_boundaries(self, run: Run, hooks: Sequence[Hook]) -> list[int]:
         """Steps that hooks watch, up to the first at which one may act.
@@ -217,15 +189,13 @@ class TrainLoop:
         return due
 
     def _call(self, due: Sequence[Hook], run: Run) -> None:
+        """Calls hooks, and starts a new window, one for all of them."""
+        window = Window(self._metrics)
         for hook in due:
             with self._windowed(run, hook):
                 hook.after_step(run)
-        self._renew(due)
-
-    def _renew(self, hooks: Sequence[Hook]) -> None:
-        """Starts a new window, one for all hooks that were called at this step."""
-        window = Window(self._metrics)
-        self._windows = {**self._windows, **dict.fromkeys(hooks, window)}
+            # At once: the last one saves what the others hold.
+            self._windows[hook] = window
 
     @contextlib.contextmanager
     def _windowed(self, run: Run, hook: Hook) -> Iterator[None]:

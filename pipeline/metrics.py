@@ -103,6 +103,15 @@ class MetricSet:
             for name, metric in self._metrics.items()
         }
 
+    def holds(self, states: States) -> bool:
+        """Whether `states` are of these metrics, by names and shapes."""
+        return {
+            name: [np.shape(s) for s in state] for name, state in states.items()
+        } == {
+            name: [tuple(v.shape) for v in metric.variables]
+            for name, metric in self._metrics.items()
+        }
+
 
 def as_arrays(values: Mapping[str, Any]) -> dict[str, Any]:
     """Floats and np.ndarrays by name; a metric of several values as `name/key`."""

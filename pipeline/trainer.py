@@ -12,6 +12,7 @@ from pipeline import (
     checkpoint_files,
     claim,
     feeds,
+    hook_states,
     loops,
     position,
     storage,
@@ -169,6 +170,7 @@ class Trainer:
             runtime.modules,
             runtime.saver(),
             source.save,
+            states=loop.state,
             listeners=[runtime.tracker, *saving_listeners],
         )
 
@@ -190,6 +192,7 @@ class Trainer:
                 source.iterator,
                 runtime.hooks(hooks, saving),
                 next_pass=next_pass,
+                saved=hook_states.read(path) if path else None,
             )
         finally:
             runtime.training = False

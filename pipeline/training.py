@@ -1,5 +1,6 @@
 """train_and_evaluate: training with evaluations at its checkpoints, and exports."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -73,25 +74,24 @@ def train_and_evaluate(
         return None
     signals = [h for h in train_spec.hooks if isinstance(h, PreemptionHook)]
     evaluations = [_Evaluation(estimator, spec, signals) for spec in eval_specs]
-    train(estimator, train_spec, saving_listeners=evaluations)
+    both = dataclasses.replace(
+        train_spec,
+        hooks=[*train_spec.hooks, *evaluations],
+        saving_listeners=[*train_spec.saving_listeners, *evaluations],
+    )
+    train(estimator, both)
     results = [each.finish() for each in evaluations]
     # One that ended while the chief still exports would look as if it had died.
     estimator.wait_for_peers()
     return specs.combined(eval_specs, results)
 
 
-def train(
-    estimator: Estimator,
-    train_spec: TrainSpec,
-    *,
-    saving_listeners: Sequence[SavingListener] = (),
-) -> None:
+def train(estimator: Estimator, train_spec: TrainSpec) -> None:
     """Trains, and leaves word in model_dir of how that ended, see `end_marker`.
 
     Args:
       estimator: what to train.
       train_spec: on what, how far.
-      saving_listeners: told of each checkpoint besides those of `train_spec`.
 
     Raises:
       ValueError: this task is an evaluator.
@@ -113,7 +113,7 @@ def train(
             train_spec.input_fn,
             max_steps=train_spec.max_steps,
             hooks=[watch, *train_spec.hooks],
-            saving_listeners=[*train_spec.saving_listeners, *saving_listeners, watch],
+            saving_listeners=[*train_spec.saving_listeners, watch],
         )
     except (PeerLostError, ClaimedError):
         raise  # All tasks are started again; and another training goes on.
@@ -189,8 +189,12 @@ class _Watch(Hook, SavingListener):
         )
 
 
-class _Evaluation(SavingListener):
-    """One EvalSpec along a training run."""
+class _Evaluation(Hook, SavingListener):
+    """One EvalSpec along a training run.
+
+    A run that was killed between a checkpoint and the end of its evaluation evaluates
+    it when it goes on from there.
+    """
 
     def __init__(
         self,
@@ -204,21 +208,41 @@ class _Evaluation(SavingListener):
         self._spec = spec
         self._signals = signals
         self._clock = clock
+        self._run: Run | None = None
+        self._given_up = False
         self._last_time = clock()
         self._last_result: dict[str, Any] | None = None
 
-    def after_save(self, run: Run) -> None:
-        """Evaluates the checkpoint, unless it is the first or comes too soon.
+    def begin(self, run: Run) -> None:
+        self._run = run
 
-        The last one is left to `finish`, which knows that it is the last.
-        """
-        if run.step == run.first_step or run.finished or run.step == run.max_step:
-            return
+    def state(self) -> Any:
+        """Whether the checkpoint that is being saved will be evaluated."""
+        is_next = self._given_up or self._is_next(self._run)
+        return {"is_next": True} if is_next else None
+
+    def restore(self, run: Run, state: Any) -> None:
+        """Evaluates the checkpoint, maybe again: nothing says that it was done."""
+        self._evaluate_unless_too_soon(run)
+
+    def after_save(self, run: Run) -> None:
+        """Evaluates the checkpoint, unless it is the first or comes too soon."""
+        if self._is_next(run):
+            self._evaluate_unless_too_soon(run)
+
+    def _is_next(self, run: Run) -> bool:
+        """Not of the first; and the last is left to `finish`, which knows it is."""
+        return not (
+            run.step == run.first_step or run.finished or run.step == run.max_step
+        )
+
+    def _evaluate_unless_too_soon(self, run: Run) -> None:
         wait = self._spec.throttle_secs - (self._clock() - self._last_time)
         if run.agree(wait <= 0):
             try:
                 self._evaluate([each.interrupts() for each in self._signals])
             except PreemptedError:
+                self._given_up = True
                 run.request_stop(REASON)
         elif run.leads:
             logging.info(

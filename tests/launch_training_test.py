@@ -123,19 +123,42 @@ def test_a_killed_worker_ends_the_cluster_and_is_named(tmp_path):
     assert running_on(model_dir) == []
 
 
-def test_a_restarted_cluster_ends_as_if_nothing_had_happened(tmp_path):
-    """A worker is killed in the middle; the weights are those of a run without."""
-    flags = [*DIGITS, "--job=train", "--gin.TRAIN_STEPS=600"]
-    flags += ["--gin.RunConfig.save_checkpoints_steps=100"]
-    whole, log = tmp_path / "whole", tmp_path / "log"
-    code, text = run("launch", "--workers=2", "--", *flags, f"--model_dir={whole}")
+# So long that a signal comes in the middle, with a checkpoint every hundred.
+SHORT = [
+    *(*DIGITS, "--job=train", "--gin.TRAIN_STEPS=1000"),
+    "--gin.RunConfig.save_checkpoints_steps=100",
+]
+
+
+@pytest.fixture(scope="module")
+def weights_of_whole(tmp_path_factory):
+    model_dir = tmp_path_factory.mktemp("whole")
+    code, text = run("launch", "--workers=2", "--", *SHORT, f"--model_dir={model_dir}")
     assert code == 0, text[-3000:]
-    model_dir = tmp_path / "killed"
+    return fakes.weights(model_dir)
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (signal.SIGKILL, "worker 1 was killed by SIGKILL"),
+        (signal.SIGTERM, "exited with 75 (to be started again)"),
+    ],
+    ids=["killed", "terminated"],
+)
+def test_a_restarted_cluster_ends_as_if_nothing_had_happened(
+    number, reason, weights_of_whole, tmp_path
+):
+    """One worker gets a signal in the middle; the weights are those of a run without.
+
+    After SIGTERM both have saved, at the same step.
+    """
+    model_dir, log = tmp_path / "run", tmp_path / "log"
     launch = ["--workers=2", "--max_restarts=1", "--"]
     with (
         open(log, "w") as stream,
         subprocess.Popen(
-            command("launch", *launch, *flags, f"--model_dir={model_dir}"),
+            command("launch", *launch, *SHORT, f"--model_dir={model_dir}"),
             cwd=ROOT,
             env=environment(),
             stdout=stream,
@@ -144,15 +167,20 @@ def test_a_restarted_cluster_ends_as_if_nothing_had_happened(tmp_path):
     ):
         try:
             _wait_for(log, "checkpoint | step 200 ")
-            _task(launcher, index=1).send_signal(signal.SIGKILL)
-            code = launcher.wait(timeout=120)
+            _task(launcher, index=1).send_signal(number)
+            code = launcher.wait(timeout=180)
         finally:
             launcher.terminate()
-    assert code == 0, log.read_text()[-3000:]
-    assert "was killed by SIGKILL; restart 1 of 1" in log.read_text()
-    expected, found = fakes.weights(whole), fakes.weights(model_dir)
-    assert sorted(found) == sorted(expected)
-    for name, value in expected.items():
+    text = log.read_text()
+    assert code == 0, text[-3000:]
+    assert f"{reason}; restart 1 of 1" in text
+    saved = re.findall(r"^\[(.+)\] a signal ended training, .+-(\d+) was", text, re.M)
+    if number == signal.SIGTERM:
+        assert sorted(task for task, _ in saved) == ["worker 0", "worker 1"]
+        assert len({step for _, step in saved}) == 1
+    found = fakes.weights(model_dir)
+    assert sorted(found) == sorted(weights_of_whole)
+    for name, value in weights_of_whole.items():
         np.testing.assert_allclose(found[name], value, 1e-5, 1e-6, err_msg=name)
 
 

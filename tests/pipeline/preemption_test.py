@@ -67,7 +67,13 @@ def test_an_evaluation_under_way_is_given_up(tmp_path):
             self.loops += 1
             os.kill(os.getpid(), signal.SIGTERM)
 
-    hook = InEvaluation()
+    class Evaluated(ge.Hook):
+        steps = ()
+
+        def end(self, run):
+            self.steps += (run.step,)
+
+    hook, evaluated = InEvaluation(), Evaluated()
     with pytest.raises(ge.PreemptedError, match="model.ckpt-10 was saved"):
         train(
             tmp_path,
@@ -78,7 +84,8 @@ def test_an_evaluation_under_way_is_given_up(tmp_path):
         )
     assert hook.loops == 1
     assert not list(tmp_path.glob("eval/*.tfevents.*"))
-    assert train(tmp_path, save_checkpoints_steps=10) == 40
+    train(tmp_path, eval_hooks=[evaluated], save_checkpoints_steps=10)
+    assert evaluated.steps == (10, 20, 30, 40)
 
 
 def test_a_signal_at_the_last_step_is_too_late(tmp_path):

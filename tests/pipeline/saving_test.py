@@ -76,6 +76,7 @@ class Saving:
             self.hook.after_loop(self.run)
             if due:
                 self.hook.after_step(self.run)
+            self.hook.after_hooks(self.run)
 
     def _save_position(self, path):
         prefix = position.position_path(path)

@@ -181,6 +181,36 @@ def test_the_last_checkpoint_of_an_input_that_ended_is_left_to_the_end():
     assert evaluations.evaluated == [10]
 
 
+class Ends(ge.Hook):
+    """Of an evaluation: keeps its step; breaks everything off at one."""
+
+    def __init__(self, evaluated, fails_at=None):
+        self.evaluated = evaluated
+        self._fails_at = fails_at
+
+    def end(self, run):
+        self.evaluated.append(run.step)
+        if run.step == self._fails_at:
+            raise InterruptedError
+
+
+def test_an_evaluation_that_was_broken_off_is_made_up_for(tmp_path):
+    evaluated = []
+
+    def run(fails_at=None):
+        hooks = [Ends(evaluated, fails_at)]
+        eval_spec = ge.EvalSpec(EVAL, hooks=hooks, throttle_secs=0)
+        estimator = fakes.make_estimator(tmp_path, save_checkpoints_steps=5)
+        spec = ge.TrainSpec(TRAIN, max_steps=22)
+        ge.train_and_evaluate(estimator, spec, eval_spec)
+
+    with pytest.raises(InterruptedError):
+        run(fails_at=10)
+    assert evaluated == [5, 10]
+    run()
+    assert evaluated == [5, 10, 10, 15, 20, 22]
+
+
 def test_checkpoints_that_come_too_soon_are_passed_over(caplog):
     evaluations = Evaluations(throttle_secs=100)
     before = logging.get_verbosity()

@@ -1,0 +1,91 @@
+"""What hooks know beyond a step: saved with each checkpoint, given back on resume.
+
+A file of JSON a checkpoint, `hooks/model.ckpt-100.json` in model_dir. It is written
+before the checkpoint, whole or not at all, and counts only once that is committed.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from pipeline import atomic_file
+from pipeline.hooks import Hook
+
+# Below model_dir, apart from the checkpoints that the states belong to.
+_FOLDER = "hooks"
+_END = ".json"
+
+
+def named(hooks: Sequence[Hook]) -> dict[str, Hook]:
+    """Each hook by its class' name, a second one of a class as `LoggingHook_1`.
+
+    Args:
+      hooks: in their order, by which those of a class are told apart.
+    """
+    by_name: dict[str, Hook] = {}
+    taken: dict[str, int] = {}
+    for hook in hooks:
+        name = type(hook).__name__
+        count = taken[name] = taken.get(name, -1) + 1
+        by_name[f"{name}_{count}" if count else name] = hook
+    return by_name
+
+
+def write(path: str, states: Mapping[str, Any]) -> None:
+    """Writes the states that belong to a checkpoint; nothing where there are none.
+
+    Args:
+      path: path prefix of the checkpoint.
+      states: by the hook's name; of JSON, numpy's numbers and arrays included.
+
+    Raises:
+      TypeError: one of them is not; names the hook.
+    """
+    file = _file_of(path)
+    if not states:
+        atomic_file.remove(file)
+        return
+    # One at a time, to say which.
+    parts = [f"{json.dumps(n)}: {_as_json(n, state)}" for n, state in states.items()]
+    atomic_file.write(file, "{" + ",\n".join(parts) + "}\n")
+
+
+def read(path: str) -> dict[str, Any]:
+    """The states that belong to a checkpoint, by the hook's name.
+
+    Args:
+      path: path prefix of the checkpoint.
+    """
+    return json.loads(atomic_file.read(_file_of(path)) or "{}")
+
+
+def remove_old(directory: str, *, keep: str | None) -> None:
+    """Deletes states whose checkpoint retention has deleted.
+
+    Args:
+      directory: the model_dir.
+      keep: path prefix of the checkpoint that may still be written.
+    """
+    folder = os.path.join(directory, _FOLDER)
+    for name in tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []:
+        checkpoint = os.path.join(directory, name.removesuffix(_END))
+        if checkpoint != keep and not tf.io.gfile.exists(f"{checkpoint}.index"):
+            atomic_file.remove(os.path.join(folder, name))
+
+
+def _file_of(path: str) -> str:
+    directory, name = os.path.split(path)
+    return os.path.join(directory, _FOLDER, f"{name}{_END}")
+
+
+def _as_json(name: str, state: Any) -> str:
+    try:
+        return json.dumps(state, default=lambda value: value.tolist())
+    except (AttributeError, TypeError, ValueError) as error:
+        raise TypeError(
+            f"the state of hook {name} is {state!r}, which is no JSON: return numbers, "
+            "strings, lists and dicts by string from state()."
+        ) from error

@@ -1,0 +1,456 @@
+"""Trainings that are killed, in processes of their own.
+
+    processes = Processes()
+    code = processes.start("one", folder).wait()
+    code = processes.start("one", folder, Fault("index", step=4)).wait()  # -9
+
+Each is forked from a server that has imported TensorFlow and run nothing of it, so that
+one costs a second and not five. It is a process like any other: it is killed for good.
+
+What trained on which examples is in the checkpoint itself: row `step` of the variable
+`seen` has a 1 for each example of that update. What a hook was told is in its state.
+"""
+
+import contextlib
+import dataclasses
+import multiprocessing
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+import models
+import pipeline as ge
+from models import dcgan
+from pipeline import checkpoint, estimator, launch, position, strategy, training
+from pipeline.preemption import PreemptionHook
+from pipeline.replicas import Replicas
+from tests import fakes
+
+ROOT = pathlib.Path(__file__).parent.parent
+AGAIN = 75
+NUM_STEPS = 180
+NUM_EXAMPLES = 96
+BATCH_SIZE = 16
+SAVE_STEPS = 3
+# So that a kill from outside comes somewhere on the way.
+SLOW_STEP_SECS = 0.02
+HEARTBEAT_SECS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """What happens to a process.
+
+    Attributes:
+      kind: where it kills itself: 'step' after a step, 'graph' within one, 'position',
+        'data', 'index' and 'commit' inside of a save, 'saved' after it; 'outside': it
+        is killed from there, while it steps slowly.
+      step: the first one at which it may; 'outside': where it waits for its end.
+    """
+
+    kind: str
+    step: int = 0
+
+
+# What is trained.
+
+
+def marked(spec, ids, step, seen, marker, rows=BATCH_SIZE):
+    """`spec` with a train op that adds 1 to `seen[step, id]` for each example.
+
+    Its gradient is summed over replicas, workers and micro-batches as any other.
+    """
+    row = tf.linalg.matvec(seen, tf.one_hot(step, NUM_STEPS), transpose_a=True)
+    op = ge.TrainOp(marker, [seen], loss=-rows * tf.gather(row, ids))
+    return dataclasses.replace(spec, train_op=[*spec.train_op, op])
+
+
+def classifier_fn(
+    features, labels, mode, network, optimizer, seen, marker, params, step, ballast
+):
+    """Dropout, BatchNormalization, regularization and clipping."""
+    del ballast
+    spec = fakes.classifier_fn(
+        features["x"], labels, mode, network, optimizer, {"clip_norm": 1.0}
+    )
+    params["in_graph"](step)
+    return marked(spec, features["id"], step, seen, marker)
+
+
+def gan_fn(
+    features,
+    labels,
+    mode,
+    generator,
+    discriminator,
+    noise,
+    generator_optimizer,
+    discriminator_optimizer,
+    seen,
+    marker,
+    params,
+    step,
+    ballast,
+):
+    """Two networks, two optimizers, two updates of one for one of the other."""
+    del labels, ballast
+    spec = models.gan(
+        features["x"],
+        mode,
+        generator,
+        discriminator,
+        noise,
+        generator_optimizer,
+        discriminator_optimizer,
+        generator_every=2,
+    )
+    params["in_graph"](step)
+    return marked(spec, features["id"], step, seen, marker)
+
+
+def dense(*layers, units, dropout=0.0):
+    names = [keras.layers.Dense(8, activation="tanh"), *layers]
+    return keras.Sequential(
+        [*names, keras.layers.Dropout(dropout), keras.layers.Dense(units)]
+    )
+
+
+def schedule(peak=0.02):
+    return models.warmup_cosine(peak, total_steps=NUM_STEPS, warmup_steps=10)
+
+
+EXTRAS = {
+    "seen": lambda: tf.Variable(tf.zeros([NUM_STEPS, NUM_EXAMPLES])),
+    "marker": lambda: keras.optimizers.SGD(1.0),
+    # So that a checkpoint takes its time to be written.
+    "ballast": lambda: tf.Variable(tf.zeros([3_000_000]), trainable=False),
+}
+CLASSIFIER = {
+    "network": lambda: fakes.network(l2=0.01, dropout=0.5, batch_norm=True),
+    "optimizer": lambda: fakes.adam(learning_rate=schedule()),
+    **EXTRAS,
+}
+GAN = {
+    "generator": lambda: dense(keras.layers.BatchNormalization(), units=6),
+    "discriminator": lambda: dense(units=1, dropout=0.3),
+    "noise": lambda: dcgan.gaussian_noise(4),
+    "generator_optimizer": lambda: fakes.adam(learning_rate=schedule()),
+    "discriminator_optimizer": lambda: keras.optimizers.RMSprop(1e-3, epsilon=1e-3),
+    **EXTRAS,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A training.
+
+    Attributes:
+      model_fn: what is trained.
+      modules: its factories.
+      config: fields of RunConfig.
+      num_workers: processes that train in step.
+    """
+
+    model_fn: object
+    modules: dict
+    config: dict = dataclasses.field(default_factory=dict)
+    num_workers: int = 1
+
+
+def two_workers(config):
+    return strategy.multi_worker(
+        config, heartbeat_timeout_secs=HEARTBEAT_SECS, start_timeout_secs=60
+    )
+
+
+CASES = {
+    "one": Case(
+        classifier_fn, CLASSIFIER, {"gradient_accumulation_steps": 2, "devices": None}
+    ),
+    "mirrored": Case(
+        gan_fn, GAN, {"devices": ("CPU:0", "CPU:1"), "async_checkpoint": False}
+    ),
+    "workers": Case(
+        classifier_fn,
+        {**CLASSIFIER, "network": lambda: fakes.network(dropout=0.5)},
+        {"train_distribute": two_workers, "execution": "multi_worker"},
+        num_workers=2,
+    ),
+}
+
+
+def input_fn(input_context, config):
+    """All examples, shuffled anew in each pass; a step takes 16 of them in any case."""
+    x, y = fakes.classification_data(NUM_EXAMPLES)
+    data = {"x": x, "id": range(NUM_EXAMPLES)}, y
+    dataset = tf.data.Dataset.from_tensor_slices(data)
+    dataset = dataset.shuffle(NUM_EXAMPLES, seed=3).repeat()
+    pipelines = input_context.num_input_pipelines
+    dataset = dataset.shard(pipelines, input_context.input_pipeline_id)
+    size = input_context.get_per_replica_batch_size(BATCH_SIZE)
+    return dataset.batch(size // config.gradient_accumulation_steps)
+
+
+class Noted(ge.Hook):
+    """Remembers what it was told: step, steps of the window, mean loss."""
+
+    every_steps = 7
+
+    def begin(self, run):
+        self._told = []
+
+    def after_step(self, run):
+        report = run.report
+        self._told.append([run.step, report.num_steps, report.loss])
+
+    def state(self):
+        return self._told
+
+    def restore(self, run, state):
+        self._told = state
+
+
+# The process.
+
+
+def train(case, folder, task, tf_config, fault):
+    """Trains a case in this process, to its end or the fault's."""
+    begun, log = folder / f"begun-{task}", folder / f"log-{task}.txt"
+    stream = log.open("a")
+    for number in (1, 2):
+        os.dup2(stream.fileno(), number)
+    logging.set_verbosity(logging.INFO)
+    logging.use_absl_handler()
+    if tf_config:
+        os.environ["TF_CONFIG"] = tf_config
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    chosen = CASES[case]
+    config = {
+        "model_dir": str(folder / "model"),
+        "tf_random_seed": 1,
+        "save_checkpoints_steps": SAVE_STEPS,
+        "keep_checkpoint_max": 2,
+        "save_summary_steps": None,
+        "log_step_count_steps": 10,
+    }
+    made = estimator.Estimator(
+        chosen.model_fn,
+        modules=chosen.modules,
+        config=ge.RunConfig(**{**config, **chosen.config}),
+        params={"in_graph": _in_graph(fault)},
+    )
+    replicas = Replicas(process=task, num_processes=chosen.num_workers)
+    killer = _Killer(fault, begun, replicas)
+    try:
+        training.train(
+            made,
+            ge.TrainSpec(
+                input_fn, max_steps=NUM_STEPS, hooks=[PreemptionHook(), killer]
+            ),
+            saving_listeners=[killer],
+        )
+    except (ge.PreemptedError, ge.PeerLostError) as error:
+        sys.stderr.write(f"{error}\n")
+        sys.stderr.flush()
+        os._exit(AGAIN)
+    # As the end of a process that was not forked, without waiting for TensorFlow's.
+    os._exit(0)
+
+
+def _kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _in_graph(fault):
+    """Of the step: kills this process while the graph of that step runs."""
+    if fault is None or fault.kind != "graph":
+        return lambda step: None
+
+    def check(step):
+        if step >= fault.step:
+            _kill()
+        return step
+
+    return lambda step: tf.numpy_function(check, [step], tf.int64)
+
+
+class _Killer(ge.Hook, ge.SavingListener):
+    """Kills this process where the fault says."""
+
+    def __init__(self, fault, begun, replicas):
+        self._fault = fault
+        self._begun = begun
+        self._replicas = replicas
+
+    def next_step(self, step):
+        if self._fault is None:
+            return None
+        if self._fault.kind == "step":
+            return max(self._fault.step, step + 1)
+        return step + 1 if self._fault.kind == "outside" else None
+
+    def after_step(self, run):
+        if self._fault.kind == "step":
+            _kill()
+        self._begun.touch()
+        time.sleep(SLOW_STEP_SECS if run.step < self._fault.step else 60)
+
+    def before_save(self, run):
+        if self._fault is None or run.step < self._fault.step:
+            return
+        path = checkpoint.path_of(run.model_dir, run.step)
+        if self._fault.kind == "position":
+            _stop_at(position.position_path(path, self._replicas))
+        elif self._fault.kind == "index":
+            _stop_at(path)
+        elif self._fault.kind == "commit":
+            _stop_in(
+                f"{run.model_dir}/checkpoint.tmp", lambda: _has_more(run.model_dir)
+            )
+        elif self._fault.kind == "data":
+            threading.Thread(target=_kill_while_written, args=[run.model_dir]).start()
+
+    def after_save(self, run):
+        saved = self._fault is not None and self._fault.kind == "saved"
+        if saved and run.step >= self._fault.step:
+            _kill()
+
+
+def _stop_at(path):
+    """Kills this process when a checkpoint's data are written, and its index not."""
+    _stop_in(f"{path}.index", lambda: _exists(path, "data-00000-of-00001"))
+
+
+def _has_more(model_dir):
+    """Whether there is a checkpoint besides those that are committed.
+
+    It may be the one before, which an asynchronous save is still about to commit.
+    """
+    committed = [checkpoint.step_of(path) for path in checkpoint.committed(model_dir)]
+    return max(fakes.checkpoint_steps(model_dir), default=-1) > max(
+        committed, default=-1
+    )
+
+
+def _exists(path, end):
+    return os.path.exists(f"{path}.{end}")
+
+
+def _stop_in(path, reached):
+    """Kills this process when `reached()`, with nothing written to `path` as yet.
+
+    Who opens a pipe for writing waits there for somebody to read it.
+    """
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    os.mkfifo(path)
+
+    def wait():
+        while not reached():
+            time.sleep(0.001)
+        time.sleep(0.01)
+        os.unlink(path)
+        _kill()
+
+    threading.Thread(target=wait).start()
+
+
+def _kill_while_written(model_dir):
+    """Kills this process when a part of a checkpoint's data is written."""
+    while True:
+        for file in pathlib.Path(model_dir).glob("model.ckpt-*_temp/*.data-*"):
+            with contextlib.suppress(FileNotFoundError):
+                if file.stat().st_size:
+                    _kill()
+
+
+# The test's side.
+
+
+@dataclasses.dataclass
+class Attempt:
+    """The processes of one start of a training.
+
+    Attributes:
+      folder: with its logs and, in `model`, its model_dir.
+      processes: one a worker.
+    """
+
+    folder: pathlib.Path
+    processes: list
+
+    def wait_for_begin(self, timeout=60.0):
+        """Returns once the one that is to be killed from outside trains."""
+        deadline = time.monotonic() + timeout
+        while not any(self.folder.glob("begun-*")):
+            ended = [p.exitcode for p in self.processes if p.exitcode is not None]
+            assert not ended, f"ended with {ended}: {self.log}"
+            assert time.monotonic() < deadline, f"did not begin: {self.log}"
+            time.sleep(0.002)
+
+    def wait(self, timeout=90.0):
+        """How each ended; those that do not are killed."""
+        deadline = time.monotonic() + timeout
+        for process in self.processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        stuck = [i for i, p in enumerate(self.processes) if p.is_alive()]
+        self.end()
+        assert not stuck, f"{stuck} did not end in {timeout} s: {self.log}"
+        return [process.exitcode for process in self.processes]
+
+    def end(self):
+        """Kills those that still run."""
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+    @property
+    def log(self):
+        """The ends of what they wrote."""
+        files = sorted(self.folder.glob("log-*.txt"))
+        return "\n".join(file.read_text(errors="replace")[-3000:] for file in files)
+
+
+class Processes:
+    """Starts processes fast, each by itself."""
+
+    def __init__(self):
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload([__name__])
+
+    @contextlib.contextmanager
+    def attempt(self, case, folder, faults=()):
+        """One start of a case.
+
+        Args:
+          case: a name in `CASES`.
+          folder: the same for each start of one training.
+          faults: of each process, or None.
+        """
+        size = CASES[case].num_workers
+        faults = faults or [None] * size
+        jobs = launch.addresses(workers=size, ps=0, evaluator=False)
+        started = []
+        for index, fault in enumerate(faults):
+            config = launch.tf_config(jobs, job="worker", index=index)
+            with contextlib.suppress(FileNotFoundError):
+                (folder / f"begun-{index}").unlink()
+            process = self._context.Process(
+                target=train,
+                args=(case, folder, index, config if size > 1 else "", fault),
+            )
+            process.start()
+            started.append(process)
+        attempt = Attempt(folder, started)
+        try:
+            yield attempt
+        finally:
+            attempt.end()
