@@ -59,6 +59,12 @@ class World:
         path = self.write(step)
         self.retention.commit(path)
 
+    def save_at(self, *moments):
+        """Checkpoints of `(seconds, step)`, before the evaluator begins."""
+        for seconds, step in moments:
+            self.seconds = seconds
+            self.save(step)
+
     def write(self, step):
         path = checkpoint.path_of(self.model_dir, step)
         for suffix in (".data-00000-of-00001", ".index"):

@@ -44,9 +44,7 @@ def test_a_throttle_holds_over_a_restart(tmp_path):
     world.save(0)
     world.end(0)
     world.run(max_steps=0, throttle_secs=100)
-    for seconds, step in ((60, 6), (101, 10), (102, 11)):
-        world.seconds = seconds
-        world.save(step)
+    world.save_at((60, 6), (101, 10), (102, 11))
     world.end(11)
     world.run(max_steps=11, throttle_secs=100)
     assert world.evaluated == [0, 10, 11]

@@ -90,9 +90,7 @@ def test_checkpoints_that_come_too_soon_are_passed_over(tmp_path, log):
 
 def test_a_clock_that_was_set_back_passes_nothing_over(tmp_path):
     world = World(tmp_path)
-    for seconds, step in ((1000, 1), (0, 2), (1001, 3)):
-        world.seconds = seconds
-        world.save(step)
+    world.save_at((1000, 1), (0, 2), (1001, 3))
     world.end(3)
     world.run(max_steps=3)
     assert world.evaluated == [1, 2, 3]
@@ -222,9 +220,7 @@ def test_training_that_saved_nothing(tmp_path, log):
 
 def test_several_evaluations_by_name(tmp_path):
     world = World(tmp_path)
-    for seconds, step in ((0, 0), (60, 10), (120, 20)):
-        world.seconds = seconds
-        world.save(step)
+    world.save_at((0, 0), (60, 10), (120, 20))
     world.end(20)
     often = ge.EvalSpec(EVAL, name="often", throttle_secs=0)
     rarely = ge.EvalSpec(EVAL, name="rarely", throttle_secs=100)
