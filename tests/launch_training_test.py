@@ -1,6 +1,5 @@
 """Whole clusters by one command, on real data: `python -m pipeline.launch`."""
 
-import contextlib
 import os
 import re
 import signal
@@ -42,25 +41,6 @@ def run(module, *flags, timeout=180):
             process.terminate()
             raise
     return process.returncode, text
-
-
-@contextlib.contextmanager
-def launched(log, *flags):
-    """A launcher at work, which writes to a file; it is ended with the block."""
-    with (
-        open(log, "w") as stream,
-        subprocess.Popen(
-            command("launch", *flags),
-            cwd=ROOT,
-            env=environment(),
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-        ) as launcher,
-    ):
-        try:
-            yield launcher
-        finally:
-            launcher.terminate()
 
 
 def accuracy_in(text):
@@ -113,12 +93,24 @@ def test_a_cluster_is_as_good_as_one_process(name, accuracy_of_one, tmp_path):
 def test_a_killed_worker_ends_the_cluster_and_is_named(tmp_path):
     model_dir, log = tmp_path / "run", tmp_path / "log"
     flags = ["--workers=2", "--", *DIGITS, f"--model_dir={model_dir}"]
-    with launched(log, *flags, "--gin.TRAIN_STEPS=1000000") as launcher:
-        _wait_for(log, "train | step 200 ")
-        worker = _task(launcher, index=1)
-        began = time.monotonic()
-        worker.send_signal(signal.SIGKILL)
-        code = launcher.wait(timeout=90)
+    with (
+        open(log, "w") as stream,
+        subprocess.Popen(
+            command("launch", *flags, "--gin.TRAIN_STEPS=1000000"),
+            cwd=ROOT,
+            env=environment(),
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+        ) as launcher,
+    ):
+        try:
+            _wait_for(log, "train | step 200 ")
+            worker = _task(launcher, index=1)
+            began = time.monotonic()
+            worker.send_signal(signal.SIGKILL)
+            code = launcher.wait(timeout=90)
+        finally:
+            launcher.terminate()
     assert code == 128 + signal.SIGKILL
     assert time.monotonic() - began < 60
     assert "worker 1 was killed by SIGKILL" in log.read_text()
@@ -133,11 +125,23 @@ def test_a_restarted_cluster_ends_as_if_nothing_had_happened(tmp_path):
     code, text = run("launch", "--workers=2", "--", *flags, f"--model_dir={whole}")
     assert code == 0, text[-3000:]
     model_dir = tmp_path / "killed"
-    flags = ["--workers=2", "--max_restarts=1", "--", *flags]
-    with launched(log, *flags, f"--model_dir={model_dir}") as launcher:
-        _wait_for(log, "checkpoint | step 200 ")
-        _task(launcher, index=1).send_signal(signal.SIGKILL)
-        code = launcher.wait(timeout=120)
+    launch = ["--workers=2", "--max_restarts=1", "--"]
+    with (
+        open(log, "w") as stream,
+        subprocess.Popen(
+            command("launch", *launch, *flags, f"--model_dir={model_dir}"),
+            cwd=ROOT,
+            env=environment(),
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+        ) as launcher,
+    ):
+        try:
+            _wait_for(log, "checkpoint | step 200 ")
+            _task(launcher, index=1).send_signal(signal.SIGKILL)
+            code = launcher.wait(timeout=120)
+        finally:
+            launcher.terminate()
     assert code == 0, log.read_text()[-3000:]
     assert "was killed by SIGKILL; restart 1 of 1" in log.read_text()
     expected, found = fakes.weights(whole), fakes.weights(model_dir)
