@@ -252,22 +252,13 @@ class Estimator:
         feed = runtime.feed(input_fn, ModeKeys.PREDICT)
         program = runtime.program(ModeKeys.PREDICT, feed)
         self._prepare(runtime, checkpoint_path, "predicting", together=False)
-        batches = predictions.predict(program.compiled, feed)
-        run = Run(self.model_dir, runtime.modules.step, None)
-
-        def generate() -> Iterator[Any]:
-            for hook in hooks:
-                hook.begin(run)
-            for batch in batches:
-                batch = predictions.choose(batch, predict_keys)
-                if yield_single_examples:
-                    yield from predictions.examples(batch)
-                else:
-                    yield batch
-            for hook in hooks:
-                hook.end(run)
-
-        return generate()
+        return predictions.watched(
+            predictions.predict(program.compiled, feed),
+            run=Run(self.model_dir, runtime.modules.step, None),
+            hooks=hooks,
+            keys=predict_keys,
+            one_by_one=yield_single_examples,
+        )
 
     def export_saved_model(
         self,

@@ -45,7 +45,10 @@ class Exportable(Protocol):
 
 
 class Exporter:
-    """Called after each evaluation of train_and_evaluate."""
+    """Called after each evaluation of train_and_evaluate.
+
+    One of your own defines `export`.
+    """
 
     default_name: str | None = None
 
@@ -101,7 +104,19 @@ class Exporter:
         Returns:
           The SavedModel's directory, or None where nothing was exported.
         """
+        if not self._is_due(export_path, eval_result, is_the_final_export):
+            return None
+        path = self._export(estimator, export_path, checkpoint_path)
+        self._after_export(export_path, eval_result)
+        return path
+
+    def _is_due(
+        self, export_path: str, eval_result: Mapping[str, Any], is_final: bool
+    ) -> bool:
         raise NotImplementedError
+
+    def _after_export(self, export_path: str, eval_result: Mapping[str, Any]) -> None:
+        """Once the SavedModel is there."""
 
     def _export(
         self, estimator: Exportable, export_path: str, checkpoint_path: str | None
@@ -125,16 +140,10 @@ class LatestExporter(Exporter):
 
     default_name = "latest"
 
-    def export(
-        self,
-        estimator: Exportable,
-        export_path: str,
-        checkpoint_path: str | None,
-        eval_result: Mapping[str, Any],
-        is_the_final_export: bool,
-    ) -> str | None:
-        """Always exports."""
-        return self._export(estimator, export_path, checkpoint_path)
+    def _is_due(
+        self, export_path: str, eval_result: Mapping[str, Any], is_final: bool
+    ) -> bool:
+        return True
 
 
 class FinalExporter(Exporter):
@@ -142,24 +151,17 @@ class FinalExporter(Exporter):
 
     default_name = "final"
 
-    def export(
-        self,
-        estimator: Exportable,
-        export_path: str,
-        checkpoint_path: str | None,
-        eval_result: Mapping[str, Any],
-        is_the_final_export: bool,
-    ) -> str | None:
-        """Exports at the end."""
-        if not is_the_final_export:
-            return None
-        return self._export(estimator, export_path, checkpoint_path)
+    def _is_due(
+        self, export_path: str, eval_result: Mapping[str, Any], is_final: bool
+    ) -> bool:
+        return is_final
 
 
 class BestExporter(Exporter):
     """Exports where the evaluation is better than all before, restarts included.
 
-    The best evaluation so far is kept beside the exports, as `best.json`.
+    The best evaluation so far is kept beside the exports, as `best.json`. One without
+    the metric is a KeyError that lists those that there are.
     """
 
     default_name = "best"
@@ -192,25 +194,13 @@ class BestExporter(Exporter):
         self._higher_is_better = higher_is_better
         self._compare_fn = compare_fn
 
-    def export(
-        self,
-        estimator: Exportable,
-        export_path: str,
-        checkpoint_path: str | None,
-        eval_result: Mapping[str, Any],
-        is_the_final_export: bool,
-    ) -> str | None:
-        """Exports a better one; the record changes once that is done.
+    def _is_due(
+        self, export_path: str, eval_result: Mapping[str, Any], is_final: bool
+    ) -> bool:
+        return self._is_better(_read(export_path), eval_result)
 
-        Raises:
-          KeyError: the evaluation has no such metric; lists those that it has.
-        """
-        record = os.path.join(export_path, _RECORD)
-        if not self._is_better(_read(record), eval_result):
-            return None
-        path = self._export(estimator, export_path, checkpoint_path)
-        _write(record, eval_result)
-        return path
+    def _after_export(self, export_path: str, eval_result: Mapping[str, Any]) -> None:
+        _write(export_path, eval_result)
 
     def _is_better(
         self, best: Mapping[str, Any] | None, current: Mapping[str, Any]
@@ -231,11 +221,11 @@ class BestExporter(Exporter):
         return value > before if self._higher_is_better else value < before
 
 
-def _read(path: str) -> dict[str, Any] | None:
-    text = atomic_file.read(path)
+def _read(export_path: str) -> dict[str, Any] | None:
+    text = atomic_file.read(os.path.join(export_path, _RECORD))
     return None if text is None else json.loads(text)
 
 
-def _write(path: str, values: Mapping[str, Any]) -> None:
+def _write(export_path: str, values: Mapping[str, Any]) -> None:
     plain = {key: getattr(v, "tolist", lambda v=v: v)() for key, v in values.items()}
-    atomic_file.write(path, json.dumps(plain))
+    atomic_file.write(os.path.join(export_path, _RECORD), json.dumps(plain))

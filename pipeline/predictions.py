@@ -1,12 +1,13 @@
 """Predictions: one step at a time, as they are asked for, then example by example."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from pipeline import user_errors
+from pipeline.hooks import Hook, Run
 from pipeline.input_fn import Feed, opened
 from pipeline.model_fn import ModeKeys
 
@@ -32,6 +33,35 @@ def predict(compiled: Callable[[Any], Any], feed: Feed) -> Iterator[Any]:
             for share, output in zip(shares, outputs, strict=True):
                 if share is None or float(share):
                     yield tf.nest.map_structure(np.asarray, output)
+
+
+def watched(
+    batches: Iterable[Any],
+    *,
+    run: Run,
+    hooks: Sequence[Hook],
+    keys: Sequence[str] | str | None,
+    one_by_one: bool,
+) -> Iterator[Any]:
+    """What a caller of `predict` gets, between the `begin` and `end` of its hooks.
+
+    Args:
+      batches: of predictions.
+      run: for the hooks.
+      hooks: watch the predictions.
+      keys: of the predictions that are wanted; None for all.
+      one_by_one: yields examples, else batches.
+
+    Yields:
+      Nests of arrays.
+    """
+    for hook in hooks:
+        hook.begin(run)
+    for batch in batches:
+        chosen = choose(batch, keys)
+        yield from examples(chosen) if one_by_one else [chosen]
+    for hook in hooks:
+        hook.end(run)
 
 
 def choose(batch: Any, keys: Sequence[str] | str | None) -> Any:

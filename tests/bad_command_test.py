@@ -1,25 +1,19 @@
-"""What users get wrong on the command line: one row a mistake, as `bad_input_test.py`.
+"""What users get wrong on the command line: one row a mistake.
 
 No row ends in a traceback: the message is all that is printed.
 """
 
 import json
-import pathlib
 import socket
 
 import gin
-import hypothesis
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import logging
-from hypothesis import strategies as st
 
 import pipeline as ge
-from pipeline import cluster, gin_config, main
-
-ROOT = pathlib.Path(main.__file__).parent.parent
+from pipeline import main
 
 TINY = """
 import models
@@ -29,6 +23,8 @@ TrainSpec.input_fn = @bad_command_test.rows
 TrainSpec.max_steps = 4
 EvalSpec.input_fn = @bad_command_test.rows
 """
+
+pytestmark = pytest.mark.usefixtures("fresh_gin", "own_folder")
 
 # Flags, words of the message, and what else is there: TF_CONFIG, a file `other.gin`.
 ROWS = {
@@ -308,16 +304,6 @@ def trained(tmp_path_factory):
     return folder / "run"
 
 
-@pytest.fixture(autouse=True)
-def clean(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    verbosity = logging.get_verbosity()
-    yield
-    gin.clear_config()
-    logging.set_verbosity(verbosity)
-
-
 @pytest.fixture
 def port():
     """One that somebody listens on."""
@@ -356,104 +342,3 @@ def test_mistake(row, tmp_path, trained, port, monkeypatch, capsys):
     assert "Traceback" not in said
     assert "In call to configurable" not in message
     assert len(message.splitlines()) < 25
-
-
-# Anything at all.
-
-TEXT = st.text(max_size=30)
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | TEXT | st.binary(),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.tuples(inner, inner)
-        | st.dictionaries(TEXT, inner, max_size=3)
-    ),
-    max_leaves=5,
-)
-FIELDS = list(ge.RunConfig.__dataclass_fields__)
-DIGITS = (ROOT / "gin" / "digits.gin").read_text(encoding="utf-8").splitlines()
-PIECES = ["@", "%", "=", "(", ")", "[", "]", "'", '"', "{", ".", "/", "\\", "\0", "\t"]
-
-
-@hypothesis.given(text=TEXT | st.binary(max_size=20).map(lambda b: b.decode("latin-1")))
-@hypothesis.example(text="[" * 100_000)
-@hypothesis.example(text="9" * 5000)
-@hypothesis.settings(max_examples=100, deadline=None)
-def test_any_tf_config_is_read_or_refused(text):
-    try:
-        cluster.parse_tf_config(text)
-    except ValueError as error:
-        assert str(error).startswith("TF_CONFIG")
-
-
-@hypothesis.given(field=st.sampled_from(FIELDS), value=ANYTHING)
-@hypothesis.settings(max_examples=200, deadline=None)
-def test_any_field_of_a_run_config_is_taken_or_refused(field, value):
-    try:
-        ge.RunConfig(**{field: value})
-    except ValueError as error:
-        assert field in str(error)
-
-
-@st.composite
-def mutated(draw):
-    """Lines of digits.gin, with some cut, doubled, swapped or written over."""
-    lines = list(DIGITS)
-    for _ in range(draw(st.integers(1, 3))):
-        at = draw(st.integers(0, len(lines) - 1))
-        line = lines[at]
-        here = draw(st.integers(0, len(line)))
-        there = draw(st.integers(here, min(len(line), here + 5)))
-        piece = draw(st.sampled_from(PIECES) | st.text(max_size=4))
-        change = draw(st.integers(0, 3))
-        if change == 0:
-            lines[at] = line[:here] + piece + line[there:]
-        elif change == 1:
-            lines[at] = line[:here]
-        elif change == 2:
-            lines.insert(draw(st.integers(0, len(lines))), line)
-        else:
-            del lines[at]
-            lines = lines or [""]
-    return "\n".join(lines)
-
-
-def parse(folder, text):
-    path = folder / "any.gin"
-    path.write_text(text, encoding="utf-8", errors="surrogatepass")
-    try:
-        gin_config.parse([str(path)])
-    except gin_config.ConfigError as error:
-        assert str(error)
-
-
-FEW = hypothesis.settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
-)
-
-
-@hypothesis.given(text=mutated())
-@FEW
-def test_any_change_of_a_gin_file_is_read_or_refused(text, tmp_path):
-    parse(tmp_path, text)
-
-
-@hypothesis.given(text=TEXT | st.lists(st.sampled_from(PIECES) | TEXT).map("".join))
-@hypothesis.example(text="A = " + "[" * 1000 + "]" * 1000)
-@hypothesis.example(text="A = {[]: 1}")
-@FEW
-def test_any_text_is_read_as_gin_or_refused(text, tmp_path):
-    parse(tmp_path, text)
-
-
-@hypothesis.given(text=TEXT | st.lists(st.sampled_from(PIECES) | TEXT).map("".join))
-@hypothesis.example(text="A = " + "[" * 1000 + "]" * 1000)
-@hypothesis.example(text="A = {[]: 1}")
-@FEW
-def test_any_binding_of_the_command_line_is_read_or_refused(text):
-    try:
-        gin_config.parse([], [text])
-    except gin_config.ConfigError as error:
-        assert str(error)

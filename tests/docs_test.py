@@ -10,7 +10,6 @@ import re
 import shlex
 import subprocess
 
-import gin
 import pytest
 from absl import flags
 
@@ -80,12 +79,9 @@ def cases(find):
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch):
+def in_the_checkout(monkeypatch, fresh_gin):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.chdir(ROOT)
-    gin.clear_config()
-    yield
-    gin.clear_config()
 
 
 def check(program, arguments):

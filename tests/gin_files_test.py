@@ -3,7 +3,6 @@
 import pathlib
 import shlex
 
-import gin
 import pytest
 
 from pipeline import gin_config, main
@@ -11,13 +10,7 @@ from pipeline.training import EvalSpec, TrainSpec
 
 ROOT = pathlib.Path(main.__file__).resolve().parent.parent
 FILES = sorted((ROOT / "gin").glob("*.gin"))
-
-
-@pytest.fixture(autouse=True)
-def clean():
-    gin.clear_config()
-    yield
-    gin.clear_config()
+pytestmark = pytest.mark.usefixtures("fresh_gin")
 
 
 def test_the_folder_is_no_package():

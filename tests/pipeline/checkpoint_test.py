@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import logging
 
 import pipeline as ge
 from pipeline import checkpoint
@@ -186,19 +185,15 @@ def test_warm_start_by_name(chosen, taken, tmp_path):
     assert changed == taken
 
 
-def test_warm_start_from_other_names_is_logged(tmp_path, caplog):
+def test_warm_start_from_other_names_is_logged(tmp_path, log):
     path = save(tmp_path, state(**SAVED))
     other = state(head={"kernel": [0.0, 0.0]})
     settings = ge.WarmStartSettings(
         path, var_name_to_prev_var_name={"head/kernel": "net/a/kernel"}
     )
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.INFO)
-    with caplog.at_level("INFO", logger="absl"):
-        warm_start(other, settings)
-    logging.set_verbosity(before)
+    warm_start(other, settings)
     assert values(other) == {"head/kernel": [1.0, 2.0]}
-    assert f"warm start | head/kernel from net/a/kernel in {path}" in caplog.text
+    assert f"warm start | head/kernel from net/a/kernel in {path}" in log()
 
 
 def test_warm_start_from_what_is_not_there(tmp_path):

@@ -1,7 +1,6 @@
-"""The command line: flags, jobs, exit codes, and what is said."""
+"""The command line: flags, jobs, exit codes."""
 
 import json
-import logging as python_logging
 import os
 import pathlib
 import re
@@ -14,21 +13,10 @@ import pytest
 import tensorflow as tf
 from absl import flags, logging
 
-from pipeline import (
-    command_line,
-    coordination,
-    gin_config,
-    gin_reader,
-    jobs,
-    main,
-    processes,
-    report,
-    run_log,
-)
+from pipeline import command_line, coordination, gin_config, main, processes
 from pipeline.estimator import Estimator
 from pipeline.model_fn import ModeKeys
 from pipeline.rendezvous import PeerLostError
-from pipeline.run_config import RunConfig
 
 ROOT = pathlib.Path(main.__file__).parent.parent
 
@@ -52,13 +40,8 @@ def tiny_input(mode, rows: int = 2):
 
 
 @pytest.fixture(autouse=True)
-def clean(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def tiny_gin(fresh_gin, own_folder):
     pathlib.Path("tiny.gin").write_text(TINY, encoding="utf-8")
-    verbosity = logging.get_verbosity()
-    yield
-    gin.clear_config()
-    logging.set_verbosity(verbosity)
 
 
 @pytest.fixture(scope="module")
@@ -349,89 +332,6 @@ def test_as_a_module():
     assert done.returncode == 2
     assert "error: no gin file 'nowhere.gin'" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-# Reports.
-
-
-def test_tensorflows_chatter_is_not_logged():
-    def record(path, level):
-        return python_logging.LogRecord("absl", level, path, 1, "text", (), None)
-
-    inside = str(pathlib.Path(tf.__file__).parent / "python/x.py")
-    assert not run_log.is_wanted(record(inside, python_logging.INFO))
-    assert run_log.is_wanted(record(inside, python_logging.WARNING))
-    assert run_log.is_wanted(record("pipeline/hooks.py", python_logging.INFO))
-
-
-def test_next_commands_without_a_macro_for_the_steps():
-    lines = list(report.next_commands("my run", None))
-    assert lines[3].endswith("--model_dir='my run-2' --gin.RunConfig.tf_random_seed=1")
-
-
-def test_places_name_the_newest_export(tmp_path):
-    for number in ("9", "10", "temp-11"):
-        (tmp_path / "export" / "best" / number).mkdir(parents=True)
-    lines = list(report.places(str(tmp_path)))
-    assert lines[1:] == [f"SavedModel {tmp_path}/export/best/10"]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.98123, "0.9812"),
-        (np.float32(0.5), "0.5000"),
-        (1000, "1000"),
-        (np.int64(7), "7"),
-        (1.5e-5, "1.5e-05"),
-        (0.0, "0.0000"),
-        (float("nan"), "nan"),
-    ],
-)
-def test_number(value, text):
-    assert report.number(value) == text
-
-
-def test_metrics_end_with_loss_and_step():
-    metrics = {"loss": 0.1, "global_step": 3, "a": {"accuracy": 1.0, "loss": 0.2}}
-    assert list(report.metric_lines(metrics)) == [
-        "a/accuracy 1.0000",
-        "loss 0.1000",
-        "a/loss 0.2000",
-        "global_step 3",
-    ]
-
-
-def test_topology_of_devices():
-    config = RunConfig(devices=("CPU:0", "CPU:1"), model_dir="d")
-    assert "execution single_host on CPU:0, CPU:1" in list(
-        report.topology("train", config)
-    )
-
-
-@pytest.mark.parametrize(
-    ("value", "plain"),
-    [
-        (np.array([[1, 2]], np.int64), [[1, 2]]),
-        (np.float32(0.5), 0.5),
-        (np.array([b"ab", b"\xff"], object), ["ab", {"b64": "/w=="}]),
-        (tf.constant([1.5]), [1.5]),
-        (tf.constant([1.5], tf.bfloat16).numpy(), [1.5]),
-        ({"a": (True, None)}, {"a": [True, None]}),
-    ],
-)
-def test_to_json(value, plain):
-    assert jobs.to_json(value) == plain
-
-
-def test_to_json_of_anything_else():
-    with pytest.raises(TypeError, match="cannot write object"):
-        jobs.to_json(object())
-
-
-def test_gin_files_are_listed():
-    names = [path.name for path in gin_reader.available()]
-    assert "digits.gin" in names
 
 
 def test_what_this_project_refuses_needs_no_traceback(capsys):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from absl import logging
 
 import pipeline as ge
 from pipeline import training
@@ -211,16 +210,12 @@ def test_an_evaluation_that_was_broken_off_is_made_up_for(tmp_path):
     assert evaluated == [5, 10, 10, 15, 20, 22]
 
 
-def test_checkpoints_that_come_too_soon_are_passed_over(caplog):
+def test_checkpoints_that_come_too_soon_are_passed_over(log):
     evaluations = Evaluations(throttle_secs=100)
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.INFO)
-    with caplog.at_level("INFO", logger="absl"):
-        for step, seconds in ((1, 60), (2, 99), (3, 101), (4, 150), (5, 201)):
-            evaluations.save(step, seconds)
-    logging.set_verbosity(before)
+    for step, seconds in ((1, 60), (2, 99), (3, 101), (4, 150), (5, 201)):
+        evaluations.save(step, seconds)
     assert evaluations.evaluated == [3, 5]
-    assert [r.getMessage() for r in caplog.records] == [
+    assert log() == [
         f"eval | step {step} is passed over; the next evaluation is that of the first "
         f"checkpoint in {wait} s (throttle_secs=100)"
         for step, wait in ((1, 40), (2, 1), (4, 51))

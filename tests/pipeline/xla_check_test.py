@@ -1,6 +1,5 @@
 """What fails on a CPU before a TPU is rented."""
 
-import gin
 import keras
 import numpy as np
 import pytest
@@ -13,12 +12,7 @@ from tests import fakes
 
 ROWS = 64
 DIGITS = ["main", "--gin_file=digits.gin", "--dry_run", "--execution=tpu"]
-
-
-@pytest.fixture(autouse=True)
-def clean():
-    yield
-    gin.clear_config()
+pytestmark = pytest.mark.usefixtures("fresh_gin")
 
 
 def compiled(

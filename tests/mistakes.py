@@ -1,0 +1,92 @@
+"""What users get wrong, and what they are told: tables of it, and how a row is checked.
+
+Each row does something wrong by the public API and names the texts that have to be in
+the message: the value at fault, and what to write instead. The error is one of this
+project's own, or, where the user's function raised it, is told where that was.
+"""
+
+import keras
+import pytest
+import tensorflow as tf
+
+import pipeline as ge
+from pipeline import user_errors
+from tests import fakes
+
+X, Y = fakes.classification_data(64)
+
+
+class Table:
+    """Mistakes by name, one row each.
+
+        table = Table()
+
+        @table.told("returned None", "write return tf.data.Dataset")
+        def input_fn_returns_nothing(model_dir): ...
+
+        @pytest.mark.parametrize("row", table.rows)
+        def test_mistake(row, tmp_path):
+            table.check(row, tmp_path)
+
+    A row makes its mistake in a model_dir, and is told these texts.
+    """
+
+    def __init__(self):
+        self.rows = {}
+
+    def told(self, *texts):
+        """Adds the function to the table, with what has to be said."""
+
+        def add(mistake):
+            self.rows[mistake.__name__] = (mistake, texts)
+            return mistake
+
+        return add
+
+    def check(self, row, model_dir):
+        """Makes the mistake; the message is ours, has the texts, and is short."""
+        mistake, texts = self.rows[row]
+        with pytest.raises(Exception) as info:
+            mistake(model_dir)
+        error = info.value
+        assert user_errors.is_ours(error) or user_errors.is_noted(error), repr(error)
+        assert not isinstance(error, tf.errors.OpError), repr(error)
+        message = user_errors.text_of(error)
+        for text in texts:
+            assert text in message, message
+        # Not the page that TensorFlow writes.
+        assert "site-packages" not in message, message
+        assert len(message.splitlines()) < 25, message
+
+
+def data(x=X, y=Y, **options):
+    return fakes.make_input_fn(x, y, batch_size=16, **options)
+
+
+def train(model_dir, *, input_fn=None, max_steps=4, hooks=(), **options):
+    estimator = fakes.make_estimator(model_dir, **options)
+    return estimator.train(input_fn or data(), max_steps=max_steps, hooks=hooks)
+
+
+def run(model_dir, *, eval_spec=None, input_fn=None, **options):
+    estimator = fakes.make_estimator(model_dir, **options)
+    ge.train_and_evaluate(
+        estimator,
+        ge.TrainSpec(input_fn or data(), max_steps=4),
+        eval_spec or ge.EvalSpec(data()),
+    )
+
+
+def changed(**changes):
+    """A model_fn whose spec has other fields; None leaves one out."""
+
+    def model_fn(features, labels, mode, network, optimizer):
+        logits = network(features)
+        fields = {
+            "loss": keras.losses.sparse_categorical_crossentropy(labels, logits, True),
+            "train_op": ge.TrainOp(optimizer, network.trainable_variables),
+        }
+        made = {k: v(logits) if callable(v) else v for k, v in changes.items()}
+        return ge.EstimatorSpec(mode, **{**fields, **made})
+
+    return model_fn

@@ -1,0 +1,91 @@
+"""What a job says at its end, and what it writes."""
+
+import logging
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipeline import gin_reader, jobs, report, run_log
+from pipeline.run_config import RunConfig
+
+
+def test_tensorflows_chatter_is_not_logged():
+    def record(path, level):
+        return logging.LogRecord("absl", level, path, 1, "text", (), None)
+
+    inside = str(pathlib.Path(tf.__file__).parent / "python/x.py")
+    assert not run_log.is_wanted(record(inside, logging.INFO))
+    assert run_log.is_wanted(record(inside, logging.WARNING))
+    assert run_log.is_wanted(record("pipeline/hooks.py", logging.INFO))
+
+
+def test_next_commands_without_a_macro_for_the_steps():
+    lines = list(report.next_commands("my run", None))
+    assert lines[3].endswith("--model_dir='my run-2' --gin.RunConfig.tf_random_seed=1")
+
+
+def test_places_name_the_newest_export(tmp_path):
+    for number in ("9", "10", "temp-11"):
+        (tmp_path / "export" / "best" / number).mkdir(parents=True)
+    lines = list(report.places(str(tmp_path)))
+    assert lines[1:] == [f"SavedModel {tmp_path}/export/best/10"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.98123, "0.9812"),
+        (np.float32(0.5), "0.5000"),
+        (1000, "1000"),
+        (np.int64(7), "7"),
+        (1.5e-5, "1.5e-05"),
+        (0.0, "0.0000"),
+        (float("nan"), "nan"),
+    ],
+)
+def test_number(value, text):
+    assert report.number(value) == text
+
+
+def test_metrics_end_with_loss_and_step():
+    metrics = {"loss": 0.1, "global_step": 3, "a": {"accuracy": 1.0, "loss": 0.2}}
+    assert list(report.metric_lines(metrics)) == [
+        "a/accuracy 1.0000",
+        "loss 0.1000",
+        "a/loss 0.2000",
+        "global_step 3",
+    ]
+
+
+def test_topology_of_devices():
+    config = RunConfig(devices=("CPU:0", "CPU:1"), model_dir="d")
+    assert "execution single_host on CPU:0, CPU:1" in list(
+        report.topology("train", config)
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (np.array([[1, 2]], np.int64), [[1, 2]]),
+        (np.float32(0.5), 0.5),
+        (np.array([b"ab", b"\xff"], object), ["ab", {"b64": "/w=="}]),
+        (tf.constant([1.5]), [1.5]),
+        (tf.constant([1.5], tf.bfloat16).numpy(), [1.5]),
+        ({"a": (True, None)}, {"a": [True, None]}),
+    ],
+)
+def test_to_json(value, plain):
+    assert jobs.to_json(value) == plain
+
+
+def test_to_json_of_anything_else():
+    with pytest.raises(TypeError, match="cannot write object"):
+        jobs.to_json(object())
+
+
+def test_gin_files_are_listed():
+    names = [path.name for path in gin_reader.available()]
+    assert "digits.gin" in names
