@@ -214,27 +214,30 @@ def _check_complete(found: list[Resolved], defined: dict[str, Binding]) -> None:
     """Raises where a function will be called without an argument that it needs."""
     bound = {(r.entry.selector, r.binding.parameter) for r in found}
     for resolved in found:
-        parameter = resolved.binding.parameter
-        functions = _FUNCTIONS.get(resolved.entry.selector, ())
-        for item in nested(expand(resolved.binding.value, defined)):
-            called = isinstance(item, Reference) and (
-                item.evaluate
-                or (parameter in functions and parameter in ("modules", "input_fn"))
-            )
-            if not called:
-                continue
-            entry = find(item.name, resolved.binding.location)
-            supplied = _INPUT_FN_ARGUMENTS if parameter == "input_fn" else ()
+        location = resolved.binding.location
+        is_input_fn = resolved.binding.parameter == "input_fn"
+        for reference in _called(resolved, defined):
+            entry = find(reference.name, location)
             for name, declared in entry.parameters().items():
-                if (
-                    declared.required
-                    and name not in supplied
-                    and (entry.selector, name) not in bound
-                ):
+                is_supplied = is_input_fn and name in _INPUT_FN_ARGUMENTS
+                is_set = is_supplied or (entry.selector, name) in bound
+                if declared.required and not is_set:
                     raise ConfigError(
-                        f"{resolved.binding.location}\n{entry.name}.{name} has no "
-                        f"default and is not set: write {entry.name}.{name} = ..."
+                        f"{location}\n{entry.name}.{name} has no default and is not "
+                        f"set: write {entry.name}.{name} = ..."
                     )
+
+
+def _called(resolved: Resolved, defined: dict[str, Binding]) -> Iterator[Reference]:
+    """What a binding calls at once, and what the driver will call for it."""
+    parameter = resolved.binding.parameter
+    # Not so a model_fn, which gets the modules, or a row, which gets the RunConfig.
+    by_the_driver = parameter in ("modules", "input_fn") and parameter in (
+        _FUNCTIONS.get(resolved.entry.selector, ())
+    )
+    for item in nested(expand(resolved.binding.value, defined)):
+        if isinstance(item, Reference) and (item.evaluate or by_the_driver):
+            yield item
 
 
 def _same(value: Any, default: Any) -> bool:

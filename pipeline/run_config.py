@@ -15,9 +15,6 @@ from pipeline import cluster as cluster_lib
 from pipeline import slurm
 
 EXECUTIONS = ("single_host", "multi_worker", "parameter_server", "tpu")
-PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
-ON_NAN = ("stop", "warn")
-EVALUATIONS = ("auto", "inline", "evaluator")
 
 # A strategy, or what makes it of a RunConfig.
 StrategyChoice = (
@@ -275,13 +272,13 @@ _INTEGERS = {
     "gradient_accumulation_steps": (1, False, 1),
 }
 _CHOICES = {
-    "precision": PRECISIONS,
+    "precision": ("float32", "mixed_bfloat16", "mixed_float16"),
     "jit_compile": (False, True, None),
     "run_eagerly": (False, True),
     "async_checkpoint": (True, False),
-    "on_nan": ON_NAN,
+    "on_nan": ("stop", "warn"),
     "execution": EXECUTIONS,
-    "evaluation": EVALUATIONS,
+    "evaluation": ("auto", "inline", "evaluator"),
 }
 
 

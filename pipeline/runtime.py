@@ -78,10 +78,10 @@ class Runtime:
         self.tracker = Tracker(self)
         self._saver: checkpoint.Saver | None = None
         self._saver_names: dict[str, tuple[str, ...]] = {}
-        # None, TensorFlow's choice, would compile it as well.
-        self._jit_compile = False if config.run_eagerly else config.jit_compile
-        if has_one_trace(strategy):
-            self._jit_compile = False  # All of it is compiled by XLA anyway.
+        # None, TensorFlow's choice, would compile eager steps as well; and where there
+        # is one trace for all replicas, XLA compiles all of it anyway.
+        as_it_is = config.run_eagerly or has_one_trace(strategy)
+        self._jit_compile = False if as_it_is else config.jit_compile
         self._programs: dict[str, Program] = {}
 
     def bound(self, mode: str) -> steps.BoundModelFn:
@@ -115,12 +115,13 @@ class Runtime:
             feed.plan,
         ):
             return program
-        has_labels = feed.element_spec[1] is not None and mode != ModeKeys.PREDICT
-        calling.check_model_fn(
-            self._model_fn, list(self.modules.by_name), has_labels=has_labels
-        )
         features, labels = feed.element_spec
-        element_spec = features, None if mode == ModeKeys.PREDICT else labels
+        if mode == ModeKeys.PREDICT:
+            labels = None
+        calling.check_model_fn(
+            self._model_fn, list(self.modules.by_name), has_labels=labels is not None
+        )
+        element_spec = features, labels
         with self._compared(mode, element_spec):
             outline = self.build(mode, self.bound(mode), element_spec)
         metrics = MetricSet({} if mode == ModeKeys.PREDICT else outline.metrics)
