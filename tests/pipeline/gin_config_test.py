@@ -71,6 +71,11 @@ def sample_needy(*, name, mode=None):
     return name
 
 
+@gin.configurable(module="sample")
+def sample_seeking(mode, input_context, params, config, first_batch):
+    """Never called."""
+
+
 @pytest.fixture(autouse=True)
 def clean(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -480,6 +485,10 @@ def test_argument_without_default_that_nobody_sets(text):
     assert "sample_needy.name has no default and is not set" in message
     assert "write sample_needy.name = ..." in message
     parse(f"{text}sample_needy.name = 'a'\nsample_needy.mode = 'm'\n")
+
+
+def test_arguments_that_the_driver_supplies():
+    parse("TrainSpec.input_fn = @sample_seeking\n")
 
 
 def test_model_fn_that_does_not_take_a_module():
