@@ -159,7 +159,7 @@ def open_at(feed: Feed, *, prefix: str | None, num_steps: int) -> Any:
         return feed.iterator(num_steps)
     if not (feed.saves_position and tf.io.gfile.exists(f"{prefix}.index")):
         logging.warning(
-            "There is no saved position of the input %s: skipping %d steps. They are the "
+            "No position of the input was saved as %s: skipping %d steps. They are the "
             "ones that were trained on if the order is the same in each run: give "
             "shuffle() a seed, or set RunConfig.tf_random_seed.",
             prefix,
