@@ -72,7 +72,8 @@ def tfds_input_fn(
       num_epochs: passes in TRAIN; None is forever. EVAL and PREDICT make one.
       cache: whether TRAIN keeps preprocessed examples in memory, so that `preprocess`
         runs once an example; None where they have fixed shapes and fit in 1 GiB.
-        Those of fixed shapes are read when it is called.
+        Those of fixed shapes are read when it is called; with parameter servers
+        they are sent to the workers.
       drop_remainder: whether an incomplete last batch is left out, in every mode, so
         that all have one shape, as a TPU wants.
 

@@ -35,7 +35,7 @@ _OBJECTS = {
     f"{CORE}.train_and_evaluate": ("eval_spec",),
 }
 # What the driver hands to an input_fn.
-_INPUT_FN_ARGUMENTS = ("mode", "input_context", "params", "config")
+_INPUT_FN_ARGUMENTS = ("mode", "input_context", "params", "config", "first_batch")
 _SET_BY_FLAGS = {
     "Estimator.config": "bind its fields, such as RunConfig.save_checkpoints_steps",
     "RunConfig.cluster": "set the environment variable TF_CONFIG",

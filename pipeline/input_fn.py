@@ -250,6 +250,12 @@ def make_feed(
         again = input_dataset.call(
             input_fn, mode, input_context, context, first_batch=first_batch
         )
+        if again.element_spec != dataset.element_spec:
+            raise TypeError(
+                f"input_fn {calling.name_of(input_fn)} yields {again.element_spec} "
+                f"with first_batch={first_batch}, and at first {dataset.element_spec}: "
+                "it must yield the same shapes and dtypes at each call."
+            )
         return input_dataset.pad(again, dataset) if plan.padded else again
 
     return Feed(

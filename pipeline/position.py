@@ -157,9 +157,9 @@ def open_at(feed: Feed, *, prefix: str | None, num_steps: int) -> Any:
     """
     if num_steps == 0 or prefix is None or feed.starts_anywhere:
         return feed.iterator(num_steps)
-    if not tf.io.gfile.exists(f"{prefix}.index"):
+    if not (feed.saves_position and tf.io.gfile.exists(f"{prefix}.index")):
         logging.warning(
-            "There is no position of the input %s: skipping %d steps. They are the "
+            "No position of the input was saved as %s: skipping %d steps. They are the "
             "ones that were trained on if the order is the same in each run: give "
             "shuffle() a seed, or set RunConfig.tf_random_seed.",
             prefix,

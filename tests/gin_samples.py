@@ -65,6 +65,11 @@ def sample_needy(*, name, mode=None):
     return name
 
 
+@gin.configurable(module="sample")
+def sample_seeking(mode, input_context, params, config, first_batch):
+    """Never called."""
+
+
 def parse(text="", *params):
     """Writes BASE and the text as run.gin, here, and parses it."""
     pathlib.Path("run.gin").write_text(BASE + text, encoding="utf-8")

@@ -266,6 +266,10 @@ def test_argument_without_default_that_nobody_sets(text):
     parse(f"{text}sample_needy.name = 'a'\nsample_needy.mode = 'm'\n")
 
 
+def test_arguments_that_the_driver_supplies():
+    parse("TrainSpec.input_fn = @sample_seeking\n")
+
+
 def test_model_fn_that_does_not_take_a_module():
     parse("Estimator.modules = {'net': @sample_net}\n")
     with pytest.raises(ConfigError, match="does not take the modules"):

@@ -130,6 +130,15 @@ def test_what_starts_anywhere_is_padded_where_its_data_have_ended():
     assert steps_of(feed, feed.iterator(4))[:1] == [[["stand-in"]]]
 
 
+def test_what_starts_anywhere_yields_the_same_kind():
+    def input_fn(first_batch):
+        return rows(6).batch(2, drop_remainder=bool(first_batch))
+
+    feed = make_feed(input_fn)
+    with pytest.raises(TypeError, match=r"shape=\(2, .* with first_batch=1, and at"):
+        feed.iterator(1)
+
+
 def test_first_batch_is_for_those_that_name_it():
     def others(features=None):
         return rows(4).batch(2)
