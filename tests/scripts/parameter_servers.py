@@ -202,10 +202,10 @@ def worker_dies():
     )
 
 
-def finite(name, input_fn, *hooks):
+def finite(name, input_fn):
     """Trains to the end of the data; each worker has a part of them."""
     trained, recorder = estimator(name), fakes.Recorder()
-    trained.train(input_fn, hooks=[recorder, *hooks])
+    trained.train(input_fn, hooks=[recorder])
     report(
         name,
         values=recorder.values[-1],
@@ -214,14 +214,16 @@ def finite(name, input_fn, *hooks):
     )
 
 
-def resumed(name, input_fn):
-    """Finite data in two runs; then once more, as they have come to their end."""
-    parts = []
-    for max_steps in (25, None, None):
+def in_parts(name, input_fn, *parts):
+    """Trains in several runs, each to a step or to the data's end, with a hook."""
+    values = []
+    for max_steps, *hooks in parts:
         trained, recorder = estimator(name), fakes.Recorder()
-        trained.train(input_fn, max_steps=max_steps, hooks=[recorder])
-        parts.append(recorder.values[-1])
-    report(name, parts=parts, global_step=trained.global_step)
+        trained.train(input_fn, max_steps=max_steps, hooks=[recorder, *hooks])
+        values.append(recorder.values[-1])
+    report(
+        name, parts=values, global_step=trained.global_step, updates=updates(trained)
+    )
 
 
 def embedding_fn(features, labels, mode, table, head, optimizer):
@@ -317,9 +319,9 @@ def run_task():
     server.wait_for({"worker 1": tasks["worker 1"]}, timeout_secs=120)
     finite("unequal", unequal_rows_fn)
     finite("unsharded", unsharded_rows_fn)
-    resumed("resumed", unsharded_rows_fn)
-    resumed("resumed_left", rows_left_fn)
-    finite("replaced", unequal_rows_fn, At(20, lambda: kill_soon("worker 1")))
+    in_parts("resumed", unsharded_rows_fn, [25], [None], [None])
+    worker_killed = At(20, lambda: kill_soon("worker 1"))
+    in_parts("replaced", rows_left_fn, [10], [None, worker_killed])
     server_dies()
 
 
