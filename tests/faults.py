@@ -252,7 +252,7 @@ def train(case, folder, task, tf_config, fault):
         training.train(
             made,
             ge.TrainSpec(
-                input_fn, max_steps=NUM_STEPS, hooks=[PreemptionHook(), killer]
+                input_fn, max_steps=NUM_STEPS, hooks=[PreemptionHook(), Noted(), killer]
             ),
             saving_listeners=[killer],
         )
