@@ -39,27 +39,33 @@ def write(path: str, states: Mapping[str, Any]) -> None:
 
     Args:
       path: path prefix of the checkpoint.
-      states: by the hook's name; of JSON, numpy's numbers and arrays included.
+      states: in "hooks", by the hook's name, its "state" and the number of its window
+        in "windows"; of JSON, numpy's numbers and arrays included.
 
     Raises:
-      TypeError: one of them is not; names the hook.
+      TypeError: a hook's state is not; names the hook.
     """
     file = _file_of(path)
-    if not states:
+    if not states["hooks"]:
         atomic_file.remove(file)
         return
     # One at a time, to say which.
-    parts = [f"{json.dumps(n)}: {_as_json(n, state)}" for n, state in states.items()]
-    atomic_file.write(file, "{" + ",\n".join(parts) + "}\n")
+    hooks = ",\n".join(
+        f"{json.dumps(name)}: {_as_json(name, state)}"
+        for name, state in states["hooks"].items()
+    )
+    windows = json.dumps(states["windows"])
+    atomic_file.write(file, f'{{"hooks": {{\n{hooks}}},\n"windows": {windows}}}\n')
 
 
 def read(path: str) -> dict[str, Any]:
-    """The states that belong to a checkpoint, by the hook's name.
+    """The states that belong to a checkpoint, as `write` took them.
 
     Args:
       path: path prefix of the checkpoint.
     """
-    return json.loads(atomic_file.read(_file_of(path)) or "{}")
+    text = atomic_file.read(_file_of(path))
+    return {"hooks": {}, "windows": []} if text is None else json.loads(text)
 
 
 def remove_old(directory: str, *, keep: str | None) -> None:

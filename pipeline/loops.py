@@ -78,16 +78,7 @@ class TrainLoop:
         Returns:
           Whether the input ended first.
         """
-        self._hooks = hooks
-        self._windows = dict.fromkeys(hooks, Window(self._metrics))
-        saved = dict(saved or {})
-        for name, hook in hook_states.named(hooks).items():
-            with self._windowed(run, hook):
-                hook.begin(run)
-            self._restore(run, hook, saved.pop(name, {}))
-        if saved and run.leads:
-            text = "train | the checkpoint holds the state of %s, which is no hook now."
-            logging.info(text, ", ".join(saved))
+        self._begin(run, hooks, saved)
         ended = False
         while not (ended or run.step == run.max_step):
             boundaries = self._agreed(run, self._next_boundaries(run, hooks))
@@ -121,29 +112,47 @@ class TrainLoop:
         return ended
 
     def state(self, run: Run) -> dict[str, Any]:
-        """What hooks and their open windows hold now, by the hook's name; as JSON.
+        """What hooks and their open windows hold now, see `hook_states`.
 
         Args:
           run: that is under way. At its end all windows were reported, unless it was
             broken off, and is to go on with them.
         """
         reported = run.finished and preemption.REASON not in run.stop_reasons
-        states: dict[str, Any] = {}
+        windows: list[Window] = []
+        held: dict[str, dict[str, Any]] = {}
         for name, hook in hook_states.named(self._hooks).items():
-            state, window = hook.state(), self._windows[hook].state()
+            state, window = hook.state(), self._windows[hook]
             if state is not None:
-                states.setdefault(name, {})["state"] = state
-            if window is not None and not reported:
-                states.setdefault(name, {})["window"] = window
-        return states
+                held.setdefault(name, {})["state"] = state
+            if window.num_steps and not reported:
+                # One that several hooks share is saved once.
+                windows += [] if window in windows else [window]
+                held.setdefault(name, {})["window"] = windows.index(window)
+        return {"hooks": held, "windows": [window.state() for window in windows]}
 
-    def _restore(self, run: Run, hook: Hook, saved: Mapping[str, Any]) -> None:
-        if "window" in saved:
-            window = Window(self._metrics)
-            if window.restore(saved["window"]):
-                self._windows[hook] = window
-        if "state" in saved:
-            hook.restore(run, saved["state"])
+    def _begin(
+        self, run: Run, hooks: Sequence[Hook], saved: Mapping[str, Any] | None
+    ) -> None:
+        """Begins with all hooks, and gives back to each what was saved of it."""
+        saved = saved or {"hooks": {}, "windows": []}
+        self._hooks, fresh = hooks, Window(self._metrics)
+        windows = [Window(self._metrics) for _ in saved["windows"]]
+        held = [w.restore(s) for w, s in zip(windows, saved["windows"], strict=True)]
+        left = dict(saved["hooks"])
+        self._windows = dict.fromkeys(hooks, fresh)
+        for name, hook in hook_states.named(hooks).items():
+            with self._windowed(run, hook):
+                hook.begin(run)
+            mine = left.pop(name, {})
+            if "window" in mine and held[mine["window"]]:
+                self._windows[hook] = windows[mine["window"]]
+            if "state" in mine:
+                hook.restore(run, mine["state"])
+        lost = [name for name, each in left.items() if "state" in each]
+        if lost and run.leads:
+            text = "train | the checkpoint holds the state of %s, which is no hook now."
+            logging.info(text, ", ".join(lost))
 
     def _next_boundaries(self, run: Run, hooks: Sequence[Hook]) -> list[int]:
         """Steps that hooks watch, up to the first at which one may act.

@@ -40,7 +40,7 @@ class CheckpointHook(Hook):
         saver: checkpoint.Saver,
         save_position: Callable[[str], Any],
         *,
-        states: Callable[[Run], Mapping[str, Any]] = lambda run: {},
+        states: Callable[[Run], Mapping[str, Any]] = lambda run: {"hooks": {}},
         listeners: Sequence[SavingListener] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

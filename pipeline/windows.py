@@ -50,10 +50,13 @@ class Window:
             self._report = self._computed()
         return self._report
 
-    def state(self) -> dict[str, Any] | None:
-        """What it holds, as JSON; None where it is empty."""
-        if not self._num_steps:
-            return None
+    @property
+    def num_steps(self) -> int:
+        """Steps in it."""
+        return self._num_steps
+
+    def state(self) -> dict[str, Any]:
+        """What it holds, as JSON."""
         self._fold()
         return {
             "step": self._step,

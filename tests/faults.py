@@ -249,13 +249,13 @@ def train(case, folder, task, tf_config, fault):
     replicas = Replicas(process=task, num_processes=chosen.num_workers)
     killer = _Killer(fault, begun, replicas)
     try:
-        training.train(
-            made,
-            ge.TrainSpec(
-                input_fn, max_steps=NUM_STEPS, hooks=[PreemptionHook(), killer]
-            ),
+        spec = ge.TrainSpec(
+            input_fn,
+            max_steps=NUM_STEPS,
+            hooks=[PreemptionHook(), Noted(), killer],
             saving_listeners=[killer],
         )
+        training.train(made, spec)
     except (ge.PreemptedError, ge.PeerLostError) as error:
         sys.stderr.write(f"{error}\n")
         sys.stderr.flush()

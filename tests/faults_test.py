@@ -63,7 +63,7 @@ def result_of(model_dir):
     path = tf.train.latest_checkpoint(str(model_dir))
     return {
         "weights": fakes.weights(model_dir),
-        "told": hook_states.read(path)["Noted"]["state"],
+        "told": hook_states.read(path)["hooks"]["Noted"]["state"],
     }
 
 
@@ -198,5 +198,6 @@ def test_it_was_killed_all_along(killed):
     steps = killed["steps"]
     assert steps[:2] == [0, 0]
     assert steps == sorted(steps)
-    assert steps[-1] > NUM_STEPS / 10
+    # How far it gets by how many depends on how fast asynchronous saves are.
+    assert len(set(steps)) > 2
     assert len(steps) >= NUM_KILLS

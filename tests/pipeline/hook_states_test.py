@@ -13,6 +13,7 @@ from tests import fakes
 
 X, Y = fakes.classification_data(64)
 NUM_STEPS = 60
+NOTHING = {"hooks": {}, "windows": []}
 
 
 class Patience(Hook):
@@ -169,12 +170,22 @@ def test_another_number_of_steps_is_counted_from_here(tmp_path):
     assert train(tmp_path, ge.StopAtStepHook(num_steps=20)) == 5 + 20
 
 
+def test_a_window_that_several_hooks_share_is_saved_once(tmp_path):
+    with pytest.raises(InterruptedError):
+        train(tmp_path, Patience(), fakes.Recorder(4), fakes.Recorder(), Fails(7))
+    states = hook_states.read(f"{tmp_path}/model.ckpt-5")
+    found = {name: each["window"] for name, each in states["hooks"].items()}
+    assert found["Patience"] == found["Recorder"] != found["Recorder_1"]
+    assert sorted(window["num_steps"] for window in states["windows"]) == [1, 5]
+
+
 def test_windows_of_other_metrics_begin_anew(tmp_path):
     with pytest.raises(InterruptedError):
         train(tmp_path, Patience(), Fails(7))
     path = f"{tmp_path}/model.ckpt-5"
     states = hook_states.read(path)
-    states["Patience"]["window"]["metrics"]["accuracy"] = [[1.0, 2.0]]
+    for window in states["windows"]:
+        window["metrics"]["accuracy"] = [[1.0, 2.0]]
     hook_states.write(path, states)
     resumed = Patience()
     train(tmp_path, resumed)
@@ -195,24 +206,26 @@ def test_hooks_are_named_by_class_and_order():
 
 def test_states_come_back(tmp_path):
     path = f"{tmp_path}/model.ckpt-3"
-    states = {"A": {"best": np.float32(0.1), "counts": np.arange(2)}, "B": None}
-    hook_states.write(path, states)
-    found = hook_states.read(path)
-    assert found == {"A": {"best": float(np.float32(0.1)), "counts": [0, 1]}, "B": None}
-    assert hook_states.read(f"{tmp_path}/model.ckpt-4") == {}
+    hooks = {"A": {"best": np.float32(0.1), "counts": np.arange(2)}, "B": None}
+    hook_states.write(path, {"hooks": hooks, "windows": [1]})
+    best = float(np.float32(0.1))
+    expected = {"A": {"best": best, "counts": [0, 1]}, "B": None}
+    assert hook_states.read(path) == {"hooks": expected, "windows": [1]}
+    assert hook_states.read(f"{tmp_path}/model.ckpt-4") == NOTHING
 
 
 def test_no_states_leave_no_file(tmp_path):
     path = f"{tmp_path}/model.ckpt-3"
-    hook_states.write(path, {"A": 1})
-    hook_states.write(path, {})
-    assert hook_states.read(path) == {}
+    hook_states.write(path, {"hooks": {"A": 1}, "windows": []})
+    hook_states.write(path, NOTHING)
+    assert hook_states.read(path) == NOTHING
     assert not list(tmp_path.glob("hooks/*"))
 
 
 def test_a_state_that_is_no_json_is_named(tmp_path):
     with pytest.raises(TypeError) as error:
-        hook_states.write(f"{tmp_path}/model.ckpt-3", {"A": 1, "Mine": {1, 2}})
+        hooks = {"A": 1, "Mine": {1, 2}}
+        hook_states.write(f"{tmp_path}/model.ckpt-3", {**NOTHING, "hooks": hooks})
     assert str(error.value) == (
         "the state of hook Mine is {1, 2}, which is no JSON: return numbers, strings, "
         "lists and dicts by string from state()."
