@@ -38,6 +38,7 @@ from pipeline import input_fn as input_lib
 from pipeline import iterators, position
 from pipeline.estimator import Estimator
 from pipeline.hooks import Hook, Run
+from pipeline.input_dataset import Source
 from pipeline.model_fn import ModeKeys
 from pipeline.peers import Peers
 from pipeline.run_config import RunConfig
@@ -267,7 +268,7 @@ def _resume(size: Size, folder: str, data_dir: str | None) -> float:
 
 def _feed(input_fn: Callable[..., Any]) -> input_lib.Feed:
     alone = Peers(tf.distribute.get_strategy())
-    return input_lib.make_feed(input_fn, ModeKeys.TRAIN, peers=alone, context={})
+    return input_lib.make_feed(Source(input_fn, ModeKeys.TRAIN), peers=alone)
 
 
 def _secs_of_saving(iterator: Any, prefix: str) -> float:

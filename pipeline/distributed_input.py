@@ -10,12 +10,13 @@ that end are padded instead, and never end: what stands in counts for nothing.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from pipeline import calling, input_dataset, static_input
+from pipeline import input_dataset, static_input
+from pipeline.input_dataset import Source
 from pipeline.input_fn import Batch, Plan
 from pipeline.replicas import Replicas
 
@@ -100,47 +101,37 @@ class DistributedFeed:
 
 
 def make_feed(
-    input_fn: Callable[..., Any],
-    mode: str,
+    source: Source,
     *,
     strategy: tf.distribute.Strategy,
-    context: Mapping[str, Any],
     num_micro_batches: int = 1,
 ) -> DistributedFeed:
-    """Calls `input_fn` to see what it yields; a host calls it for its own pipeline.
+    """Calls an input_fn to see what it yields; a host calls it for its own pipeline.
 
     Args:
-      input_fn: see `input_fn.make_feed`.
-      mode: one of `ModeKeys`.
+      source: the input_fn.
       strategy: whose replicas are fed.
-      context: `params` and `config`.
       num_micro_batches: batches per replica and step.
 
     Raises:
-      TypeError: see `input_fn.make_feed`.
+      TypeError: see `Source.dataset`.
       ValueError: see `dataset_for`.
     """
     total = strategy.num_replicas_in_sync
     one = input_dataset.InputContext(num_replicas_in_sync=total)
-    dataset, endless = dataset_for(input_fn, mode, one, context)
-
-    starts_anywhere = input_dataset.starts_anywhere(input_fn)
+    dataset, endless = dataset_for(source, one)
 
     def dataset_of(
         input_context: tf.distribute.InputContext, num_steps: int
     ) -> tf.data.Dataset:
         local = total // input_context.num_input_pipelines
         skipped = num_steps * num_micro_batches * local
-        whole, endless = dataset_for(input_fn, mode, input_context, context)
+        whole, endless = dataset_for(source, input_context)
         dataset = whole
-        if skipped and starts_anywhere:
-            cut_into = local if input_dataset.yields_global_batches(input_fn) else 1
+        if skipped and source.starts_anywhere:
+            cut_into = local if source.yields_global_batches else 1
             dataset, _ = dataset_for(
-                input_fn,
-                mode,
-                input_context,
-                context,
-                first_batch=skipped // cut_into,
+                source, input_context, first_batch=skipped // cut_into
             )
             skipped = 0
         dataset = dataset if endless else _with_shares(dataset, whole)
@@ -160,42 +151,35 @@ def make_feed(
         spec,
         dataset_of,
         global_batch=rows * total,
-        starts_anywhere=starts_anywhere,
+        starts_anywhere=source.starts_anywhere,
     )
 
 
 def dataset_for(
-    input_fn: Callable[..., Any],
-    mode: str,
+    source: Source,
     input_context: tf.distribute.InputContext,
-    context: Mapping[str, Any],
     *,
     first_batch: int = 0,
 ) -> tuple[tf.data.Dataset, bool]:
     """One pipeline's batches for its replicas, one after the other, and if for ever.
 
     Args:
-      input_fn: see `input_fn.make_feed`. Global batches are cut into equal parts.
-      mode: one of `ModeKeys`.
+      source: the input_fn. Global batches are cut into equal parts.
       input_context: which pipeline, and for how many replicas of all.
-      context: `params` and `config`.
-      first_batch: see `input_dataset.call`.
+      first_batch: see `Source.dataset`.
 
     Raises:
-      TypeError: see `input_fn.make_feed`.
+      TypeError: see `Source.dataset`.
       ValueError: what it yields is not static, see `static_input.check`, or global
         batches that the replicas cannot share equally.
     """
-    dataset = input_dataset.call(
-        input_fn, mode, input_context, context, first_batch=first_batch
-    )
-    name = calling.name_of(input_fn)
+    dataset = source.dataset(input_context, first_batch=first_batch)
     spec = input_dataset.pair_of(dataset.element_spec)
-    static_input.check(spec, input_fn=name, mode=mode)
+    static_input.check(spec, input_fn=source.name, mode=source.mode)
     endless = bool(dataset.cardinality() == tf.data.INFINITE_CARDINALITY)
     total = input_context.num_replicas_in_sync
-    if input_dataset.yields_global_batches(input_fn) and total > 1:
-        _check_divides(spec, total, name)
+    if source.yields_global_batches and total > 1:
+        _check_divides(spec, total, source.name)
         local = total // input_context.num_input_pipelines
         first = input_context.input_pipeline_id * local
         dataset = cut(dataset, total, range(first, first + local))

@@ -1,12 +1,10 @@
 """The way of feeding that a strategy needs."""
 
-from collections.abc import Callable
-from typing import Any
-
 import tensorflow as tf
 
 from pipeline import distributed_input, input_fn, worker_input
 from pipeline.distributed_input import DistributedFeed
+from pipeline.input_dataset import Source
 from pipeline.input_fn import Feed
 from pipeline.modules import Modules
 from pipeline.parameter_server import ParameterServers
@@ -19,31 +17,26 @@ AnyFeed = Feed | DistributedFeed | WorkerFeed
 
 
 def make(
-    input_fn_: Callable[..., Any],
-    mode: str,
+    source: Source,
     *,
     strategy: tf.distribute.Strategy,
     peers: Peers,
-    **options: Any,
+    num_micro_batches: int = 1,
 ) -> AnyFeed:
     """Calls an input_fn for the replicas of a strategy.
 
     Args:
-      input_fn_: see `input_fn.make_feed`.
-      mode: one of `ModeKeys`.
+      source: the input_fn.
       strategy: whose replicas are fed.
       peers: the processes that share it.
-      **options: `context` and `num_micro_batches`, see `input_fn.make_feed`.
+      num_micro_batches: batches per replica and step.
     """
+    options = {"num_micro_batches": num_micro_batches}
     if has_one_trace(strategy):
-        return distributed_input.make_feed(
-            input_fn_, mode, strategy=strategy, **options
-        )
+        return distributed_input.make_feed(source, strategy=strategy, **options)
     if isinstance(strategy, ParameterServers):
-        return worker_input.make_worker_feed(
-            input_fn_, mode, strategy=strategy, **options
-        )
-    return input_fn.make_feed(input_fn_, mode, peers=peers, **options)
+        return worker_input.make_worker_feed(source, strategy=strategy, **options)
+    return input_fn.make_feed(source, peers=peers, **options)
 
 
 def training_input(

@@ -1,5 +1,6 @@
 """input_fn -> tf.data.Dataset: called for one pipeline, checked, padded."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,58 +33,74 @@ class InputContext(tf.distribute.InputContext):
         return global_batch_size // self.num_replicas_in_sync
 
 
-def call(
-    input_fn: Callable[..., Any],
-    mode: str,
-    input_context: tf.distribute.InputContext,
-    context: Mapping[str, Any],
-    *,
-    first_batch: int = 0,
-) -> tf.data.Dataset:
-    """What `input_fn` returns for one pipeline; with a seed, the same at each call.
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """An input_fn, and what it is called with besides the pipeline.
 
-    Args:
-      input_fn: see `input_fn.make_feed`.
+    Attributes:
+      input_fn: takes any of `mode`, `input_context`, `params`, `config` and
+        `first_batch`, the number of elements to leave out. One that takes no
+        `input_context` yields global batches, which are split for it.
       mode: one of `ModeKeys`.
-      input_context: which pipeline, and for how many replicas of all.
       context: `params` and `config`.
-      first_batch: elements to leave out at the beginning; 0 for an input_fn that does
-        not take it, see `starts_anywhere`.
-
-    Raises:
-      TypeError: see `input_fn.make_feed`.
     """
-    if not callable(input_fn):
-        raise TypeError(
-            f"input_fn is {kind_of(input_fn)}, not a callable: hand in the function, "
-            "not its result."
-        )
-    name = calling.name_of(input_fn)
-    supplied = {"mode": mode, "input_context": input_context, **context}
-    if starts_anywhere(input_fn):
-        supplied["first_batch"] = first_batch
-    seed = getattr(context.get("config"), "tf_random_seed", None)
-    if seed is not None:
-        # TensorFlow counts the operations that take their seed from this one.
-        tf.random.set_seed(seed)
-    with user_errors.noted(lambda: f"input_fn {name}, mode {mode!r}"):
-        dataset = calling.call(input_fn, supplied, role="input_fn")
-    _check_dataset(dataset, name)
-    return dataset
 
+    input_fn: Callable[..., Any]
+    mode: str
+    context: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-def yields_global_batches(input_fn: Callable[..., Any]) -> bool:
-    """Whether `input_fn` takes no `input_context`, so that its batches are split."""
-    names, takes_any = calling.declared(input_fn)
-    return "input_context" not in names and not takes_any
+    def __post_init__(self) -> None:
+        if not callable(self.input_fn):
+            raise TypeError(
+                f"input_fn is {kind_of(self.input_fn)}, not a callable: hand in the "
+                "function, not its result."
+            )
 
+    @property
+    def name(self) -> str:
+        """The input_fn's, for messages."""
+        return calling.name_of(self.input_fn)
 
-def starts_anywhere(input_fn: Callable[..., Any]) -> bool:
-    """Whether `input_fn` takes `first_batch`, so that nothing has to be skipped.
+    @property
+    def yields_global_batches(self) -> bool:
+        """Whether it takes no `input_context`, so that its batches are split."""
+        names, takes_any = calling.declared(self.input_fn)
+        return "input_context" not in names and not takes_any
 
-    By that name alone: one that takes `**kwargs` may hand them to one that does not.
-    """
-    return "first_batch" in calling.declared(input_fn)[0]
+    @property
+    def starts_anywhere(self) -> bool:
+        """Whether it takes `first_batch`, so that nothing has to be skipped.
+
+        By that name alone: one that takes `**kwargs` may hand them to one that does
+        not.
+        """
+        return "first_batch" in calling.declared(self.input_fn)[0]
+
+    def dataset(
+        self, input_context: tf.distribute.InputContext, *, first_batch: int = 0
+    ) -> tf.data.Dataset:
+        """What it returns for one pipeline; with a seed, the same at each call.
+
+        Args:
+          input_context: which pipeline, and for how many replicas of all.
+          first_batch: elements to leave out at the beginning; 0 where it does not
+            start anywhere.
+
+        Raises:
+          TypeError: an argument that nobody supplies, or no dataset of `features` or
+            `(features, labels)`.
+        """
+        supplied = {"mode": self.mode, "input_context": input_context, **self.context}
+        if self.starts_anywhere:
+            supplied["first_batch"] = first_batch
+        seed = getattr(self.context.get("config"), "tf_random_seed", None)
+        if seed is not None:
+            # TensorFlow counts the operations that take their seed from this one.
+            tf.random.set_seed(seed)
+        with user_errors.noted(lambda: f"input_fn {self.name}, mode {self.mode!r}"):
+            dataset = calling.call(self.input_fn, supplied, role="input_fn")
+        _check_dataset(dataset, self.name)
+        return dataset
 
 
 def pair_of(element: Any) -> tuple[Any, Any]:

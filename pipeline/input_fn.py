@@ -10,12 +10,13 @@ replica runs the same operations and BatchNormalization never sees an empty batc
 import contextlib
 import dataclasses
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from pipeline import calling, input_dataset, iterators
+from pipeline.input_dataset import Source
 from pipeline.model_fn import ModeKeys
 from pipeline.peers import Peers
 from pipeline.replicas import Replicas
@@ -204,55 +205,41 @@ class Feed:
         return f"{place} | global batch {size}"
 
 
-def make_feed(
-    input_fn: Callable[..., Any],
-    mode: str,
-    *,
-    peers: Peers,
-    context: Mapping[str, Any],
-    num_micro_batches: int = 1,
-) -> Feed:
-    """Calls `input_fn` for this process' pipeline.
+def make_feed(source: Source, *, peers: Peers, num_micro_batches: int = 1) -> Feed:
+    """Calls an input_fn for this process' pipeline.
 
     Args:
-      input_fn: takes any of `mode`, `input_context`, `params`, `config` and
-        `first_batch`, the number of elements to leave out. One that takes no
-        `input_context` yields global batches, which are split for it.
-      mode: one of `ModeKeys`.
+      source: the input_fn.
       peers: whose replicas are fed. To predict, each process reads all of the data.
-      context: `params` and `config`.
       num_micro_batches: batches per replica and step.
 
     Raises:
-      TypeError: not callable, an argument that nobody supplies, or no dataset of
-        `features` or `(features, labels)`.
+      TypeError: see `Source.dataset`.
     """
     replicas, together = peers.replicas, not peers.alone
-    if mode == ModeKeys.PREDICT:
+    if source.mode == ModeKeys.PREDICT:
         replicas, together = Replicas(replicas.local, replicas.local), False
     input_context = input_dataset.InputContext(
         num_input_pipelines=replicas.num_processes,
         input_pipeline_id=replicas.process,
         num_replicas_in_sync=replicas.total,
     )
-    dataset = input_dataset.call(input_fn, mode, input_context, context)
+    dataset = source.dataset(input_context)
     length = int(dataset.cardinality())
     plan = Plan(
         endless=length == tf.data.INFINITE_CARDINALITY,
         replicas=replicas,
         num_micro_batches=num_micro_batches,
-        splits=input_dataset.yields_global_batches(input_fn),
+        splits=source.yields_global_batches,
     )
     if together:
         plan = _agreed(plan, length, dataset.element_spec, peers)
 
     def call(first_batch: int) -> tf.data.Dataset:
-        again = input_dataset.call(
-            input_fn, mode, input_context, context, first_batch=first_batch
-        )
+        again = source.dataset(input_context, first_batch=first_batch)
         if again.element_spec != dataset.element_spec:
             raise TypeError(
-                f"input_fn {calling.name_of(input_fn)} yields {again.element_spec} "
+                f"input_fn {source.name} yields {again.element_spec} "
                 f"with first_batch={first_batch}, and at first {dataset.element_spec}: "
                 "it must yield the same shapes and dtypes at each call."
             )
@@ -263,7 +250,7 @@ def make_feed(
         plan,
         input_context.global_batch,
         call,
-        starts_anywhere=input_dataset.starts_anywhere(input_fn),
+        starts_anywhere=source.starts_anywhere,
     )
 
 

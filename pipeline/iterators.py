@@ -13,7 +13,6 @@ def skip(iterator: Any, number: int) -> None:
     An iterator of `dataset.skip()` would be saved as one of another dataset.
     """
 
-    @tf.function(autograph=False)
     def drop(iterator: Any, number: tf.Tensor) -> None:
         def one(index: tf.Tensor) -> tf.Tensor:
             next(iterator)
@@ -21,8 +20,10 @@ def skip(iterator: Any, number: int) -> None:
 
         tf.while_loop(lambda index: index < number, one, [tf.zeros([], tf.int64)])
 
+    arguments = iterator, tf.constant(number, tf.int64)
+    compiled = tf.function(drop, autograph=False).get_concrete_function(*arguments)
     with contextlib.suppress(tf.errors.OutOfRangeError):
-        drop(iterator, tf.constant(number, tf.int64))
+        compiled(*arguments)
 
 
 def delete_in_background(box: list[Any]) -> None:

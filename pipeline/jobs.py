@@ -13,6 +13,7 @@ import tensorflow as tf
 from pipeline import hooks, summary
 from pipeline import input_fn as input_lib
 from pipeline.export import build_raw_serving_input_receiver_fn
+from pipeline.input_dataset import Source
 from pipeline.model_fn import ModeKeys, kind_of
 from pipeline.peers import Peers
 
@@ -150,10 +151,12 @@ def export(
     serving_fn = spec.serving_input_receiver_fn
     if serving_fn is None:
         feed = input_lib.make_feed(
-            input_fn,
-            ModeKeys.PREDICT,
+            Source(
+                input_fn,
+                ModeKeys.PREDICT,
+                {"params": estimator.params, "config": estimator.config},
+            ),
             peers=Peers(tf.distribute.get_strategy()),
-            context={"params": estimator.params, "config": estimator.config},
         )
         serving_fn = build_raw_serving_input_receiver_fn(feed.element_spec[0])
     return estimator.export_saved_model(

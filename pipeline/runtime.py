@@ -13,6 +13,7 @@ from pipeline.checkpoint_reader import UnreadableCheckpointError
 from pipeline.compiled_loop import CompiledLoop
 from pipeline.coordinated_loop import CoordinatedLoop
 from pipeline.hooks import Hook, LoggingHook, NanHook, Run, SummaryHook
+from pipeline.input_dataset import Source
 from pipeline.input_fn import Plan
 from pipeline.metrics import MetricSet
 from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError
@@ -92,11 +93,9 @@ class Runtime:
         """Calls `input_fn` for this strategy's replicas; see `feeds.make`."""
         micro_batches = self.config.gradient_accumulation_steps
         feed = feeds.make(
-            input_fn,
-            mode,
+            Source(input_fn, mode, self.context),
             strategy=self.modules.strategy,
             peers=self.peers,
-            context=self.context,
             num_micro_batches=micro_batches if mode == ModeKeys.TRAIN else 1,
         )
         self.features_spec = feed.element_spec[0]

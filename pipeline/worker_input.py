@@ -6,7 +6,7 @@ as on every strategy. Each worker reads what it returned, see `worker_iterators`
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +14,7 @@ from absl import logging
 
 from pipeline import input_dataset, position
 from pipeline.checkpoint_reader import Reader, UnreadableCheckpointError
+from pipeline.input_dataset import Source
 from pipeline.input_fn import AS_YIELDED, Feed, Plan
 from pipeline.modules import Modules
 from pipeline.parameter_server import ParameterServers
@@ -54,32 +55,25 @@ class WorkerFeed:
 
 
 def make_worker_feed(
-    input_fn: Callable[..., Any],
-    mode: str,
-    *,
-    strategy: ParameterServers,
-    context: Mapping[str, Any],
-    num_micro_batches: int = 1,
+    source: Source, *, strategy: ParameterServers, num_micro_batches: int = 1
 ) -> WorkerFeed:
-    """Calls `input_fn` once for each worker.
+    """Calls an input_fn once for each worker.
 
     One that takes no `input_context` is called once, and each worker takes every
     `num_workers`-th of its batches.
 
     Args:
-      input_fn: see `input_fn.make_feed`.
-      mode: one of `ModeKeys`.
+      source: the input_fn.
       strategy: whose workers are fed.
-      context: `params` and `config`.
       num_micro_batches: batches per replica and step.
 
     Raises:
-      TypeError: as of `input_fn.make_feed`.
+      TypeError: see `Source.dataset`.
       ValueError: the workers' data are of different kinds.
     """
     num_workers, replicas = strategy.num_workers, Replicas.of(strategy)
-    splits = input_dataset.yields_global_batches(input_fn)
-    if context["config"].tf_random_seed is None:
+    splits = source.yields_global_batches
+    if source.context["config"].tf_random_seed is None:
         # Shuffled alike where workers share the batches, and by a worker's replacement.
         tf.random.set_seed(int.from_bytes(os.urandom(4), "big"))
     pipelines = [
@@ -93,7 +87,7 @@ def make_worker_feed(
 
     def opened(first: Sequence[int]) -> list[tf.data.Dataset]:
         return [
-            input_dataset.call(input_fn, mode, pipeline, context, first_batch=number)
+            source.dataset(pipeline, first_batch=number)
             for pipeline, number in zip(pipelines, first, strict=True)
         ]
 
@@ -113,7 +107,7 @@ def make_worker_feed(
     def feeds(datasets: list[tf.data.Dataset]) -> list[Feed]:
         return [Feed(dataset, plan, size) for dataset in _alike(datasets)]
 
-    starts = input_dataset.starts_anywhere(input_fn) and not splits
+    starts = source.starts_anywhere and not splits
     return WorkerFeed(
         feeds(datasets), (lambda first: feeds(opened(first))) if starts else None
     )

@@ -81,9 +81,8 @@ def compile_steps(
         one = input_dataset.InputContext(num_replicas_in_sync=num_replicas)
         datasets = []  # All are checked before the first is compiled for.
         for mode, input_fn in input_fns:
-            dataset, _ = distributed_input.dataset_for(
-                input_fn, mode, one, runtime.context
-            )
+            source = input_dataset.Source(input_fn, mode, runtime.context)
+            dataset, _ = distributed_input.dataset_for(source, one)
             datasets.append((mode, dataset))
         for mode, dataset in datasets:
             yield from _compiled(runtime, mode, pair_of(dataset.element_spec))

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline import distributed_input, replicas
+from pipeline.input_dataset import Source
 from pipeline.model_fn import ModeKeys
 from tests import fakes
 
@@ -236,7 +237,7 @@ def test_layers_that_differ_by_replica(strategy, data, tmp_path):
 
 
 def make_feed(input_fn, strategy, mode=ModeKeys.TRAIN):
-    return distributed_input.make_feed(input_fn, mode, strategy=strategy, context={})
+    return distributed_input.make_feed(Source(input_fn, mode), strategy=strategy)
 
 
 def test_an_input_that_is_not_static_is_refused_before_the_first_step(

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline import input_fn as input_lib
+from pipeline.input_dataset import Source
 from pipeline.model_fn import ModeKeys
 from pipeline.peers import Peers
 from pipeline.replicas import Replicas
@@ -45,10 +46,8 @@ def make_feed(
     **context,
 ):
     return input_lib.make_feed(
-        input_fn,
-        mode,
+        Source(input_fn, mode, {"params": {}, "config": None, **context}),
         peers=peers or Peers(strategy or tf.distribute.get_strategy()),
-        context={"params": {}, "config": None, **context},
         num_micro_batches=num_micro_batches,
     )
 

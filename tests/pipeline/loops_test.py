@@ -10,6 +10,7 @@ import tensorflow as tf
 from pipeline import input_fn as input_lib
 from pipeline import loops
 from pipeline.hooks import Hook, NanHook, Run, StopAtStepHook
+from pipeline.input_dataset import Source
 from pipeline.losses import Totals
 from pipeline.metrics import MetricSet
 from pipeline.model_fn import ModeKeys, metric
@@ -35,7 +36,7 @@ class Fake:
 
         strategy = tf.distribute.get_strategy()
         self.feed = input_lib.make_feed(
-            input_fn, ModeKeys.TRAIN, peers=Peers(strategy), context={}
+            Source(input_fn, ModeKeys.TRAIN), peers=Peers(strategy)
         )
         self.metrics = MetricSet(METRICS)
         self.calls = []

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from pipeline import input_fn as input_lib
 from pipeline import modules, position
+from pipeline.input_dataset import Source
 from pipeline.model_fn import ModeKeys
 from pipeline.peers import Peers
 
@@ -24,10 +25,8 @@ def rows(number):
 
 def make_feed(input_fn, *, strategy=None, num_micro_batches=1):
     return input_lib.make_feed(
-        input_fn,
-        ModeKeys.TRAIN,
+        Source(input_fn, ModeKeys.TRAIN),
         peers=Peers(strategy or tf.distribute.get_strategy()),
-        context={},
         num_micro_batches=num_micro_batches,
     )
 

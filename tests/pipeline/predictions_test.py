@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from pipeline import input_fn as input_lib
 from pipeline import predictions
+from pipeline.input_dataset import Source
 from pipeline.model_fn import ModeKeys
 from pipeline.peers import Peers
 
@@ -15,10 +16,8 @@ def test_the_order_is_kept_and_stand_ins_are_left_out():
         ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
     )
     feed = input_lib.make_feed(
-        lambda: tf.data.Dataset.range(5).batch(4),
-        ModeKeys.PREDICT,
+        Source(lambda: tf.data.Dataset.range(5).batch(4), ModeKeys.PREDICT),
         peers=Peers(strategy),
-        context={},
     )
     calls = []
 

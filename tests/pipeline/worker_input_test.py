@@ -5,6 +5,7 @@ import tensorflow as tf
 
 import pipeline as ge
 from pipeline import position, worker_input, worker_iterators
+from pipeline.input_dataset import Source
 from pipeline.input_fn import Feed, Plan
 
 CONTEXT = {"config": ge.RunConfig(), "params": {}}
@@ -19,7 +20,7 @@ class Servers:
 
 def feed_of(input_fn, **options):
     return worker_input.make_worker_feed(
-        input_fn, "train", strategy=Servers(), context=CONTEXT, **options
+        Source(input_fn, "train", CONTEXT), strategy=Servers(), **options
     )
 
 
