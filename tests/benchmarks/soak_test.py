@@ -18,17 +18,17 @@ KEYS = [
 
 
 def test_it_looks_at_each_evaluation(tmp_path):
-    look = soak.soak(str(tmp_path), steps=100, every=10)
+    look = soak.soak(str(tmp_path), steps=300, every=30)
     found = json.loads(json.dumps(soak.results(look)))
     assert sorted(found) == sorted([*KEYS, "step_time"])
-    assert look.steps == list(range(10, 101, 10))
+    assert look.steps == list(range(30, 301, 30))
     assert len(list(tmp_path.glob("eval/*tfevents*"))) == 1
     assert look.looks["event_files"][-5:] == [2] * 5
     flat = {"per_10k_steps": 0, "low": 0, "high": 0}
     assert found["event_files"] == flat
     assert found["step_time"]["last_over_first"] > 0
     lines = soak.table(look, found)
-    assert lines[0] == "100 steps of a tiny MLP, 10 evaluations"
+    assert lines[0] == "300 steps of a tiny MLP, 10 evaluations"
     assert sum(line.startswith("| ") for line in lines) == 2 + len(KEYS)
 
 
