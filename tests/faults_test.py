@@ -17,7 +17,8 @@ import tensorflow as tf
 
 from pipeline import hook_states
 from tests import fakes, faults
-from tests.faults import AGAIN, CASES, NUM_EXAMPLES, NUM_STEPS, SAVE_STEPS, Fault
+from tests.faults import AGAIN, SAVE_STEPS, Fault
+from tests.killed_trainings import BATCH_SIZE, CASES, NUM_EXAMPLES, NUM_STEPS
 
 NUM_KILLS = 20
 SEED = int(os.environ.get("FAULTS_SEED", "0"))
@@ -170,7 +171,7 @@ def test_the_examples_are_the_same(whole, killed):
     """In each step; and in each pass over the data it is each example once."""
     seen = value_of(whole, "seen/")
     np.testing.assert_array_equal(value_of(killed, "seen/"), seen)
-    passes = seen.reshape([-1, NUM_EXAMPLES // faults.BATCH_SIZE, NUM_EXAMPLES])
+    passes = seen.reshape([-1, NUM_EXAMPLES // BATCH_SIZE, NUM_EXAMPLES])
     np.testing.assert_array_equal(passes.sum(1), np.ones([len(passes), NUM_EXAMPLES]))
     assert not np.array_equal(passes[0], passes[1])
 
