@@ -154,23 +154,11 @@ def test_a_restarted_cluster_ends_as_if_nothing_had_happened(
     After SIGTERM both have saved, at the same step.
     """
     model_dir, log = tmp_path / "run", tmp_path / "log"
-    launch = ["--workers=2", "--max_restarts=1", "--"]
-    with (
-        open(log, "w") as stream,
-        subprocess.Popen(
-            command("launch", *launch, *SHORT, f"--model_dir={model_dir}"),
-            cwd=ROOT,
-            env=environment(),
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-        ) as launcher,
-    ):
-        try:
-            _wait_for(log, "checkpoint | step 200 ")
-            _task(launcher, index=1).send_signal(number)
-            code = launcher.wait(timeout=180)
-        finally:
-            launcher.terminate()
+    flags = ["--workers=2", "--max_restarts=1", "--", *SHORT]
+    with launched(log, *flags, f"--model_dir={model_dir}") as launcher:
+        _wait_for(log, "checkpoint | step 200 ")
+        _task(launcher, index=1).send_signal(number)
+        code = launcher.wait(timeout=180)
     text = log.read_text()
     assert code == 0, text[-3000:]
     assert f"{reason}; restart 1 of 1" in text
