@@ -22,7 +22,7 @@ import tensorflow as tf
 from absl import logging
 
 import pipeline as ge
-from pipeline import checkpoint, estimator, launch, position, training
+from pipeline import atomic_file, checkpoint, estimator, launch, position, training
 from pipeline.preemption import PreemptionHook
 from pipeline.replicas import Replicas
 from tests import fakes
@@ -143,9 +143,7 @@ class _Killer(ge.Hook, ge.SavingListener):
         elif self._fault.kind == "index":
             _stop_at(path)
         elif self._fault.kind == "commit":
-            _stop_in(
-                f"{run.model_dir}/checkpoint.tmp", lambda: _has_more(run.model_dir)
-            )
+            _kill_at_commit(run.model_dir)
         elif self._fault.kind == "data":
             threading.Thread(target=_kill_while_written, args=[run.model_dir]).start()
 
@@ -160,15 +158,23 @@ def _stop_at(path):
     _stop_in(f"{path}.index", lambda: _exists(path, "data-00000-of-00001"))
 
 
-def _has_more(model_dir):
-    """Whether there is a checkpoint besides those that are committed.
+def _kill_at_commit(model_dir):
+    """Kills this process when a checkpoint is written, and not yet the latest.
 
     It may be the one before, which an asynchronous save is still about to commit.
     """
-    committed = [checkpoint.step_of(path) for path in checkpoint.committed(model_dir)]
-    return max(fakes.checkpoint_steps(model_dir), default=-1) > max(
-        committed, default=-1
-    )
+    write = atomic_file.write
+
+    def killing(path, text):
+        there = max(fakes.checkpoint_steps(model_dir))
+        committed = map(checkpoint.step_of, checkpoint.committed(model_dir))
+        if os.path.basename(path) == "checkpoint" and there > max(
+            committed, default=-1
+        ):
+            _kill()
+        write(path, text)
+
+    atomic_file.write = killing
 
 
 def _exists(path, end):
