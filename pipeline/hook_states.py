@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from pipeline import atomic_file
 from pipeline.hooks import Hook
@@ -61,11 +62,22 @@ def write(path: str, states: Mapping[str, Any]) -> None:
 def read(path: str) -> dict[str, Any]:
     """The states that belong to a checkpoint, as `write` took them.
 
+    None of them where the file is damaged: it says so, and training can do without.
+
     Args:
       path: path prefix of the checkpoint.
     """
-    text = atomic_file.read(_file_of(path))
-    return {"hooks": {}, "windows": []} if text is None else json.loads(text)
+    file = _file_of(path)
+    try:
+        text = atomic_file.read(file)
+        return {"hooks": {}, "windows": []} if text is None else json.loads(text)
+    except ValueError as error:
+        logging.warning(
+            "%s, which has what hooks knew, cannot be read (%s): they begin anew.",
+            file,
+            error,
+        )
+        return {"hooks": {}, "windows": []}
 
 
 def remove_old(directory: str, *, keep: str | None) -> None:

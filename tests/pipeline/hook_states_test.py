@@ -222,6 +222,16 @@ def test_no_states_leave_no_file(tmp_path):
     assert not list(tmp_path.glob("hooks/*"))
 
 
+@pytest.mark.parametrize("damage", [lambda b: b[:10], lambda b: b"\xff" + b[1:]])
+def test_a_damaged_file_is_named_and_hooks_begin_anew(tmp_path, caplog, damage):
+    path = str(tmp_path / "model.ckpt-5")
+    hook_states.write(path, {"hooks": {"Hook": {"state": 1}}, "windows": []})
+    file = tmp_path / "hooks" / "model.ckpt-5.json"
+    file.write_bytes(damage(file.read_bytes()))
+    assert hook_states.read(path) == NOTHING
+    assert f"{file}, which has what hooks knew, cannot be read" in caplog.text
+
+
 def test_a_state_that_is_no_json_is_named(tmp_path):
     with pytest.raises(TypeError) as error:
         hooks = {"A": 1, "Mine": {1, 2}}
