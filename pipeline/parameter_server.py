@@ -6,7 +6,7 @@ import json
 import tensorflow as tf
 from absl import logging
 
-from pipeline import server, sharding
+from pipeline import rendezvous, server, sharding
 from pipeline.cluster import Cluster, parse_tf_config
 from pipeline.run_config import RunConfig
 
@@ -114,8 +114,8 @@ def parameter_server(
         they begin anew, at once.
 
     Raises:
-      ValueError: no cluster with chief, workers and parameter servers, or what these
-        cannot do.
+      ValueError: no cluster with chief, workers and parameter servers, what these
+        cannot do, or a port that is in use.
       PeerLostError: a task did not start in time.
     """
     jobs = config.cluster.jobs
@@ -163,6 +163,7 @@ def _connected(
     task = {"type": "chief", "index": 0}
     cluster = parse_tf_config(json.dumps({"cluster": json.loads(jobs), "task": task}))
     tasks = cluster.training_tasks
+    rendezvous.check_port("chief 0", tasks["chief 0"])
     served = {name: tasks[name] for name in tasks if name != "chief 0"}
     server.wait_for(served, timeout_secs=start_timeout_secs)
     logging.info("cluster | all %d tasks are there", len(tasks))

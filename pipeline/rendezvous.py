@@ -41,11 +41,10 @@ def meet(tasks: Mapping[str, str], index: int, *, timeout_secs: float) -> None:
         return
     deadline = time.monotonic() + timeout_secs
     name = list(tasks)[index]
-    listening = _listen(name, tasks[name])
     if index == 0:
-        _lead(listening, tasks, deadline)
+        _lead(_bound(name, tasks[name], listens=True), tasks, deadline)
     else:
-        listening.close()  # It was only to see that the port is free.
+        check_port(name, tasks[name])
         _follow(tasks, index, deadline)
 
 
@@ -159,17 +158,31 @@ def _report(
     return now
 
 
-def _listen(name: str, address: str) -> socket.socket:
-    """Listens where TensorFlow will, on all of this host's interfaces."""
+def check_port(name: str, address: str) -> None:
+    """Sees to it that TensorFlow can listen where it will.
+
+    Args:
+      name: of this process' task.
+      address: its own.
+
+    Raises:
+      ValueError: the port is in use here.
+    """
+    _bound(name, address).close()
+
+
+def _bound(name: str, address: str, *, listens: bool = False) -> socket.socket:
+    """A socket on the task's port, on all of this host's interfaces."""
     _, port = split(address)
-    listening = socket.socket()
+    bound = socket.socket()
     # A port of a process that has just ended is free.
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind(("", port))
-        listening.listen()
+        bound.bind(("", port))
+        if listens:
+            bound.listen()
     except OSError as error:
-        listening.close()
+        bound.close()
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
         raise ValueError(
@@ -177,7 +190,7 @@ def _listen(name: str, address: str) -> socket.socket:
             f"{port} is in use here ({error.strerror}): end what runs there, or "
             'choose another port in "cluster".'
         ) from error
-    return listening
+    return bound
 
 
 def split(address: str) -> tuple[str, int]:

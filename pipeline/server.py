@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline.cluster import Cluster
-from pipeline.rendezvous import PeerLostError, split
+from pipeline.rendezvous import PeerLostError, check_port, split
 from pipeline.signals import Notes, PreemptedError
 
 _POLL_SECS = 0.5
@@ -33,9 +33,12 @@ def serve(cluster: Cluster, *, start_timeout_secs: float = 600.0) -> None:
       start_timeout_secs: how long to wait for the chief to start.
 
     Raises:
+      ValueError: this task's port is in use.
       PeerLostError: the chief did not start in time.
       PreemptedError: it got SIGTERM or a Ctrl-C, and is not needed any more.
     """
+    task = f"{cluster.task_type} {cluster.task_id}"
+    check_port(task, cluster.training_tasks[task])
     # The reference keeps it alive; TensorFlow has no way to stop it but the process.
     server = tf.distribute.Server(
         cluster.cluster_spec,

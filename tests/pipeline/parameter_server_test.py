@@ -197,6 +197,15 @@ def test_a_worker_has_no_strategy():
         parameter_server.parameter_server(config(JOBS, task=task))
 
 
+def test_the_chiefs_port_is_looked_at_before_it_waits_for_others():
+    taken, address = fakes.listening()
+    task = {"task_type": "chief", "task_id": 0}
+    with taken, pytest.raises(ValueError, match=f"{address}, and port .* is in use"):
+        parameter_server.parameter_server(
+            config({**JOBS, "chief": (address,)}, task=task)
+        )
+
+
 @pytest.mark.parametrize(
     "options, instead",
     [

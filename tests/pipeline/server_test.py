@@ -55,6 +55,17 @@ def test_waits_until_all_answer():
         thread.join()
 
 
+@pytest.mark.parametrize("job", ["worker", "ps"])
+def test_a_taken_port_is_named(job):
+    taken, address = listening()
+    jobs = {"chief": (silent(),), "worker": (silent(),), "ps": (silent(),)}
+    jobs[job] = (address,)
+    with taken, pytest.raises(ValueError) as error:
+        server.serve(Cluster(task_type=job, task_id=0, jobs=jobs))
+    assert f"gives {job} 0 (this process) the address {address}" in str(error.value)
+    assert "is in use here (Address already in use)" in str(error.value)
+
+
 def test_names_who_did_not_start():
     answering, address = listening()
     absent = silent()
