@@ -120,7 +120,8 @@ def test_who_is_started_again_with_whom(tmp_path, case):
     leader = "chief 0" if "--ps=1" in flags else "worker 0"
     program = f"""
 if task == {dying!r}:
-    wait_for({leader!r})
+    for name in {[leader, *again]!r}:
+        wait_for(name)
     {DIES_ONCE}
 elif task == {leader!r}:
     wait_for({dying!r}, 2)
