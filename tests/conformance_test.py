@@ -30,8 +30,13 @@ STRATEGIES = {
     "mirrored_4": {"devices": CPUS},
     "central_2": {"train_distribute": "central storage"},
 }
-# TensorFlow gives a process one replica on CPUs.
-CLUSTERS = {"multi_worker_1": 1, "multi_worker_2": 2}
+# Processes, and what they run. TensorFlow gives a process one replica on CPUs; the last
+# have two, see the script.
+CLUSTERS = {
+    "multi_worker_1": (1, "conformance"),
+    "multi_worker_2": (2, "conformance"),
+    "multi_worker_2x2": (2, "conformance_two_each"),
+}
 ACCUMULATING = {
     "accumulated": {"gradient_accumulation_steps": 4},
     "accumulated_mirrored_2": {"gradient_accumulation_steps": 4, "devices": CPUS[:2]},
@@ -148,10 +153,8 @@ def trained(data, config_of, tmp_path_factory):
             folder = tmp_path_factory.mktemp(name)
             paths = [saved_by(get(source, True)) for source in sources_of(name)]
             (folder / "others.json").write_text(json.dumps(paths))
-            workers = CLUSTERS[name]
-            tasks = clusters.run(
-                "multi_worker.py", "conformance", folder, workers=workers
-            )
+            workers, scenario = CLUSTERS[name]
+            tasks = clusters.run("multi_worker.py", scenario, folder, workers=workers)
             clusters_run[name] = folder, tasks
         folder, tasks = clusters_run[name]
         return ClusterCase(folder, "per_replica" if per_replica else "split", tasks)
@@ -188,7 +191,7 @@ def trained(data, config_of, tmp_path_factory):
 
 
 def sources_of(name):
-    """Whose checkpoints it restores; of two clusters, one has to come first."""
+    """Whose checkpoints it restores; of the clusters, one has to come first."""
     return [*STRATEGIES, *(c for c in CLUSTERS if c > name and name in CLUSTERS)]
 
 
@@ -338,7 +341,7 @@ def test_restores_what_another_saved(trained, data, name, source):
 
 
 def test_two_workers_restore_what_one_saved(trained, data, tmp_path):
-    """The pair that `sources_of` leaves out, by a cluster of its own."""
+    """A pair that `sources_of` leaves out, by a cluster of its own."""
     path = saved_by(trained("multi_worker_1", True))
     (tmp_path / "others.json").write_text(json.dumps([path]))
     expected = trained("default", True).logits(data, True, checkpoint_path=path)

@@ -11,6 +11,7 @@ import time
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.distribute import collective_all_reduce_strategy
 
 import pipeline as ge
 from pipeline import checkpoint
@@ -54,6 +55,25 @@ def conformance(folder):
         )
     estimator.wait_for_peers()
     return found
+
+
+def conformance_two_each(folder):
+    """The same, of processes with two replicas each, as with two GPUs.
+
+    TensorFlow takes one replica of CPUs, and has no public way to ask for more.
+    """
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0],
+        [tf.config.LogicalDeviceConfiguration()] * 2,
+    )
+
+    def two(extended, resolver, worker_device):
+        del extended, resolver
+        return tuple(f"{worker_device}/device:CPU:{i}" for i in range(2)), "CPU"
+
+    strategy = collective_all_reduce_strategy.CollectiveAllReduceExtended
+    strategy._initialize_local_devices = two
+    return conformance(folder)
 
 
 def restores(folder):
@@ -369,5 +389,5 @@ def fails(folder):
 
 
 if __name__ == "__main__":
-    scenarios = (conformance, restores, together, fails)
+    scenarios = (conformance, conformance_two_each, restores, together, fails)
     clusters.main({scenario.__name__: scenario for scenario in scenarios})
