@@ -103,7 +103,8 @@ def signalled():
             return
         os.kill(os.getpid(), numbers[0])
         for number in numbers[1:]:
-            within(20, lambda: signal.getsignal(signal.SIGINT) is interrupt)
+            # Not `interrupt`: a worker of xdist ignores the signal.
+            within(20, _interrupts)
             os.kill(os.getpid(), number)
 
     def soon(*numbers):
@@ -113,6 +114,10 @@ def signalled():
     yield soon
     for thread in threads:
         thread.join()
+
+
+def _interrupts():
+    return signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def within(secs, condition):
