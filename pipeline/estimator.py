@@ -103,7 +103,10 @@ class Estimator:
 
     @property
     def loaded_checkpoint(self) -> str | None:
-        """Path prefix of the checkpoint whose values the modules hold, or None."""
+        """Path prefix of the checkpoint whose values the modules hold, or None.
+
+        While training it may still be being written, see `wait_until_saved`.
+        """
         return self._runtimes.values_from
 
     @watches
@@ -277,7 +280,8 @@ class Estimator:
             `build_parsing_serving_input_receiver_fn`; None for the raw features of
             the input that this Estimator saw last.
           assets_extra: file to copy by its path below `assets.extra`.
-          checkpoint_path: what to export; None for the latest.
+          checkpoint_path: what to export; None for the latest, or what is live
+            where nothing was saved.
 
         Returns:
           The new directory.
@@ -287,9 +291,12 @@ class Estimator:
         """
         runtime = self._runtimes.exporting
         live = runtime.values_from if runtime.training else None
-        path = checkpoint_path_lib.found(checkpoint_path) or live
+        # Its files may come later, as saving is asynchronous: the weights are here.
+        is_live = live is not None and checkpoint_path == live
+        path = live if is_live else checkpoint_path_lib.found(checkpoint_path) or live
         newest = path or self.latest_checkpoint()
-        if newest is None:
+        # Trained without saving: what is live is all that there is.
+        if newest is None and not runtime.modules.step:
             raise ValueError(
                 f"{self.model_dir} has no checkpoint to export: train first, or give "
                 "checkpoint_path."
@@ -301,7 +308,7 @@ class Estimator:
         runtime.build(ModeKeys.PREDICT, model_fn, (dict(receiver.receiver_specs), None))
         if path is not None:
             runtime.load(path)
-        else:
+        elif newest is not None:
             runtime.load_newest(newest)
         return saved_model.save(
             export_dir_base,
@@ -341,6 +348,14 @@ class Estimator:
     def wait_for_peers(self) -> None:
         """Returns once each process that trains in step with this one has called it."""
         self._runtimes.training.peers.wait()
+
+    def wait_until_saved(self) -> None:
+        """Returns once the files of `loaded_checkpoint` are there.
+
+        Raises:
+          StorageError: it could not be written.
+        """
+        self._runtimes.wait_until_saved()
 
     def latest_checkpoint(self) -> str | None:
         """Path prefix of the newest checkpoint in model_dir, or None."""

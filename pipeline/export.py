@@ -84,6 +84,11 @@ class Exporter:
         self._serving_input_receiver_fn = serving_input_receiver_fn
         self._exports_to_keep = exports_to_keep
 
+    @property
+    def is_stock(self) -> bool:
+        """Whether `export` is this class' own, which writes SavedModels alone."""
+        return type(self).export is Exporter.export
+
     def export(
         self,
         estimator: Exportable,
@@ -97,7 +102,8 @@ class Exporter:
         Args:
           estimator: whose model it is.
           export_path: the directory of this exporter.
-          checkpoint_path: checkpoint that was evaluated; None for what is live.
+          checkpoint_path: checkpoint that was evaluated; None for what is live. Its
+            files are there for a class that overrides this method.
           eval_result: what `evaluate` returned.
           is_the_final_export: whether training has ended.
 

@@ -52,8 +52,7 @@ class Runtimes:
             made = strategy_lib.resolved(strategy, self._config)
             config = self._config.replace(train_distribute=made, devices=None)
             self._evaluating = self._made(config)
-        if self._training is not None:
-            self._training.saver().wait()
+        self.wait_until_saved()
         return self._evaluating
 
     @property
@@ -93,6 +92,11 @@ class Runtimes:
     def values_from(self) -> str | None:
         """Checkpoint whose values the trained modules hold, or None."""
         return self._training.values_from if self._training is not None else None
+
+    def wait_until_saved(self) -> None:
+        """Returns once what the training runtime saves is on disk."""
+        if self._training is not None:
+            self._training.saver().wait()
 
     def step(self, latest: str | None) -> int:
         """The trained modules' global step, or that of the latest checkpoint."""

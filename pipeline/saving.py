@@ -19,7 +19,11 @@ class SavingListener:
         """The checkpoint of `run.step` is about to be written."""
 
     def after_save(self, run: Run) -> None:
-        """It was written; it may ask for a stop by `run.request_stop(reason)`."""
+        """It was written; a stop may be asked for by `run.request_stop(reason)`.
+
+        Where saving is asynchronous its files come later: what reads them wants
+        RunConfig(async_checkpoint=False).
+        """
 
     def end(self, run: Run) -> None:
         """After the last checkpoint of a run that ended cleanly."""

@@ -273,6 +273,9 @@ class _Evaluation(Hook, SavingListener):
         self._last_time = self._clock()
         if not estimator.config.is_chief:
             return result, []
+        if not all(exporter.is_stock for exporter in spec.exporters):
+            # One of the user's own may read the files.
+            estimator.wait_until_saved()
         exported = spec.export(
             estimator, estimator.loaded_checkpoint, result, is_final=is_final
         )

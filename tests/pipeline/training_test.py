@@ -137,6 +137,9 @@ class FakeEstimator:
         self.global_step = 0
         self.evaluated = []
 
+    def wait_until_saved(self):
+        pass
+
     def evaluate(self, input_fn, *, steps, hooks, name):
         self.evaluated.append(self.global_step)
         return {"loss": 1.0, "global_step": self.global_step}
