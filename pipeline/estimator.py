@@ -20,6 +20,7 @@ from absl import logging
 from pipeline import (
     calling,
     checkpoint,
+    exporting,
     loops,
     predictions,
     saved_model,
@@ -289,33 +290,15 @@ class Estimator:
         Raises:
           ValueError: no checkpoint, or no input was seen and nothing says what is sent.
         """
-        runtime = self._runtimes.exporting
-        live = runtime.values_from if runtime.training else None
-        # Its files may come later, as saving is asynchronous: the weights are here.
-        is_live = live is not None and checkpoint_path == live
-        path = live if is_live else checkpoint_path_lib.found(checkpoint_path) or live
-        newest = path or self.latest_checkpoint()
-        # Trained without saving: what is live is all that there is.
-        if newest is None and not runtime.modules.step:
-            raise ValueError(
-                f"{self.model_dir} has no checkpoint to export: train first, or give "
-                "checkpoint_path."
-            )
         receiver = saved_model.receiver_of(
             serving_input_receiver_fn, self._runtimes.features_spec
         )
-        model_fn = saved_model.served(runtime.bound(ModeKeys.PREDICT), receiver)
-        runtime.build(ModeKeys.PREDICT, model_fn, (dict(receiver.receiver_specs), None))
-        if path is not None:
-            runtime.load(path)
-        elif newest is not None:
-            runtime.load_newest(newest)
-        return saved_model.save(
+        return exporting.export(
+            self._runtimes.exporting,
+            receiver,
             export_dir_base,
-            model_fn,
-            runtime.modules,
-            receiver.receiver_specs,
             assets_extra=assets_extra,
+            checkpoint_path=checkpoint_path,
         )
 
     def export_weights(self, name: str, path: str) -> str:
