@@ -5,6 +5,7 @@ calls the hooks there. A hook costs nothing between its steps.
 """
 
 import dataclasses
+import numbers
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -121,7 +122,12 @@ class Hook:
     only_watches: bool = False
 
     def next_step(self, step: int) -> int | None:
-        """The first step after `step` that this hook wants to see; None for none."""
+        """The first step after `step` that this hook wants to see; None for none.
+
+        Raises:
+          ValueError: `every_steps` is no such number.
+        """
+        _check_every(f"{type(self).__name__}.every_steps", self.every_steps)
         if not self.every_steps:
             return None
         return (step // self.every_steps + 1) * self.every_steps
@@ -167,13 +173,17 @@ class StopAtStepHook(Hook):
           last_step: a global step.
 
         Raises:
-          ValueError: both or neither is given.
+          ValueError: both or neither is given, or one that is no int above 0.
         """
         if (num_steps is None) == (last_step is None):
             raise ValueError(
                 f"StopAtStepHook takes one of num_steps ({num_steps}) and last_step "
                 f"({last_step}): write StopAtStepHook(last_step=1000)."
             )
+        if num_steps is not None:
+            _check_count("StopAtStepHook.num_steps", num_steps, least=1)
+        else:
+            _check_count("StopAtStepHook.last_step", last_step, least=1)
         self._num_steps = num_steps
         self._last_step = last_step
 
@@ -243,8 +253,12 @@ class LoggingHook(Hook):
     def __init__(self, every_steps: int = 100) -> None:
         """
         Args:
-          every_steps: steps a line.
+          every_steps: steps a line; None or 0: only the last one.
+
+        Raises:
+          ValueError: it is no such number.
         """
+        _check_every("LoggingHook.every_steps", every_steps)
         self.every_steps = every_steps
         self._logged_at = 0
 
@@ -275,8 +289,12 @@ class SummaryHook(Hook):
     def __init__(self, every_steps: int = 100) -> None:
         """
         Args:
-          every_steps: steps a point.
+          every_steps: steps a point; None or 0: only the last one.
+
+        Raises:
+          ValueError: it is no such number.
         """
+        _check_every(f"{type(self).__name__}.every_steps", every_steps)
         self.every_steps = every_steps
         self._writer: summary.Writer | None = None
 
@@ -317,7 +335,12 @@ class ProfilerHook(Hook):
             warm up.
           num_steps: steps to record.
           logdir: where to write; None for model_dir, where TensorBoard looks.
+
+        Raises:
+          ValueError: `first_step` or `num_steps` is no int above 0.
         """
+        _check_count("ProfilerHook.first_step", first_step, least=1)
+        _check_count("ProfilerHook.num_steps", num_steps, least=1)
         self._bounds = (first_step, first_step + num_steps)
         self._logdir = logdir
         self._recording = False
@@ -336,6 +359,21 @@ class ProfilerHook(Hook):
         if self._recording:
             tf.profiler.experimental.stop()
             self._recording = False
+
+
+def _check_every(name: str, every_steps: Any) -> None:
+    if every_steps is not None:
+        _check_count(name, every_steps, least=0, instead=", or None for no step")
+
+
+def _check_count(name: str, value: Any, *, least: int, instead: str = "") -> None:
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or value < least:
+        field = name.partition(".")[2]
+        raise ValueError(
+            f"{name} is {value!r}: write an int of at least {least}, "
+            f"{field}=100{instead}."
+        )
 
 
 def log_line(phase: str, report: Report) -> str:

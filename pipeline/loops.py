@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -80,7 +81,7 @@ class TrainLoop:
         """
         self._begin(run, hooks, saved)
         ended = False
-        while not (ended or run.step == run.max_step):
+        while not (ended or _reached(run)):
             boundaries = self._agreed(run, self._next_boundaries(run, hooks))
             if not boundaries:
                 break
@@ -159,7 +160,7 @@ class TrainLoop:
 
         Where steps are slow, up to the first of all, so that no log comes late.
         """
-        acting = [hook.next_step(run.step) for hook in hooks if not hook.only_watches]
+        acting = [_asked(hook, run.step) for hook in hooks if not hook.only_watches]
         acting += [run.max_step, run.step + self._steps_per_loop]
         if self._steps_per_sec:
             acting.append(run.step + 1 + int(self._steps_per_sec * _MOST_SECS_A_CALL))
@@ -191,7 +192,7 @@ class TrainLoop:
         """Moves on to the segment's end; the hooks that asked for that step."""
         for window in set(self._windows.values()):
             window.add(segment)
-        due = [hook for hook in hooks if hook.next_step(run.step) == segment.step]
+        due = [hook for hook in hooks if _asked(hook, run.step) == segment.step]
         run.step = segment.step
         if segment.seconds > 0:
             self._steps_per_sec = segment.num_steps / segment.seconds
@@ -212,9 +213,35 @@ class TrainLoop:
         yield
 
 
+def _reached(run: Run) -> bool:
+    """Whether the run is at its last step, or was beyond it to begin with."""
+    return run.max_step is not None and run.step >= run.max_step
+
+
+def _asked(hook: Hook, step: int) -> int | None:
+    """The step that a hook wants to see next.
+
+    Raises:
+      TypeError: the hook answers with no int.
+      ValueError: the step is not ahead, so that the loop would never come to it.
+    """
+    answer = hook.next_step(step)
+    if answer is None:
+        return None
+    said = f"{type(hook).__name__}.next_step({step}) is {answer!r}"
+    if not isinstance(answer, numbers.Integral) or isinstance(answer, bool):
+        raise TypeError(f"{said}: return an int, {step + 1} or more, or None.")
+    if answer <= step:
+        raise ValueError(
+            f"{said}, which is not ahead of step {step}: return {step + 1} or more, "
+            "or None to be called no more."
+        )
+    return int(answer)
+
+
 def _steps_of(hook: Hook, step: int, last: int) -> Iterator[int]:
     """The steps after `step` that `hook` wants to see, before `last`."""
-    while (next_step := hook.next_step(step)) is not None and next_step < last:
+    while (next_step := _asked(hook, step)) is not None and next_step < last:
         yield next_step
         step = next_step
 

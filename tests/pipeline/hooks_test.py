@@ -129,6 +129,30 @@ def test_stop_at_step_takes_one_of_both(arguments):
     assert "write StopAtStepHook(last_step=1000)." in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: hooks.SummaryHook(-1), "SummaryHook.every_steps is -1: write an int"),
+        (lambda: hooks.LoggingHook(2.5), "of at least 0, every_steps=100, or None for"),
+        (lambda: hooks.StepCounterHook(True), "StepCounterHook.every_steps is True: "),
+        (lambda: hooks.StopAtStepHook(num_steps=0), "num_steps is 0: write an int of"),
+        (lambda: hooks.StopAtStepHook(last_step=1.5), "at least 1, last_step=100."),
+        (lambda: hooks.ProfilerHook(first_step=0), "ProfilerHook.first_step is 0: "),
+        (lambda: hooks.ProfilerHook(num_steps=-2), "ProfilerHook.num_steps is -2: "),
+    ],
+)
+def test_counts_of_steps_are_checked(make, text):
+    with pytest.raises(ValueError) as error:
+        make()
+    assert text in str(error.value)
+
+
+def test_an_interval_of_ones_own_is_checked():
+    hook = fakes.Recorder(-1)
+    with pytest.raises(ValueError, match="Recorder.every_steps is -1: write an int"):
+        hook.next_step(3)
+
+
 def test_stop_at_step_counts_from_the_runs_beginning():
     hook = hooks.StopAtStepHook(num_steps=5)
     run = make_run(10)

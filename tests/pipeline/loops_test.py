@@ -249,6 +249,49 @@ def test_stop_at_step(hook, start, last, endless):
     assert len(run.stop_reasons) == 1
 
 
+class Asks(Watch):
+    """Wants to see what it was told to."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self.next_step = answer
+
+
+@pytest.mark.parametrize("only_watches", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "error", "text"),
+    [
+        (
+            lambda step: 5,
+            ValueError,
+            "Asks.next_step(5) is 5, which is not ahead of step 5: return 6 or more",
+        ),
+        (lambda step: step - 2, ValueError, "Asks.next_step(0) is -2, which is not a"),
+        (lambda step: step + 1.0, TypeError, "Asks.next_step(0) is 1.0: return an int"),
+        (lambda step: True, TypeError, "Asks.next_step(0) is True: return an int, 1 o"),
+    ],
+    ids=["constant", "back", "float", "bool"],
+)
+def test_a_step_that_is_not_ahead(answer, error, text, only_watches, endless):
+    hook = Asks(answer)
+    hook.only_watches = only_watches
+    with pytest.raises(error) as raised:
+        endless.train(hook, max_step=12)
+    assert text in str(raised.value)
+
+
+def test_numpy_counts_steps_too(endless):
+    hook = Asks(lambda step: np.int64(step + 7))
+    endless.train(hook, max_step=12)
+    assert ("step", 7) in hook.calls
+
+
+def test_a_run_beyond_its_last_step_ends_at_once(endless):
+    endless.calls.clear()
+    assert endless.train(Watch(5), start=14, max_step=12).step == 14
+    assert endless.calls == []
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("repeat", [True, False])
 def test_the_loop_stops_behind_the_first_bad_loss(bad, repeat):
