@@ -15,6 +15,7 @@ from pipeline.hooks import Hook, Report, Run
 from pipeline.input_fn import Feed, opened
 from pipeline.metrics import MetricSet
 from pipeline.peers import Peers
+from pipeline.user_errors import call_method
 from pipeline.windows import Window
 
 # Longest time, about, for which a signal waits; returning more often costs more.
@@ -93,10 +94,10 @@ class TrainLoop:
             bad = [segment.nonfinite_step for segment in segments]
             run.nonfinite_step = next((step for step in bad if step is not None), None)
             for hook in hooks:
-                hook.after_loop(run)
+                call_method("hook", hook, "after_loop", run)
             self._call(due, run)
             for hook in hooks:
-                hook.after_hooks(run)
+                call_method("hook", hook, "after_hooks", run)
             ended = last.ended
             if ended and next_pass is not None:
                 following = next_pass()
@@ -105,7 +106,7 @@ class TrainLoop:
         run.finished = True
         for hook in hooks:
             with self._windowed(run, hook):
-                hook.end(run)
+                call_method("hook", hook, "end", run)
         reasons = [*run.stop_reasons, *(["the input ended"] if ended else [])]
         if run.leads:
             words = ["train", f"ended at step {run.step}", *reasons]
@@ -123,7 +124,7 @@ class TrainLoop:
         windows: list[Window] = []
         held: dict[str, dict[str, Any]] = {}
         for name, hook in hook_states.named(self._hooks).items():
-            state, window = hook.state(), self._windows[hook]
+            state, window = call_method("hook", hook, "state"), self._windows[hook]
             if state is not None:
                 held.setdefault(name, {})["state"] = state
             if window.num_steps and not reported:
@@ -144,12 +145,12 @@ class TrainLoop:
         self._windows = dict.fromkeys(hooks, fresh)
         for name, hook in hook_states.named(hooks).items():
             with self._windowed(run, hook):
-                hook.begin(run)
+                call_method("hook", hook, "begin", run)
             mine = left.pop(name, {})
             if "window" in mine and held[mine["window"]]:
                 self._windows[hook] = windows[mine["window"]]
             if "state" in mine:
-                hook.restore(run, mine["state"])
+                call_method("hook", hook, "restore", run, mine["state"])
         lost = [name for name, each in left.items() if "state" in each]
         if lost and run.leads:
             text = "train | the checkpoint holds the state of %s, which is no hook now."
@@ -203,7 +204,7 @@ class TrainLoop:
         window = Window(self._metrics)
         for hook in due:
             with self._windowed(run, hook):
-                hook.after_step(run)
+                call_method("hook", hook, "after_step", run)
             # At once: the last one saves what the others hold.
             self._windows[hook] = window
 
@@ -225,7 +226,7 @@ def _asked(hook: Hook, step: int) -> int | None:
       TypeError: the hook answers with no int.
       ValueError: the step is not ahead, so that the loop would never come to it.
     """
-    answer = hook.next_step(step)
+    answer = call_method("hook", hook, "next_step", step)
     if answer is None:
         return None
     said = f"{type(hook).__name__}.next_step({step}) is {answer!r}"
@@ -277,7 +278,7 @@ def evaluate(
 
     run.read_report = report
     for hook in hooks:
-        hook.begin(run)
+        call_method("hook", hook, "begin", run)
     done, ended = 0, False
     with opened(feed) as box:
         while not (ended or done == steps or run.agree(bool(run.stop_reasons))):
@@ -287,7 +288,7 @@ def evaluate(
             window.add(segment)
             done, ended = segment.step, segment.ended
             for hook in hooks:
-                hook.after_loop(run)
+                call_method("hook", hook, "after_loop", run)
     for hook in hooks:
-        hook.end(run)
+        call_method("hook", hook, "end", run)
     return report()

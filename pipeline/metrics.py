@@ -5,7 +5,8 @@ increments are summed over replicas, steps and loops, and the sum is the state. 
 own metric variables lose or multiply updates under several strategies.
 """
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -13,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline import user_errors
-from pipeline.model_fn import Metric, SpecError, kind_of
+from pipeline.model_fn import Metric, SpecError, kind_of, reserved
 
 States = dict[str, list[Any]]
 
@@ -21,19 +22,24 @@ States = dict[str, list[Any]]
 class MetricSet:
     """The metrics of one mode: objects that know the arithmetic and hold no state."""
 
-    def __init__(self, declared: Mapping[str, Metric]) -> None:
+    def __init__(
+        self, declared: Mapping[str, Metric], scalars: Iterable[str] = ()
+    ) -> None:
         """Builds each metric from its factory and probes it.
 
         Args:
           declared: `EstimatorSpec.metrics`, of symbolic tensors.
+          scalars: names of `EstimatorSpec.scalars`, which are reported beside.
 
         Raises:
-          SpecError: a factory returns no metric; its arguments do not fit; or its
-            state is no sum over batches, so that replicas could not share it.
+          SpecError: a factory returns no metric; its arguments do not fit; its state
+            is no sum over batches, so that replicas could not share it; its result is
+            no number; or two values would be reported under one name.
         """
         self._metrics: dict[str, keras.metrics.Metric] = {}
         for name, each in declared.items():
             self._metrics[name] = _build(name, each)
+        self._check_names(scalars)
         self._compiled = tf.function(self.compute, autograph=False)
 
     def zeros(self) -> States:
@@ -58,7 +64,9 @@ class MetricSet:
         added = {}
         for name, metric in self._metrics.items():
             args, kwargs = _weighted(declared[name], rows)
-            state = metric.stateless_update_state(zeros[name], *args, **kwargs)
+            update = functools.partial(metric.stateless_update_state, **kwargs)
+            where = _method_of(name, metric, "update_state")
+            state = user_errors.call(where, update, zeros[name], *args)
             state = [tf.convert_to_tensor(s) for s in state]
             if share is not None:
                 state = [s * tf.cast(share, s.dtype) for s in state]
@@ -68,7 +76,7 @@ class MetricSet:
     def compute(self, states: States) -> dict[str, Any]:
         """The value of each metric as a tensor, or dict of tensors, by name."""
         return {
-            name: metric.stateless_result(states[name])
+            name: _result(name, metric, states[name])
             for name, metric in self._metrics.items()
         }
 
@@ -112,6 +120,28 @@ class MetricSet:
             for name, metric in self._metrics.items()
         }
 
+    def _check_names(self, scalars: Iterable[str]) -> None:
+        """A metric of several values, such as `f1/micro`, shows its names only here."""
+        owners = {name: f"scalar {name!r}" for name in scalars}
+        for name, state in self.zeros().items():
+            metric = self._metrics[name]
+            value = _result(name, metric, state)
+            try:
+                reported = as_arrays({name: value})
+            except (TypeError, ValueError) as error:
+                raise SpecError(
+                    f"metric {name!r} ({type(metric).__name__}) has the result "
+                    f"{kind_of(value)}: return a number, an array, or a dict of them."
+                ) from error
+            for tag in reported:
+                if tag in owners or reserved(tag):
+                    raise SpecError(
+                        f"metric {name!r} reports {tag!r}, which is also the name of "
+                        f"{owners.get(tag, 'what the driver reports itself')}: give "
+                        "each a name of its own."
+                    )
+                owners[tag] = f"metric {name!r}"
+
 
 def as_arrays(values: Mapping[str, Any]) -> dict[str, Any]:
     """Floats and np.ndarrays by name; a metric of several values as `name/key`."""
@@ -120,6 +150,8 @@ def as_arrays(values: Mapping[str, Any]) -> dict[str, Any]:
         items = value.items() if isinstance(value, dict) else [(None, value)]
         for key, item in items:
             array = np.asarray(item)
+            if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+                raise TypeError(f"a value of dtype {array.dtype}")
             full = name if key is None else f"{name}/{key}"
             flat[full] = float(array) if array.ndim == 0 else array
     return flat
@@ -138,7 +170,9 @@ def _weighted(declared: Metric, rows: Any) -> tuple[tuple[Any, ...], dict[str, A
 
 
 def _build(name: str, declared: Metric) -> keras.metrics.Metric:
-    metric = declared.factory()
+    metric = user_errors.call(
+        lambda: f"the factory of metric {name!r}", declared.factory
+    )
     if not isinstance(metric, keras.metrics.Metric):
         raise SpecError(
             f"the factory of metric {name!r} returned {kind_of(metric)}, not a Keras "
@@ -146,10 +180,11 @@ def _build(name: str, declared: Metric) -> keras.metrics.Metric:
         )
     args = tf.nest.map_structure(_zeros_like, declared.args)
     kwargs = tf.nest.map_structure(_zeros_like, dict(declared.kwargs))
+    update = functools.partial(metric.update_state, **kwargs)
     try:
         # Some metrics make their variables at the first update.
-        metric.update_state(*args, **kwargs)
-        metric.reset_state()
+        user_errors.call(_method_of(name, metric, "update_state"), update, *args)
+        user_errors.call(_method_of(name, metric, "reset_state"), metric.reset_state)
         additive = _is_additive(metric, args, kwargs)
     except (TypeError, ValueError, tf.errors.OpError) as error:
         if isinstance(error, tf.errors.OpError):
@@ -157,10 +192,12 @@ def _build(name: str, declared: Metric) -> keras.metrics.Metric:
         else:
             words = str(error)
         shapes = [tuple(np.shape(a)) for a in tf.nest.flatten((args, kwargs))]
-        raise SpecError(
+        lines = [
             f"metric {name!r} ({type(metric).__name__}) does not take what it was "
-            f"given (shapes {shapes}, the batch taken as 1): {words}"
-        ) from error
+            f"given (shapes {shapes}, the batch taken as 1): {words}",
+            *user_errors.lines_of(error),
+        ]
+        raise SpecError("\n".join(lines)) from error
     if not additive:
         raise SpecError(
             f"metric {name!r} ({type(metric).__name__}) keeps a state that is no sum "
@@ -169,6 +206,17 @@ def _build(name: str, declared: Metric) -> keras.metrics.Metric:
             "keras.metrics.Mean of a tensor."
         )
     return metric
+
+
+def _result(name: str, metric: keras.metrics.Metric, state: list[Any]) -> Any:
+    where = _method_of(name, metric, "result")
+    return user_errors.call(where, metric.stateless_result, state)
+
+
+def _method_of(
+    name: str, metric: keras.metrics.Metric, method: str
+) -> Callable[[], str]:
+    return lambda: f"metric {name!r}, {type(metric).__name__}.{method}"
 
 
 def _is_additive(metric: keras.metrics.Metric, args: Any, kwargs: Any) -> bool:

@@ -23,7 +23,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-_RESERVED_METRICS = ("loss", "global_step")
+# What the driver reports itself, beside metrics and scalars.
+_RESERVED = ("loss", "global_step", "global_step/sec", "learning_rate")
+_RESERVED_PREFIX = "learning_rate/"
 
 
 class ModeKeys:
@@ -207,9 +209,17 @@ class EstimatorSpec:
         if tf.is_tensor(regularization):
             regularization = [regularization]
         object.__setattr__(self, "regularization_losses", list(regularization or ()))
-        object.__setattr__(self, "train_op", _checked_train_ops(self.train_op))
+        object.__setattr__(
+            self, "train_op", _checked_train_ops(self.mode, self.train_op)
+        )
         object.__setattr__(self, "metrics", _checked_metrics(self.metrics))
         object.__setattr__(self, "scalars", _checked_scalars(self.scalars))
+        both = sorted(self.metrics.keys() & self.scalars.keys())
+        if both:
+            raise SpecError(
+                f"metrics and scalars share the names {both}, under which both are "
+                "reported: give each a name of its own."
+            )
         if self.export_outputs is not None:
             _check_export_outputs(self.export_outputs)
 
@@ -263,8 +273,9 @@ def _checked_loss(loss: Any, weights: Any) -> tf.Tensor:
     return loss
 
 
-def _checked_train_ops(train_op: Any) -> tuple[TrainOp, ...]:
-    if train_op is None:
+def _checked_train_ops(mode: str, train_op: Any) -> tuple[TrainOp, ...]:
+    # As this class keeps that of EVAL and PREDICT, for `dataclasses.replace`.
+    if train_op is None or (mode != ModeKeys.TRAIN and train_op == ()):
         return ()
     ops = tuple(train_op) if isinstance(train_op, (list, tuple)) else (train_op,)
     for op in ops:
@@ -283,11 +294,7 @@ def _checked_metrics(metrics: Any) -> dict[str, Metric]:
         raise SpecError(f"metrics is {kind_of(metrics)}, not a dict of name -> metric.")
     checked = {}
     for name, value in (metrics or {}).items():
-        if not isinstance(name, str) or name in _RESERVED_METRICS:
-            raise SpecError(
-                f"metrics has the name {name!r}, which the driver reports itself "
-                f"({list(_RESERVED_METRICS)}): choose another."
-            )
+        _check_name("metrics", name)
         if isinstance(value, (keras.metrics.Metric, tuple)):
             raise SpecError(
                 f"metric {name!r} is {kind_of(value)}; the driver keeps the state: "
@@ -315,7 +322,14 @@ def _checked_scalars(scalars: Any) -> dict[str, Any]:
         raise SpecError(f"scalars is {kind_of(scalars)}, not a dict of name -> scalar.")
     checked = {}
     for name, value in (scalars or {}).items():
-        value = tf.cast(value, tf.float32)
+        _check_name("scalars", name)
+        try:
+            value = tf.cast(value, tf.float32)
+        except (TypeError, ValueError, tf.errors.OpError) as error:
+            raise SpecError(
+                f"scalar {name!r} is {kind_of(value)}, not a number: give a scalar "
+                "tensor."
+            ) from error
         if value.shape.rank not in (0, None):
             raise SpecError(
                 f"scalar {name!r} has shape {value.shape}; reduce it first."
@@ -331,6 +345,27 @@ def _check_export_outputs(outputs: Any) -> None:
         raise SpecError(
             f"export_outputs is {outputs!r}; it must be "
             "{'serving_default': {'name': tensor}}."
+        )
+
+
+def reserved(name: str) -> bool:
+    """Whether the driver reports something of its own under `name`."""
+    return name in _RESERVED or name.startswith(_RESERVED_PREFIX)
+
+
+def _check_name(field: str, name: Any) -> None:
+    """Checks the name of a metric or scalar, under which it is reported."""
+    if not isinstance(name, str):
+        raise SpecError(f"{field} has the name {kind_of(name)}: write a string.")
+    if reserved(name):
+        raise SpecError(
+            f"{field} has the name {name!r}, which the driver reports itself "
+            f"({', '.join(_RESERVED)}, {_RESERVED_PREFIX}...): choose another."
+        )
+    if not name or name != name.strip() or not name.isprintable():
+        raise SpecError(
+            f"{field} has the name {name!r}, which no log or TensorBoard shows as it "
+            "is: write words and slashes, 'accuracy/top_5'."
         )
 
 

@@ -56,12 +56,12 @@ def watched(
       Nests of arrays.
     """
     for hook in hooks:
-        hook.begin(run)
+        user_errors.call_method("hook", hook, "begin", run)
     for batch in batches:
         chosen = choose(batch, keys)
         yield from examples(chosen) if one_by_one else [chosen]
     for hook in hooks:
-        hook.end(run)
+        user_errors.call_method("hook", hook, "end", run)
 
 
 def choose(batch: Any, keys: Sequence[str] | str | None) -> Any:

@@ -123,7 +123,8 @@ class Runtime:
         element_spec = features, labels
         with self._compared(mode, element_spec):
             outline = self.build(mode, self.bound(mode), element_spec)
-        metrics = MetricSet({} if mode == ModeKeys.PREDICT else outline.metrics)
+        declared = {} if mode == ModeKeys.PREDICT else outline.metrics
+        metrics = MetricSet(declared, outline.scalars)
         compiled = {
             ModeKeys.TRAIN: self._train_loop,
             ModeKeys.EVAL: self._eval_loop,

@@ -10,6 +10,7 @@ from pipeline import checkpoint, hook_states, position
 from pipeline.hooks import Hook, Run
 from pipeline.modules import Modules
 from pipeline.run_config import RunConfig
+from pipeline.user_errors import call_method
 
 
 class SavingListener:
@@ -19,7 +20,7 @@ class SavingListener:
         """The checkpoint of `run.step` is about to be written."""
 
     def after_save(self, run: Run) -> None:
-        """It was written; a stop may be asked for by `run.request_stop(reason)`.
+        """It was written; True, or `run.request_stop(reason)`, asks for a stop.
 
         Where saving is asynchronous its files come later: what reads them wants
         RunConfig(async_checkpoint=False).
@@ -94,7 +95,7 @@ class CheckpointHook(Hook):
         # An asynchronous save removes old checkpoints only once it is done.
         self._remove_old(run)
         for listener in self._listeners:
-            listener.end(run)
+            call_method("saving listener", listener, "end", run)
 
     def _remove_old(self, run: Run) -> None:
         if run.leads:
@@ -107,7 +108,7 @@ class CheckpointHook(Hook):
         if path == self._last_path:
             return False
         for listener in self._listeners:
-            listener.before_save(run)
+            call_method("saving listener", listener, "before_save", run)
         self._modules.synchronize()
         self._save_position(path)
         if run.leads:
@@ -119,5 +120,7 @@ class CheckpointHook(Hook):
         self._saved_at = self._clock()
         self._remove_old(run)
         for listener in self._listeners:
-            listener.after_save(run)
+            # tf.estimator's way of asking for a stop.
+            if call_method("saving listener", listener, "after_save", run) is True:
+                run.request_stop(f"{type(listener).__name__} asked for it")
         return True

@@ -1,7 +1,8 @@
 """What went wrong in the user's functions: where, on what, in few lines.
 
 What is raised while a function of the user's is called keeps its type and traceback
-and gets a note: the function, what it was given, and the user's own lines. What
+and gets a note: the function, what it was given, and the user's own lines. The same
+holds for the methods of hooks, listeners and metrics, see `call_method`. What
 TensorFlow raises while compiled steps run, with a page about where each operation was
 made, becomes a `StepError` of that page's essence.
 """
@@ -13,12 +14,15 @@ import re
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Where a function of the user's is called: what follows in a stack is its doing.
-_CALLER = os.path.join(_ROOT, "pipeline", "calling.py")
+_CALLERS = tuple(
+    os.path.join(_ROOT, "pipeline", name) for name in ("calling.py", "user_errors.py")
+)
 _OURS = tuple(
     os.path.join(_ROOT, name, "") for name in ("pipeline", "models", "inputs")
 )
@@ -65,9 +69,47 @@ def noted(where: Callable[[], str]) -> Iterator[None]:
         yield
     except Exception as error:
         if not is_ours(error) and not is_noted(error):
-            lines = [f"{_NOTE}{where()}", *_shown(_frames_of(error))]
+            lines = [f"{_NOTE}{where()}", *lines_of(error)]
             error.add_note("\n".join(lines))
         raise
+
+
+def call(where: Callable[[], str], fn: Callable[..., Any], *args: Any) -> Any:
+    """Calls a function of the user's; what it raises gets a note, see `noted`.
+
+    Args:
+      where: what is called, for the note.
+      fn: the function.
+      *args: its arguments.
+
+    Returns:
+      What it returned.
+    """
+    with noted(where):
+        return fn(*args)
+
+
+def call_method(kind: str, owner: Any, name: str, *args: Any) -> Any:
+    """Calls a method of the user's hook, listener or exporter, as `call` does.
+
+    A method that this project defines gets no note: what it raises unasked is a fault
+    of the project, and keeps its traceback.
+
+    Args:
+      kind: what `owner` is, such as "hook".
+      owner: has the method.
+      name: of the method.
+      *args: its arguments; a `Run` that comes first tells the step.
+
+    Returns:
+      What it returned.
+    """
+    method = getattr(owner, name)
+    if getattr(method, "__module__", "").startswith("pipeline."):
+        return method(*args)
+    step = getattr(args[0], "step", None) if args else None
+    at = "" if step is None else f" at step {step}"
+    return call(lambda: f"{kind} {type(owner).__name__}.{name}{at}", method, *args)
 
 
 @contextlib.contextmanager
@@ -137,10 +179,10 @@ def text_of(error: BaseException) -> str:
     return "\n".join([f"{type(error).__name__}: {text}", *error.__notes__])
 
 
-def _frames_of(error: BaseException) -> list[Frame]:
-    """The user's lines that led to it."""
+def lines_of(error: BaseException) -> list[str]:
+    """The user's lines that led to it, as a traceback shows them."""
     frames = traceback.extract_tb(error.__traceback__)
-    return _users([(f.filename, f.lineno or 0, f.name) for f in frames])
+    return list(_shown(_users([(f.filename, f.lineno or 0, f.name) for f in frames])))
 
 
 def _frames_in(text: str) -> list[Frame]:
@@ -148,13 +190,13 @@ def _frames_in(text: str) -> list[Frame]:
     _, python, inner = text.partition("Traceback (most recent call last):")
     found = _FRAME.findall(inner if python else text)
     frames = [(file, int(line), name) for file, line, name in found]
-    called = any(file == _CALLER for file, _, _ in frames)
+    called = any(file in _CALLERS for file, _, _ in frames)
     return list(dict.fromkeys(_users(frames))) if python or called else []
 
 
 def _users(frames: Sequence[Frame]) -> list[Frame]:
     """Of a stack, what the user's function did: neither libraries nor who called it."""
-    calls = [i for i, (file, _, _) in enumerate(frames) if file == _CALLER]
+    calls = [i for i, (file, _, _) in enumerate(frames) if file in _CALLERS]
     after = frames[calls[-1] + 1 :] if calls else frames
     return [frame for frame in after if _is_users(frame[0])]
 

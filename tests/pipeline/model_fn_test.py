@@ -148,8 +148,8 @@ _LOSS = {"loss": tf.constant([1.0, 2.0])}
         (
             EVAL,
             {**_LOSS, "metrics": {"loss": 1.0}},
-            "metrics has the name 'loss', which the driver reports itself (['loss', "
-            "'global_step']): choose another.",
+            "metrics has the name 'loss', which the driver reports itself (loss, "
+            "global_step, global_step/sec, learning_rate, learning_rate/...): choose",
         ),
         (EVAL, {**_LOSS, "metrics": {"global_step": 1.0}}, "the name 'global_step'"),
         (
@@ -267,3 +267,15 @@ def test_the_same_spec_serves_all_modes(train_op):
     for mode in ModeKeys.ALL:
         spec = EstimatorSpec(mode, **_LOSS, train_op=train_op, predictions={"x": 1.0})
         assert spec.mode == mode
+
+
+def test_specs_can_be_replaced(train_op):
+    spec = EstimatorSpec(EVAL, loss=1.0, metrics={"m": 1.0})
+    assert float(dataclasses.replace(spec, loss=2.0).loss) == 2.0
+    assert dataclasses.replace(spec, loss=2.0).metrics == spec.metrics
+    spec = EstimatorSpec(PREDICT, predictions=1.0)
+    assert dataclasses.replace(spec, predictions=2.0).predictions == 2.0
+    spec = EstimatorSpec(TRAIN, loss=1.0, train_op=train_op)
+    assert dataclasses.replace(spec, loss=2.0).train_op == (train_op,)
+    with pytest.raises(SpecError, match="train_op is an empty list"):
+        dataclasses.replace(spec, train_op=())
