@@ -1,6 +1,7 @@
 """What is done to iterators over data besides reading them."""
 
 import contextlib
+import sys
 import threading
 from typing import Any
 
@@ -31,5 +32,13 @@ def delete_in_background(box: list[Any]) -> None:
 
     TensorFlow 2.21 keeps a deletion waiting until its autotuning thread wakes up next,
     which takes up to as long as the iterator has lived, a minute at the most.
+
+    While the interpreter ends it deletes them at once: predictions that nobody closed
+    are closed then, and a thread that is started then never runs (Python 3.11) or is
+    refused (3.12 and later), and what waits for it would wait for ever.
     """
-    threading.Thread(target=box.clear, daemon=True).start()
+    if not sys.is_finalizing():
+        with contextlib.suppress(RuntimeError):
+            threading.Thread(target=box.clear, daemon=True).start()
+            return
+    box.clear()
