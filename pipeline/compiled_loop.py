@@ -96,7 +96,10 @@ class CompiledLoop:
         self._at_end_scalars = tuple(at_end_scalars)
         self._pass_start = pass_start
         self._row_spec: Any = None
-        self._call = self._run if run_eagerly else None
+        self._run_eagerly = run_eagerly
+        # By the type of the iterator: what one yields may have a batch of fixed size,
+        # and what another yields a batch of another size.
+        self._calls: dict[Any, Callable[..., Any]] = {}
 
     def __call__(
         self, iterator: Any, start: int, boundaries: Sequence[int]
@@ -115,21 +118,13 @@ class CompiledLoop:
           StepError: an operation failed.
           ValueError: each process needs a batch, and this one has none.
         """
-        if self._call is None:
-            signature = (
-                tf.type_spec_from_value(iterator),
-                tf.TensorSpec([], tf.int64),
-                tf.TensorSpec([None], tf.int64),
-            )
-            self._call = tf.function(
-                self._run, input_signature=signature, autograph=False
-            )
+        call = self._call_for(iterator)
         try:
             with user_errors.running(
                 lambda: self._name + _steps_in_words(start, boundaries[-1]),
                 hint=_HOW_TO_FIND_IT,
             ):
-                count, more, rows = self._call(
+                count, more, rows = call(
                     iterator,
                     tf.constant(start, tf.int64),
                     tf.constant(list(boundaries), tf.int64),
@@ -161,6 +156,21 @@ class CompiledLoop:
             )
             start = int(step)
         return segments
+
+    def _call_for(self, iterator: Any) -> Callable[..., Any]:
+        if self._run_eagerly:
+            return self._run
+        spec = tf.type_spec_from_value(iterator)
+        if spec not in self._calls:
+            signature = (
+                spec,
+                tf.TensorSpec([], tf.int64),
+                tf.TensorSpec([None], tf.int64),
+            )
+            self._calls[spec] = tf.function(
+                self._run, input_signature=signature, autograph=False
+            )
+        return self._calls[spec]
 
     def _run(self, iterator: Any, start: tf.Tensor, boundaries: tf.Tensor) -> Any:
         size = tf.size(boundaries)

@@ -361,13 +361,23 @@ def _agreed(plan: Plan, length: int, element_spec: Any, peers: Peers) -> Plan:
 def _rows(value: Any, start: Any, stop: Any) -> Any:
     if not isinstance(value, tf.SparseTensor):
         return value[start:stop]
-    shape, rank = value.dense_shape, value.shape.rank
-    begin = tf.one_hot(0, rank, tf.cast(start, tf.int64), 0, dtype=tf.int64)
-    size = tf.concat([[tf.cast(stop - start, tf.int64)], shape[1:]], 0)
-    return tf.sparse.slice(value, begin, size)
+    begin = tf.one_hot(0, value.shape.rank, tf.cast(start, tf.int64), 0, dtype=tf.int64)
+    known, shape = value.shape.as_list(), value.dense_shape
+    widths = [shape[i] if n is None else n for i, n in enumerate(known)][1:]
+    size = tf.stack([tf.cast(stop - start, tf.int64), *widths])
+    part = tf.sparse.slice(value, begin, size)
+    # TensorFlow's slice does not say of what shape it is.
+    return tf.SparseTensor(part.indices, part.values, size)
 
 
 def _any_batch_size(spec: Any) -> Any:
-    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
-        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
-    return spec
+    """The spec of a part of a batch of `spec`, of any number of rows."""
+    if not isinstance(spec, (tf.TensorSpec, tf.SparseTensorSpec, tf.RaggedTensorSpec)):
+        return spec
+    if not spec.shape.rank:
+        return spec
+    shape = tf.TensorShape([None, *spec.shape[1:]])
+    if isinstance(spec, tf.RaggedTensorSpec):
+        ranks = spec.ragged_rank, spec.row_splits_dtype
+        return tf.RaggedTensorSpec(shape, spec.dtype, *ranks)
+    return type(spec)(shape, spec.dtype)

@@ -314,3 +314,19 @@ def test_ragged_and_sparse_features_are_cut_too(two_replicas):
     assert second.features["r"].to_list() == [[], [4]]
     dense = tf.sparse.to_dense(second.features["s"])
     assert dense.numpy().tolist() == [[3, 0], [0, 4]]
+
+
+def test_parts_of_a_batch_of_fixed_size_may_have_any_size(two_replicas):
+    """What a model is built for: of a kind that says so, whatever kind it is."""
+
+    def input_fn():
+        rows = tf.data.Dataset.from_tensor_slices(tf.eye(4)).batch(4, True)
+        ragged = rows.map(tf.RaggedTensor.from_tensor)
+        sparse = rows.map(tf.sparse.from_dense)
+        return tf.data.Dataset.zip({"r": ragged, "s": sparse, "t": rows})
+
+    features, _ = make_feed(input_fn, strategy=two_replicas).element_spec
+    shapes = {name: spec.shape.as_list() for name, spec in features.items()}
+    assert shapes == {"r": [None, 4], "s": [None, 4], "t": [None, 4]}
+    cut = input_lib._rows(tf.sparse.eye(4), tf.constant(1), tf.constant(3))
+    assert tf.sparse.to_dense(cut).numpy().tolist() == [[0, 1, 0, 0], [0, 0, 1, 0]]
