@@ -138,12 +138,7 @@ def check_model_fn(
             "labels, mode, network, optimizer), and hand in the network's factory as a "
             "module."
         )
-    reserved = [name for name in module_names if name in RESERVED_ARGUMENTS]
-    if reserved:
-        raise TypeError(
-            f"modules {reserved} have names that model_fn's own arguments use "
-            f"({list(RESERVED_ARGUMENTS)}): rename them."
-        )
+    _check_module_names(module_names)
     names, takes_any = declared(model_fn)
     title = f"model_fn {name_of(model_fn)}"
     if "features" not in names and not takes_any:
@@ -161,6 +156,27 @@ def check_model_fn(
         raise TypeError(
             f"{title} takes no `labels`, but input_fn returns labels: add the "
             "argument, or return features alone."
+        )
+
+
+def _check_module_names(names: Sequence[str]) -> None:
+    reserved = [name for name in names if name in RESERVED_ARGUMENTS]
+    if reserved:
+        raise TypeError(
+            f"modules {reserved} have names that model_fn's own arguments use "
+            f"({list(RESERVED_ARGUMENTS)}): rename them."
+        )
+    if "driver" in names:
+        raise TypeError(
+            "a module has the name 'driver', under which a checkpoint holds the global "
+            "step: rename it."
+        )
+    # The first part of a variable's full name, "network/dense/kernel".
+    wrong = [n for n in names if not isinstance(n, str) or not n or "/" in n]
+    if wrong:
+        raise TypeError(
+            f"modules {wrong} have names that cannot begin a variable's: write a "
+            "non-empty string without '/', as {'network': make_network}."
         )
 
 

@@ -10,6 +10,9 @@ Plain TensorFlow reads one so:
     network(tf.zeros([1, 28, 28, 1]))  # A model of the same architecture, built.
     for variable, key in zip(network.variables, keys, strict=True):
         variable.assign(reader.get_tensor(key))
+
+A module that is called as something of `tf.train.Checkpoint`'s own ("root", "save") has
+a dot after its name there: `root../000/kernel`.
 """
 
 import contextlib
@@ -279,10 +282,9 @@ def restore(state: State, path: str, *, unbuilt: Iterable[str] = ()) -> None:
     # At the places of the checkpoint, which may hold more than this mode has built.
     nested: dict[str, Any] = {}
     for name, table in tables.items():
-        place = reader.tables[name].split("/")
-        _insert(nested, [checkpoint_reader.unescape(part) for part in place], table)
+        _insert(nested, reader.place_of(name), table)
     if nested:
-        _as_checkpoint(nested).read(path).expect_partial()
+        tf.train.Checkpoint(**nested).read(path).expect_partial()
 
 
 def _mismatches(
@@ -331,21 +333,17 @@ def _tree(state: State) -> tf.train.Checkpoint:
     """The object tree whose checkpoint keys are `module/index/name`."""
     nested: dict[str, Any] = {}
     for module, named in state.items():
-        node = nested.setdefault(module, {})
+        node = nested.setdefault(checkpoint_reader.key_of(module), {})
+        # Sorted keys go through a module of any size in order.
+        width = max(3, len(str(len(named) - 1)))
         for index, (name, value) in enumerate(named.items()):
-            _insert(node, [f"{index:03d}", *filter(None, name.split("/"))], value)
-    return _as_checkpoint(nested)
+            _insert(node, [f"{index:0{width}d}", *filter(None, name.split("/"))], value)
+    return tf.train.Checkpoint(**nested)
 
 
-def _insert(node: dict[str, Any], path: list[str], value: Any) -> None:
+def _insert(node: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    # Dicts, whose keys are names and nothing else: as attributes of a
+    # `tf.train.Checkpoint`, "root" and "self" would be its own arguments.
     for part in path[:-1]:
         node = node.setdefault(part, {})
     node[path[-1]] = value
-
-
-def _as_checkpoint(nested: Mapping[str, Any]) -> tf.train.Checkpoint:
-    children = {
-        name: _as_checkpoint(value) if isinstance(value, dict) else value
-        for name, value in nested.items()
-    }
-    return tf.train.Checkpoint(**children)

@@ -5,6 +5,7 @@ before: who is about to change something reads all that it needs first.
 """
 
 import contextlib
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -102,6 +103,10 @@ class Reader:
             yield shard, value
             first += rows
 
+    def place_of(self, name: str) -> list[str]:
+        """The path of a lookup table in the checkpoint's tree."""
+        return [_unescaped(part) for part in self.tables[name].split("/")]
+
     def check_table(self, name: str) -> None:
         """Reads what TensorFlow reads in order to restore a table.
 
@@ -156,12 +161,26 @@ def _by_name(keys: Any, suffix: str) -> dict[str, str]:
     """Checkpoint key by name, of the keys `module/index/name` that end in `suffix`."""
     names = {}
     for key in sorted(keys):
-        match = re.fullmatch(r"([^/]+)/\d+((?:/.+)?)" + re.escape(suffix), key)
-        if match:
-            names[unescape(match[1] + match[2])] = key
+        pattern = r"([^/]+)/\d+((?:/.+)?)" + re.escape(suffix)
+        if match := re.fullmatch(pattern, key, re.DOTALL):
+            module = _unescaped(match[1])
+            if module == key_of(module[:-1]):
+                module = module[:-1]
+            names[module + _unescaped(match[2])] = key
     return names
 
 
-def unescape(key: str) -> str:
+def key_of(module: str) -> str:
+    """The name of a module in the checkpoint's tree, where some names are taken."""
+    return f"{module}." if module in _taken() else module
+
+
+@functools.cache
+def _taken() -> frozenset[str]:
+    """What `tf.train.Checkpoint(**modules)` has as arguments or attributes."""
+    return frozenset({"root", "self", *dir(tf.train.Checkpoint())})
+
+
+def _unescaped(key: str) -> str:
     """Undoes TensorFlow's escape of dots in attribute names."""
     return key.replace("..", ".")

@@ -184,7 +184,15 @@ def _object_names(
 
 def _unique(names: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     taken: dict[str, int] = {}
-    return {_count(name, taken): value for name, value in names}
+    named: dict[str, Any] = {}
+    for name, value in names:
+        # A checkpoint's keys have no empty parts, as a dict's key "" would make.
+        name = "/".join(filter(None, name.split("/")))
+        unique = _count(name, taken)
+        while unique in named:
+            unique = _count(unique, taken)
+        named[unique] = value
+    return named
 
 
 def _count(name: str, taken: dict[str, int]) -> str:
