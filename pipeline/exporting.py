@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 from pipeline import checkpoint, saved_model
 from pipeline import checkpoint_path as checkpoint_path_lib
-from pipeline.model_fn import ModeKeys
+from pipeline.model_fn import EstimatorSpec, ModeKeys
 from pipeline.runtime import Runtime
 from pipeline.saved_model import ServingInputReceiver
+from pipeline.steps import BoundModelFn
 
 
 def export(
@@ -42,16 +43,33 @@ def export(
             f"{model_dir} has no checkpoint to export: train first, or give "
             "checkpoint_path."
         )
-    model_fn = saved_model.served(runtime.bound(ModeKeys.PREDICT), receiver)
-    runtime.build(ModeKeys.PREDICT, model_fn, (dict(receiver.receiver_specs), None))
+    model_fn, outline = _built(runtime, receiver)
     if path is not None:
         runtime.load(path)
     elif newest is not None:
         runtime.load_newest(newest)
-    return saved_model.save(
-        export_dir_base,
-        model_fn,
-        runtime.modules,
-        receiver.receiver_specs,
-        assets_extra=assets_extra,
-    )
+    model = saved_model.servable(model_fn, runtime.modules, receiver, outline)
+    return saved_model.save(export_dir_base, model, assets_extra=assets_extra)
+
+
+def check(runtime: Runtime, receiver: ServingInputReceiver) -> None:
+    """Traces what `export` would write, and neither loads nor writes anything.
+
+    Args:
+      runtime: whose modules would be exported.
+      receiver: what is sent.
+
+    Raises:
+      Exception: what `export` would raise.
+    """
+    model_fn, outline = _built(runtime, receiver)
+    saved_model.servable(model_fn, runtime.modules, receiver, outline)
+
+
+def _built(
+    runtime: Runtime, receiver: ServingInputReceiver
+) -> tuple[BoundModelFn, EstimatorSpec]:
+    """model_fn of what is sent, and what it returns."""
+    model_fn = saved_model.served(runtime.bound(ModeKeys.PREDICT), receiver)
+    element_spec = dict(receiver.receiver_specs), None
+    return model_fn, runtime.build(ModeKeys.PREDICT, model_fn, element_spec)

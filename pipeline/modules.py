@@ -159,14 +159,21 @@ class Modules:
             references.update({f"{name}/{key}": v for key, v in named.items()})
         return {**state, "driver": self.driver_state}
 
+    def named_values(self) -> dict[str, Any]:
+        """Every variable and table with state by its full name."""
+        return {
+            f"{module}/{key}".rstrip("/"): value
+            for module, named in self.named_state().items()
+            for key, value in named.items()
+        }
+
     def named_variables(self) -> dict[str, tf.Variable]:
         """Every variable by its full name: `network/dense/kernel`."""
-        flat = {}
-        for module, named in self.named_state().items():
-            for key, value in named.items():
-                if isinstance(value, (tf.Variable, ShardedVariable)):
-                    flat[f"{module}/{key}".rstrip("/")] = value
-        return flat
+        return {
+            name: value
+            for name, value in self.named_values().items()
+            if isinstance(value, (tf.Variable, ShardedVariable))
+        }
 
     def unbuilt_prefixes(self) -> tuple[str, ...]:
         """Full name prefixes of what this mode did not build."""

@@ -6,16 +6,23 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import keras
 import tensorflow as tf
 
+from pipeline import user_errors, variables
 from pipeline.model_fn import EstimatorSpec, SpecError, kind_of
 from pipeline.modules import Modules
+from pipeline.replicas import has_one_trace
+from pipeline.sharding import ShardedVariable, shards_of
 from pipeline.steps import BoundModelFn
 
 DEFAULT_SIGNATURE = "serving_default"
 # How a bare tensor is called where a signature needs names.
 FEATURES_NAME = "features"
 OUTPUT_NAME = "output"
+_GLOBAL_STEP = "driver/global_step"
+# Operations that call back into the process that traced them.
+_PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +112,9 @@ def receiver_of(
     """
     if serving_fn is None:
         serving_fn = build_raw_serving_input_receiver_fn(features_spec)
-    receiver = serving_fn() if callable(serving_fn) else serving_fn
+    receiver = serving_fn
+    if callable(serving_fn):
+        receiver = user_errors.call(lambda: "the serving_input_receiver_fn", serving_fn)
     if not callable(serving_fn) or not isinstance(receiver, ServingInputReceiver):
         raise TypeError(
             f"serving_input_receiver_fn is {kind_of(serving_fn)} and gives "
@@ -121,16 +130,64 @@ def served(model_fn: BoundModelFn, receiver: ServingInputReceiver) -> BoundModel
     def received_fn(
         received: Mapping[str, tf.Tensor], labels: Any, step: tf.Tensor
     ) -> EstimatorSpec:
-        return model_fn(receiver.to_features(received), labels, step)
+        where = "the serving_input_receiver_fn's to_features"
+        features = user_errors.call(lambda: where, receiver.to_features, received)
+        return model_fn(features, labels, step)
 
     return received_fn
 
 
-def save(
-    export_dir_base: str,
+@dataclasses.dataclass(frozen=True)
+class Servable:
+    """What is written.
+
+    Attributes:
+      root: holds what the signatures compute with, and nothing that Keras would trace
+        by itself, in a way of its own: `root.state["network/dense/kernel"]`.
+      signatures: concrete function by name.
+    """
+
+    root: tf.Module
+    signatures: Mapping[str, Any]
+
+
+def servable(
     model_fn: BoundModelFn,
     modules: Modules,
-    receiver_specs: Mapping[str, tf.TypeSpec],
+    receiver: ServingInputReceiver,
+    outline: EstimatorSpec,
+) -> Servable:
+    """Traces what a server runs; neither computes nor writes anything.
+
+    Args:
+      model_fn: what `served` returned.
+      modules: what it computes with; built.
+      receiver: what is sent.
+      outline: what `model_fn` returned when it was built.
+
+    Raises:
+      SpecError: predictions that make no signature, or what no server can run.
+    """
+    names = list(_export_outputs(outline))
+    specs = {name: _named(s, name) for name, s in receiver.receiver_specs.items()}
+
+    def signature(name: str) -> Any:
+        @tf.function(autograph=False)
+        def serve(**received: tf.Tensor) -> dict[str, tf.Tensor]:
+            spec = model_fn(received, None, tf.zeros([], tf.int64))
+            return _export_outputs(spec)[name]
+
+        return serve.get_concrete_function(**specs)
+
+    signatures = {name: signature(name) for name in names}
+    for name, function in signatures.items():
+        _check_needs_no_python(name, function)
+    return Servable(_root(modules, signatures), signatures)
+
+
+def save(
+    export_dir_base: str,
+    model: Servable,
     *,
     assets_extra: Mapping[str, str] | None = None,
 ) -> str:
@@ -140,25 +197,15 @@ def save(
 
     Args:
       export_dir_base: where the directory is made.
-      model_fn: what `served` returned.
-      modules: what it computes with; built.
-      receiver_specs: spec by name of what is sent.
+      model: what `servable` returned.
       assets_extra: file to copy by its path below `assets.extra`.
 
     Returns:
       The directory.
-
-    Raises:
-      SpecError: predictions that make no signature.
     """
-    serving = tf.Module()
-    serving.state = [v for n in modules.named_state().values() for v in n.values()]
-    # Whole modules besides: a lookup table without state is nobody's variable.
-    serving.modules = dict(modules.by_name)
     target = _new_directory(export_dir_base)
     temporary = os.path.join(export_dir_base, f"temp-{os.path.basename(target)}")
-    signatures = _signatures(model_fn, receiver_specs)
-    tf.saved_model.save(serving, temporary, signatures=signatures)
+    tf.saved_model.save(model.root, temporary, signatures=dict(model.signatures))
     for path, source in (assets_extra or {}).items():
         copy = os.path.join(temporary, "assets.extra", path)
         tf.io.gfile.makedirs(os.path.dirname(copy))
@@ -176,29 +223,63 @@ def existing_exports(export_dir_base: str) -> list[str]:
     return [os.path.join(export_dir_base, str(number)) for number in numbers]
 
 
-def _signatures(
-    model_fn: BoundModelFn, receiver_specs: Mapping[str, tf.TypeSpec]
-) -> dict[str, Any]:
-    def outputs(received: Mapping[str, tf.Tensor]) -> dict[str, dict[str, tf.Tensor]]:
-        return _export_outputs(model_fn(received, None, tf.zeros([], tf.int64)))
+def _root(modules: Modules, signatures: Mapping[str, Any]) -> tf.Module:
+    """Holds the modules' variables and tables by name; of optimizers' and the
+    driver's own what is served alone, and the global step.
+    """
+    captured = {
+        id(tensor): tensor
+        for function in signatures.values()
+        for tensor in function.captured_inputs
+        if tensor.dtype == tf.resource
+    }
+    root = tf.Module()
+    root.state, known = {}, set()
+    for name, value in modules.named_values().items():
+        handles = {id(handle) for handle in _handles(value, modules.strategy)}
+        module = modules.by_name.get(name.partition("/")[0])
+        is_model = not isinstance(module, (keras.optimizers.Optimizer, type(None)))
+        if is_model or name == _GLOBAL_STEP or handles & captured.keys():
+            root.state[name] = value
+        known |= handles
+    root.tables = [
+        table
+        for module in modules.by_name.values()
+        for table in variables.tables(module)
+    ]
+    known |= {id(table.resource_handle) for table in root.tables}
+    unknown = [tensor for key, tensor in captured.items() if key not in known]
+    # One trace for all replicas may hold them by handles of its own.
+    if unknown and not has_one_trace(modules.strategy):
+        raise SpecError(
+            f"PREDICT uses {len(unknown)} variables or tables that are in no module, "
+            f"the first on {unknown[0].device}, so that they cannot be exported (and "
+            "are in no checkpoint): make them in a factory, modules={'table': "
+            "make_table}, as an attribute of a keras.Layer or tf.Module."
+        )
+    return root
 
-    names: list[str] = []
 
-    @tf.function(autograph=False)
-    def probe(received: Mapping[str, tf.Tensor]) -> None:
-        names.extend(outputs(received))
+def _handles(value: Any, strategy: tf.distribute.Strategy) -> list[tf.Tensor]:
+    """Those by which functions hold a variable, one a replica, or a table."""
+    if not isinstance(value, (tf.Variable, ShardedVariable)):
+        return [value.resource_handle]
+    copies = [
+        copy
+        for shard in shards_of(value)
+        for copy in strategy.experimental_local_results(shard)
+    ]
+    return [copy.handle for copy in copies]
 
-    specs = {name: _named(spec, name) for name, spec in receiver_specs.items()}
-    probe.get_concrete_function(specs)
 
-    def signature(name: str) -> Any:
-        @tf.function(autograph=False)
-        def serve(**received: tf.Tensor) -> dict[str, tf.Tensor]:
-            return outputs(received)[name]
-
-        return serve.get_concrete_function(**specs)
-
-    return {name: signature(name) for name in dict.fromkeys(names)}
+def _check_needs_no_python(name: str, function: Any) -> None:
+    graph = function.graph.as_graph_def()
+    nodes = [graph.node, *(f.node_def for f in graph.library.function)]
+    if any(node.op in _PYTHON_OPS for each in nodes for node in each):
+        raise SpecError(
+            f"the signature {name!r} calls Python (tf.py_function, tf.numpy_function), "
+            "which a server cannot: write that part in TensorFlow."
+        )
 
 
 def _export_outputs(spec: EstimatorSpec) -> dict[str, dict[str, tf.Tensor]]:

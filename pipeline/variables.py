@@ -71,6 +71,30 @@ def named_state(module: Any, references: Mapping[str, Any] | None = None) -> dic
     return _unique(_object_names(module, seen=set()))
 
 
+def tables(module: Any) -> list[Any]:
+    """Every lookup table of `module`, with or without state, once.
+
+    Those in lists and dicts of Keras layers too, where TensorFlow does not look.
+    """
+    found: dict[int, Any] = {}
+    seen: set[int] = set()
+    waiting = [module]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, tf.saved_model.experimental.TrackableResource):
+            found[id(value)] = value
+        elif isinstance(value, Mapping):
+            waiting.extend(value.values())
+        elif isinstance(value, (list, tuple, set)):
+            waiting.extend(value)
+        elif isinstance(value, tf.__internal__.tracking.Trackable):
+            waiting.extend(getattr(value, "__dict__", {}).values())
+    return list(found.values())
+
+
 def unbuilt_parts(module: Any) -> list[str]:
     """Name prefixes of the layers and optimizers without variables as yet.
 
