@@ -56,7 +56,7 @@ $(VENV)/bin/pip:
 	3.11 to 3.13 is needed: make PYTHON=python3.12" % v)'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.%-installed: setup.cfg pyproject.toml | $(VENV)/bin/pip
+$(VENV)/.%-installed: setup.cfg setup.py pyproject.toml | $(VENV)/bin/pip
 	@echo 'installing gin-estimator[$*] into $(VENV) (the first time about 1 GB, minutes)'
 	@$(PIP_INSTALL) --editable '.[$*]'
 	@touch $@

@@ -21,12 +21,12 @@ nothing. All pipelines together see each example of a pass once, and every posit
 can be saved.
 """
 
-from inputs.batching import Batching, make_batching
-from inputs.digits import digits_input_fn, load_digits
-from inputs.numpy_input import array_dataset, constant_arrays, numpy_input_fn
-from inputs.preprocess import scale_image
-from inputs.tfds_input import tfds_input_fn
-from inputs.tfrecord_input import tfrecord_input_fn
+from .batching import Batching, make_batching
+from .digits import digits_input_fn, load_digits
+from .numpy_input import array_dataset, constant_arrays, numpy_input_fn
+from .preprocess import scale_image
+from .tfds_input import tfds_input_fn
+from .tfrecord_input import tfrecord_input_fn
 
 __all__ = [
     "Batching",

@@ -4,8 +4,8 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from inputs.batching import make_batching
-from inputs.numpy_input import array_dataset
+from .batching import make_batching
+from .numpy_input import array_dataset
 
 try:
     from sklearn import datasets as sklearn_datasets

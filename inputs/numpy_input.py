@@ -14,7 +14,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from inputs.batching import Batching, make_batching
+from .batching import Batching, make_batching
 
 
 @gin.configurable

@@ -13,9 +13,10 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from inputs.batching import Batching, make_batching
-from inputs.numpy_input import gathered, row_numbers
 from pipeline.model_fn import ModeKeys
+
+from .batching import Batching, make_batching
+from .numpy_input import gathered, row_numbers
 
 try:
     import tensorflow_datasets as tfds

@@ -9,8 +9,9 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from inputs.batching import Batching, make_batching
 from pipeline.model_fn import ModeKeys
+
+from .batching import Batching, make_batching
 
 FeatureSpec = Mapping[str, Any]
 

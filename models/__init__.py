@@ -32,14 +32,14 @@ The modules of each model_fn:
 Networks take no input shape: their layers build on the first call.
 """
 
-from models.classifier import classifier
-from models.dcgan import dcgan_discriminator, dcgan_generator, gaussian_noise
-from models.embedding import ShardedEmbedding
-from models.gan import gan
-from models.networks import cnn, linear, mlp
-from models.regressor import regressor
-from models.resnet import resnet
-from models.schedules import piecewise_by_epoch, warmup_cosine
+from .classifier import classifier
+from .dcgan import dcgan_discriminator, dcgan_generator, gaussian_noise
+from .embedding import ShardedEmbedding
+from .gan import gan
+from .networks import cnn, linear, mlp
+from .regressor import regressor
+from .resnet import resnet
+from .schedules import piecewise_by_epoch, warmup_cosine
 
 __all__ = (
     "ShardedEmbedding",

@@ -8,8 +8,9 @@ import gin
 import keras
 import tensorflow as tf
 
-from models import checks
 from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError, TrainOp
+
+from . import checks
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,9 @@ import gin
 import keras
 import tensorflow as tf
 
-from models import checks
 from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError, TrainOp, metric
+
+from . import checks
 
 
 @gin.configurable

@@ -5,7 +5,7 @@ from typing import Any
 import gin
 import keras
 
-from models.networks import l2_of
+from .networks import l2_of
 
 
 @gin.configurable

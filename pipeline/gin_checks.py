@@ -6,19 +6,16 @@ gin itself takes a value of any type and tells an unknown name without a hint.
 import ast
 import dataclasses
 import difflib
-import importlib.util
 import inspect
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pipeline import gin_registry
+from pipeline import gin_registry, package
 from pipeline.gin_reader import Binding, Config, ConfigError, Location, Macro, Reference
 from pipeline.gin_registry import CORE, Entry, Parameter
 from pipeline.gin_types import accepts
 
-# Packages of the project whose functions a gin file has to import.
-_PACKAGES = ("models", "inputs")
 # Parameters that take functions or factories, never what these return ...
 _FUNCTIONS = {
     f"{CORE}.Estimator": ("model_fn", "modules"),
@@ -121,6 +118,7 @@ def find(name: str, location: Location) -> Entry:
         raise ConfigError(
             f"{location}\n{name} is defined in {module}, which no gin file imports. "
             f"Add the line\n  import {module}\nto the gin file, or {flag}."
+            f"{_whose(module)}"
         )
     known = gin_registry.entries().values()
     hint = near(name.rpartition(".")[2], sorted({entry.name for entry in known}))
@@ -266,16 +264,22 @@ def _module_that_defines(name: str) -> str | None:
 
     Nothing is imported: the sources are searched.
     """
-    for package in _PACKAGES:
-        spec = importlib.util.find_spec(package)
-        for folder in (spec and spec.submodule_search_locations) or ():
-            for path in sorted(pathlib.Path(folder).glob("*.py")):
-                if _defines(path, name):
-                    return package
-    for path in sorted(pathlib.Path.cwd().glob("*.py")):
+    for library in package.LIBRARIES:
+        for path in sorted((package.HOME / library).glob("*.py")):
+            if _defines(path, name):
+                return package.library(library)
+    here = pathlib.Path.cwd()
+    for path in (*sorted(here.glob("*.py")), *sorted(here.glob("*/*.py"))):
         if _defines(path, name):
-            return path.stem
+            return ".".join(path.relative_to(here).with_suffix("").parts)
     return None
+
+
+def _whose(module: str) -> str:
+    """What to say where `module` is known by a longer name than in the repository."""
+    name = module.removeprefix(f"{package.INSTALLED_NAME}.")
+    other = package.other_library(name) if name in package.LIBRARIES else None
+    return f"\nHere `import {name}` is {other}, another package." if other else ""
 
 
 def _defines(path: pathlib.Path, name: str) -> bool:

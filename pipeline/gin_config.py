@@ -11,7 +11,14 @@ from typing import Any
 
 import gin
 
-from pipeline import gin_checks, gin_reach, gin_reader, gin_registry, training
+from pipeline import (
+    gin_checks,
+    gin_reach,
+    gin_reader,
+    gin_registry,
+    package,
+    training,
+)
 from pipeline.gin_reader import ConfigError
 from pipeline.jobs import PredictSpec
 from pipeline.specs import EvalSpec
@@ -170,7 +177,10 @@ def _import(statement: gin_reader.Import) -> None:
         missing = error.name or ""
         if not f"{statement.module}.".startswith(f"{missing}."):
             raise
-        hint = gin_checks.near(missing, ["models", "inputs"])
+        names = {name: package.library(name) for name in package.LIBRARIES}
+        hint = gin_checks.near(missing, list(names.values()))
+        if missing in names:
+            hint = f" This project's is {names[missing]}: import {names[missing]}."
         raise ConfigError(
             f"{statement.location}\nno module named {missing!r}.{hint} It is looked "
             "for beside the running script, in the current folder and among the "

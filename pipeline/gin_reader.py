@@ -10,17 +10,16 @@ import io
 import pathlib
 import re
 import shlex
-import sysconfig
 import tokenize
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gin
 
+from pipeline import package
+
 COMMAND_LINE = "--gin_param"
 
-_CHECKOUT = pathlib.Path(__file__).resolve().parent.parent
-_INSTALLED = pathlib.Path(sysconfig.get_path("data"), "share", "gin-estimator")
 _KEY = re.compile(r"[A-Za-z_][\w/.]*")
 _MACRO_NAMES = ("macro", "gin.macro")
 _LITERALS = {"true": "True", "false": "False", "none": "None", "null": "None"}
@@ -111,7 +110,7 @@ class Config:
 
 def places() -> list[pathlib.Path]:
     """Folders that are searched for a gin file, the first match wins."""
-    roots = (pathlib.Path.cwd(), _CHECKOUT, _INSTALLED)
+    roots = (pathlib.Path.cwd(), package.HOME)
     return list(
         dict.fromkeys(place for root in roots for place in (root, root / "gin"))
     )

@@ -55,8 +55,10 @@ EXIT_AGAIN = 75
 
 def console() -> None:
     """The command `gin-estimator`."""
-    # As `python -m` does, so that a gin file can import the user's own modules.
-    sys.path.append(os.getcwd())
+    # As `python -m` does, so that a gin file can import the user's own modules, and
+    # means the same ones by either command.
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.getcwd())
     sys.exit(main())
 
 

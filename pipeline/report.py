@@ -1,6 +1,8 @@
 """What a job says at its end, line by line: metrics, places, what to try next."""
 
+import importlib.util
 import os
+import pathlib
 import shlex
 import shutil
 import sys
@@ -32,10 +34,14 @@ def command() -> str:
     return f"{program('python')} -m pipeline.main"
 
 
-def usage(gin_files: Sequence[os.PathLike]) -> str:
+def usage(gin_files: Sequence[pathlib.Path]) -> str:
     """What to say where no gin file is given, with those that there are."""
-    lines = [f"  {os.path.relpath(path)}" for path in gin_files] or ["  (none)"]
-    example = f"{command()} --gin_file=gin/digits.gin --model_dir=runs/digits"
+    lines = [f"  {_typed(path)}" for path in gin_files] or ["  (none)"]
+    # The one that needs what may not be installed is no example then.
+    name = "digits" if importlib.util.find_spec("sklearn") else "linear"
+    names = {path.stem: path for path in gin_files}
+    given = _typed(names[name]) if name in names else "my_project/run.gin"
+    example = f"{command()} --gin_file={given} --model_dir=runs/{name}"
     return "\n".join(
         [
             "no --gin_file says what to train. These are there:",
@@ -44,6 +50,12 @@ def usage(gin_files: Sequence[os.PathLike]) -> str:
             "All flags: --help",
         ]
     )
+
+
+def _typed(path: pathlib.Path) -> str:
+    """How to type a gin file: those that come with this package by name alone."""
+    near = os.path.relpath(path)
+    return path.name if near.startswith(os.pardir) else near
 
 
 def metric_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
@@ -98,7 +110,10 @@ def next_commands(model_dir: str, steps: int | None) -> Iterator[str]:
     quoted = shlex.quote(model_dir)
     run = f"{command()} --gin_file={shlex.quote(os.path.join(model_dir, CONFIG_FILE))}"
     yield "try next:"
-    yield f"  {program('tensorboard')} --logdir={quoted}"
+    # TensorFlow does not bring it along.
+    missing = not importlib.util.find_spec("tensorboard")
+    install = f"{program('python')} -m pip install tensorboard && " if missing else ""
+    yield f"  {install}{program('tensorboard')} --logdir={quoted}"
     yield f"  {run} --model_dir={quoted} --job=evaluate"
     if isinstance(steps, int):
         yield f"  {run} --model_dir={quoted} --gin.TRAIN_STEPS={2 * steps}"

@@ -18,13 +18,17 @@ from typing import Any
 
 import tensorflow as tf
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+# As `package.HOME`, which stands above this file.
+_IS_INSTALLED = os.path.isdir(os.path.join(_FOLDER, "models"))
+_HOME = _FOLDER if _IS_INSTALLED else os.path.dirname(_FOLDER)
 # Where a function of the user's is called: what follows in a stack is its doing.
 _CALLERS = tuple(
-    os.path.join(_ROOT, "pipeline", name) for name in ("calling.py", "user_errors.py")
+    os.path.join(_FOLDER, name) for name in ("calling.py", "user_errors.py")
 )
-_OURS = tuple(
-    os.path.join(_ROOT, name, "") for name in ("pipeline", "models", "inputs")
+_DRIVER = os.path.join(_FOLDER, "")
+_MODELS_AND_INPUTS = tuple(
+    os.path.join(_HOME, name, "") for name in ("models", "inputs")
 )
 _LIBRARIES = (
     *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")},
@@ -145,7 +149,7 @@ def is_ours(error: BaseException) -> bool:
     Not so where Python, TensorFlow or Keras raised it inside of a line of ours.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    if not frames or not frames[-1].filename.startswith(_OURS):
+    if not frames or not frames[-1].filename.startswith((_DRIVER, *_MODELS_AND_INPUTS)):
         return False
     return (frames[-1].line or "").startswith("raise")
 
@@ -202,8 +206,10 @@ def _users(frames: Sequence[Frame]) -> list[Frame]:
 
 
 def _is_users(file: str) -> bool:
+    if file.startswith(_MODELS_AND_INPUTS):
+        return True  # Wherever it is installed: a model_fn is one of the user's.
     return not (
-        file.startswith((*_LIBRARIES, _OURS[0]))
+        file.startswith((*_LIBRARIES, _DRIVER))
         or "site-packages" in file
         or "__autograph_generated" in file
     )
