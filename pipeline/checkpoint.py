@@ -162,7 +162,7 @@ class Saver:
 
 def path_of(directory: str, step: int) -> str:
     """Path prefix of the checkpoint of `step`."""
-    return f"{directory}/{_NAME}-{step}"
+    return os.path.join(directory, f"{_NAME}-{step}")
 
 
 def step_of(path: str) -> int:
@@ -191,7 +191,9 @@ def latest(directory: str) -> str | None:
     state = checkpoint_files.state(directory)
     if state is None:
         return paths[-1] if paths else None
-    newest = state.model_checkpoint_path
+    # By its name: a model_dir may have been moved.
+    name = os.path.basename(state.model_checkpoint_path)
+    newest = os.path.join(directory, name)
     return newest if paths or checkpoint_files.is_complete(newest) else None
 
 
@@ -210,9 +212,7 @@ def committed(directory: str) -> list[str]:
     else:
         return []
     steps = [step_of(name) for name in names if re.fullmatch(rf"{_NAME}-\d+", name)]
-    # As `tf.train.latest_checkpoint` joins it.
-    prefix = os.path.join(directory, _NAME)
-    return [f"{prefix}-{step}" for step in sorted(steps) if step <= newest]
+    return [path_of(directory, step) for step in sorted(steps) if step <= newest]
 
 
 def before(path: str) -> str | None:

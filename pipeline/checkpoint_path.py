@@ -4,7 +4,7 @@ import os
 
 import tensorflow as tf
 
-from pipeline import checkpoint
+from pipeline import checkpoint, paths
 
 
 def found(path: str | None) -> str | None:
@@ -16,6 +16,9 @@ def found(path: str | None) -> str | None:
     Raises:
       ValueError: there is none; lists those beside it.
     """
+    given = path
+    if path:
+        path = paths.normal(path)
     if path is None or tf.io.gfile.exists(f"{path}.index"):
         return path
     is_directory = tf.io.gfile.isdir(path)
@@ -25,7 +28,7 @@ def found(path: str | None) -> str | None:
     folder = path if is_directory else os.path.dirname(path)
     beside = checkpoint.committed(folder)
     raise ValueError(
-        f"there is no checkpoint at checkpoint_path={path!r}: write a prefix such as "
+        f"there is no checkpoint at checkpoint_path={given!r}: write a prefix such as "
         f"{beside[-1] if beside else 'runs/a/model.ckpt-1000'!r}, without .index, or "
         f"leave it out for the latest. Those beside it: {beside}."
     )

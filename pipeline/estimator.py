@@ -78,6 +78,8 @@ class Estimator:
         config = (config or RunConfig()).with_model_dir()
         self._config = config
         self._params = dict(params or {})
+        if isinstance(warm_start_from, (str, os.PathLike)):
+            warm_start_from = WarmStartSettings(warm_start_from)
         self._warm_start_from = warm_start_from
         self._runtimes = Runtimes(model_fn, factories, config, dict(params or {}))
         self._eval_writers = summary.Writers()

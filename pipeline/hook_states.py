@@ -88,9 +88,11 @@ def remove_old(directory: str, *, keep: str | None) -> None:
       keep: path prefix of the checkpoint that may still be written.
     """
     folder = os.path.join(directory, _FOLDER)
+    kept = os.path.basename(keep) if keep else None
     for name in tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []:
-        checkpoint = os.path.join(directory, name.removesuffix(_END))
-        if checkpoint != keep and not tf.io.gfile.exists(f"{checkpoint}.index"):
+        checkpoint = name.removesuffix(_END)
+        index = os.path.join(directory, f"{checkpoint}.index")
+        if checkpoint != kept and not tf.io.gfile.exists(index):
             atomic_file.remove(os.path.join(folder, name))
 
 

@@ -205,10 +205,12 @@ def remove_old_positions(directory: str, *, keep: str | None) -> None:
       keep: path prefix of the checkpoint that is being saved, or None.
     """
     folder = os.path.join(directory, _FOLDER)
+    kept = os.path.basename(keep) if keep else None
     for name in tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []:
         match = _FILE.fullmatch(name)
-        checkpoint = os.path.join(directory, match[1]) if match else keep
-        if checkpoint != keep and not tf.io.gfile.exists(f"{checkpoint}.index"):
+        if match is None or match[1] == kept:
+            continue
+        if not tf.io.gfile.exists(os.path.join(directory, f"{match[1]}.index")):
             tf.io.gfile.remove(os.path.join(folder, name))
 
 

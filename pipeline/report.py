@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from pipeline import paths
 from pipeline.jobs import CONFIG_FILE
 from pipeline.run_config import RunConfig
 from pipeline.saved_model import existing_exports
@@ -25,8 +26,7 @@ def program(name: str) -> str:
     folder = os.path.dirname(sys.executable)
     if shutil.which(name) == os.path.join(folder, name):
         return name
-    near = os.path.relpath(os.path.join(folder, name))
-    return os.path.join(folder, name) if near.startswith(os.pardir) else near
+    return paths.shown(os.path.join(folder, name))
 
 
 def command() -> str:
@@ -92,6 +92,7 @@ def places(model_dir: str) -> Iterator[str]:
     Args:
       model_dir: the run's folder. A best model of an earlier run counts, too.
     """
+    model_dir = paths.shown(model_dir)
     yield f"checkpoints {model_dir}"
     folder = os.path.join(model_dir, "export")
     if tf.io.gfile.isdir(folder):
@@ -107,6 +108,7 @@ def next_commands(model_dir: str, steps: int | None) -> Iterator[str]:
       model_dir: the run's folder, which holds its configuration.
       steps: the run's macro TRAIN_STEPS, None where it has none.
     """
+    model_dir = paths.shown(model_dir)
     quoted = shlex.quote(model_dir)
     run = f"{command()} --gin_file={shlex.quote(os.path.join(model_dir, CONFIG_FILE))}"
     yield "try next:"

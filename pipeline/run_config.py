@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline import cluster as cluster_lib
-from pipeline import slurm
+from pipeline import paths, slurm
 
 EXECUTIONS = ("single_host", "multi_worker", "parameter_server", "tpu")
 
@@ -161,13 +161,15 @@ class RunConfig:
         return self.evaluation == "inline"
 
     def with_model_dir(self) -> "RunConfig":
-        """This, or where `model_dir` is None a copy with a temporary one.
+        """This with a `model_dir` in normal form; where it is None a temporary one.
 
         Raises:
           ValueError: An evaluator has no model_dir to watch.
         """
         if self.model_dir is not None:
-            return self
+            directory = paths.normal(self.model_dir)
+            changed = directory != self.model_dir
+            return self.replace(model_dir=directory) if changed else self
         if self.task_type == cluster_lib.EVALUATOR:
             raise ValueError(
                 "RunConfig.model_dir is not set, and this task is an evaluator, which "

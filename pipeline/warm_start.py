@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 from absl import logging
 
-from pipeline import checkpoint
+from pipeline import checkpoint, paths
 from pipeline.checkpoint import CheckpointMismatchError, State
 from pipeline.checkpoint_reader import Reader
 from pipeline.sharding import shards_of
@@ -32,6 +32,9 @@ class WarmStartSettings:
     )
 
     def __post_init__(self) -> None:
+        if self.ckpt_to_initialize_from:
+            path = paths.normal(self.ckpt_to_initialize_from)
+            object.__setattr__(self, "ckpt_to_initialize_from", path)
         chosen = self.vars_to_warm_start
         for pattern in [chosen] if isinstance(chosen, str) else chosen or ():
             try:

@@ -67,7 +67,7 @@ def checkpoint_path_of_the_index(model_dir):
     next(train(model_dir).predict(data(), checkpoint_path=path))
 
 
-@told("'no/such/run'", "runs/a/model.ckpt-1000")
+@told("/no/such/run'", "runs/a/model.ckpt-1000")
 def warm_start_from_nowhere(model_dir):
     ge.Estimator(
         fakes.classifier_fn,

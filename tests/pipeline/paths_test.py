@@ -1,0 +1,103 @@
+"""Paths: one text a place, so that whatever is joined from them compares equal."""
+
+import os
+
+import pytest
+
+import pipeline as ge
+from pipeline import paths
+from tests import fakes
+
+X, Y = fakes.classification_data(rows=200)
+ENDS = fakes.make_input_fn(X, Y, batch_size=8, change=lambda d: d.shuffle(64))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("runs/a", "/here/runs/a"),
+        ("runs/a/", "/here/runs/a"),
+        ("./runs//a/.", "/here/runs/a"),
+        (".", "/here"),
+        ("/runs/a///", "/runs/a"),
+        ("~/runs", "/home/me/runs"),
+        ("file:///runs/a/", "/runs/a"),
+        ("gs://bucket/runs/a/", "gs://bucket/runs/a"),
+        ("gs://bucket/runs//a", "gs://bucket/runs//a"),
+        ("s3://bucket", "s3://bucket"),
+    ],
+)
+def test_normal(given, expected, monkeypatch):
+    monkeypatch.setattr(os, "getcwd", lambda: "/here")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert paths.normal(given) == expected
+    assert paths.normal(expected) == expected
+
+
+def test_what_is_above_a_link(tmp_path):
+    (tmp_path / "far/away").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far/away")
+    assert paths.normal(tmp_path / "link/../x") == f"{tmp_path.resolve()}/far/x"
+
+
+def test_same(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to("a")
+    monkeypatch.chdir(tmp_path)
+    assert paths.same("a/", f"{tmp_path}//link")
+    assert not paths.same("a", "b")
+    assert paths.same("gs://a/b", "gs://a/b/")
+    assert not paths.same("gs://a/b", f"{tmp_path}/a")
+
+
+def test_shown(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert paths.shown(f"{tmp_path}/runs/a") == "runs/a"
+    assert paths.shown("/elsewhere/a") == "/elsewhere/a"
+    assert paths.shown("gs://bucket/a") == "gs://bucket/a"
+
+
+@pytest.mark.parametrize("given", ["runs/a/", "./runs//a", "link/", "file://{}/runs/a"])
+def test_a_model_dir_of_any_text_goes_on(given, tmp_path, monkeypatch):
+    """In the middle of a pass over shuffled data, with asynchronous saving."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("runs/a")
+    (tmp_path / "runs/a").mkdir(parents=True)
+    estimator = fakes.make_estimator(
+        given.format(tmp_path), save_checkpoints_steps=2, async_checkpoint=True
+    )
+    counter = Counter()
+    estimator.train(ENDS, steps=5, hooks=[counter])
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    estimator.train(ENDS, steps=5, hooks=[counter])
+    assert os.listdir(tmp_path / "elsewhere") == []
+    names = {
+        f"model.ckpt-{step}" for step in fakes.checkpoint_steps(tmp_path / "runs/a")
+    }
+    assert names == {f"model.ckpt-{step}" for step in (0, 2, 4, 5, 6, 8, 10)}
+    positions = os.listdir(tmp_path / "runs/a/input")
+    assert {name.partition(".0-of-1")[0] for name in positions} == names
+    hooks = os.listdir(tmp_path / "runs/a/hooks")
+    assert {name.removesuffix(".json") for name in hooks} == names
+    assert counter.restored == ["from step 5"]
+
+
+class Counter(ge.Hook):
+    """A hook with a state."""
+
+    def __init__(self):
+        self.restored = []
+        self._step = 0
+
+    def begin(self, run):
+        self._step = run.step
+
+    def after_loop(self, run):
+        self._step = run.step
+
+    def state(self):
+        return f"from step {self._step}"
+
+    def restore(self, run, state):
+        self.restored.append(state)
