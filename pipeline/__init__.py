@@ -43,7 +43,53 @@ TensorFlow's logging before TensorFlow is imported.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # What editors and type checkers read.
+    from pipeline.checkpoint import CheckpointMismatchError
+    from pipeline.checkpoint_reader import (
+        UnreadableCheckpointError,
+    )
+    from pipeline.claim import ClaimedError
+    from pipeline.estimator import Estimator
+    from pipeline.export import (
+        BestExporter,
+        Exporter,
+        FinalExporter,
+        LatestExporter,
+        ServingInputReceiver,
+        build_parsing_serving_input_receiver_fn,
+        build_raw_serving_input_receiver_fn,
+    )
+    from pipeline.hooks import (
+        Hook,
+        LoggingHook,
+        NanHook,
+        NanLossDuringTrainingError,
+        ProfilerHook,
+        StepCounterHook,
+        StopAtStepHook,
+        SummaryHook,
+    )
+    from pipeline.model_fn import (
+        EstimatorSpec,
+        ModeKeys,
+        SpecError,
+        TrainOp,
+        metric,
+    )
+    from pipeline.preemption import PreemptionHook
+    from pipeline.rendezvous import PeerLostError
+    from pipeline.run_config import RunConfig
+    from pipeline.saving import SavingListener
+    from pipeline.signals import PreemptedError
+    from pipeline.specs import (
+        EvalSpec,
+        TrainSpec,
+    )
+    from pipeline.storage import StorageError
+    from pipeline.training import train_and_evaluate
+    from pipeline.warm_start import WarmStartSettings
 
 _FILES = {
     "Estimator": "estimator",
@@ -82,13 +128,50 @@ _FILES = {
     "ClaimedError": "claim",
 }
 
-__all__ = list(_FILES)
+__all__ = [
+    "Estimator",
+    "RunConfig",
+    "TrainSpec",
+    "EvalSpec",
+    "train_and_evaluate",
+    "ModeKeys",
+    "EstimatorSpec",
+    "TrainOp",
+    "metric",
+    "SpecError",
+    "Hook",
+    "StopAtStepHook",
+    "LoggingHook",
+    "StepCounterHook",
+    "NanHook",
+    "SummaryHook",
+    "ProfilerHook",
+    "NanLossDuringTrainingError",
+    "PreemptionHook",
+    "PreemptedError",
+    "PeerLostError",
+    "SavingListener",
+    "Exporter",
+    "LatestExporter",
+    "FinalExporter",
+    "BestExporter",
+    "ServingInputReceiver",
+    "build_raw_serving_input_receiver_fn",
+    "build_parsing_serving_input_receiver_fn",
+    "WarmStartSettings",
+    "CheckpointMismatchError",
+    "UnreadableCheckpointError",
+    "StorageError",
+    "ClaimedError",
+]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _FILES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_FILES[name]}"), name)
+if not TYPE_CHECKING:  # Else a checker would let every name pass.
+
+    def __getattr__(name: str) -> Any:
+        if name not in _FILES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{_FILES[name]}"), name)
 
 
 def __dir__() -> list[str]:

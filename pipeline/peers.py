@@ -9,7 +9,7 @@ import functools
 import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -17,6 +17,8 @@ from pipeline import rendezvous
 from pipeline.cluster import Cluster
 from pipeline.rendezvous import PeerLostError
 from pipeline.replicas import Replicas, all_reduce
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 # What TensorFlow raises on the others where a task has died, and where one is stuck.
 _LOST = (
@@ -157,7 +159,7 @@ def watched(cluster: Cluster) -> Iterator[None]:
         ) from error
 
 
-def watches(method: Callable[..., Any]) -> Callable[..., Any]:
+def watches(method: _Method) -> _Method:
     """Decorates a method of an object that has a `config`, see `watched`."""
 
     @functools.wraps(method)
