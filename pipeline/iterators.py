@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+_IGNORE_EXTERNAL_STATE = 1
+
 
 def skip(iterator: Any, number: int) -> None:
     """Takes elements, as many as there are, and drops them.
@@ -25,6 +27,20 @@ def skip(iterator: Any, number: int) -> None:
     compiled = tf.function(drop, autograph=False).get_concrete_function(*arguments)
     with contextlib.suppress(tf.errors.OutOfRangeError):
         compiled(*arguments)
+
+
+def definition_of(dataset: tf.data.Dataset) -> tf.compat.v1.GraphDef:
+    """Returns what `dataset` does as a graph, which holds data that are in memory."""
+    return tf.compat.v1.GraphDef.FromString(serialized(dataset).numpy())
+
+
+def serialized(dataset: tf.data.Dataset) -> tf.Tensor:
+    """Returns the same as a string, which another process can read."""
+    return tf.raw_ops.DatasetToGraphV2(
+        input_dataset=tf.data.experimental.to_variant(dataset),
+        external_state_policy=_IGNORE_EXTERNAL_STATE,
+        strip_device_assignment=True,
+    )
 
 
 def delete_in_background(box: list[Any]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from pipeline import checkpoint_files, iterators, user_errors
+from pipeline import checkpoint_files, iterator_state, iterators, user_errors
 from pipeline.checkpoint_reader import Reader, UnreadableCheckpointError
 from pipeline.input_fn import Feed
 from pipeline.modules import Modules
@@ -27,6 +27,12 @@ _FOLDER = "input"
 # A process that is writing has a folder there, too, which is none of ours.
 _FILE = re.compile(r"(.+)\.\d+-of-\d+\.(index|data-.*)")
 _ALONE = Replicas()
+_LACKING = (
+    "Position %s lacks %s, without which later passes over the data would have another "
+    "order: skipping %d steps instead, which is exact, and takes as long as reading "
+    "them did. To have it saved whole, write repeat() right after the last shuffle(), "
+    "before map() and batch(): dataset.shuffle(1000, seed=1).repeat().batch(64)."
+)
 
 
 class TrainingInput:
@@ -172,7 +178,11 @@ def open_at(feed: Feed, *, prefix: str | None, num_steps: int) -> Any:
         saved = _position(iterator, 0)
         saved.read(prefix).assert_consumed()
         if int(saved.nexts_per_step) == feed.plan.nexts_per_step:
-            return iterator
+            lacking = iterator_state.lacks(prefix, feed.dataset)
+            if not lacking:
+                return iterator
+            logging.warning(_LACKING, prefix, lacking, num_steps)
+            return feed.again().iterator(num_steps)
         logging.info(
             "Position %s is of steps of %d batches, now of %d; skipping %d steps.",
             prefix,

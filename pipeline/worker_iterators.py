@@ -8,13 +8,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from pipeline import iterators
 from pipeline.input_fn import Feed
 from pipeline.parameter_server import ParameterServers
 
 _coordinator = tf.distribute.coordinator
 # Operations that call Python, which is not there on a worker.
 _PYTHON_OPS = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
-_IGNORE_EXTERNAL_STATE = 1
 
 
 class WorkerIterators:
@@ -85,11 +85,7 @@ class WorkerIterators:
 
 def graph_of(dataset: tf.data.Dataset) -> tf.Tensor:
     """What `dataset` does, as a graph that another process can run."""
-    graph = tf.raw_ops.DatasetToGraphV2(
-        input_dataset=tf.data.experimental.to_variant(dataset),
-        external_state_policy=_IGNORE_EXTERNAL_STATE,
-        strip_device_assignment=True,
-    )
+    graph = iterators.serialized(dataset)
     definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
     nodes = [*definition.node]
     for function in definition.library.function:
