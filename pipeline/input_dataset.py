@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from pipeline import calling, user_errors
+from pipeline import calling, seeds, user_errors
 from pipeline.model_fn import kind_of
 
 
@@ -97,7 +97,8 @@ class Source:
         if seed is not None:
             # TensorFlow counts the operations that take their seed from this one.
             tf.random.set_seed(seed)
-        with user_errors.noted(lambda: f"input_fn {self.name}, mode {self.mode!r}"):
+        noted = user_errors.noted(lambda: f"input_fn {self.name}, mode {self.mode!r}")
+        with noted, seeds.seeded(seed):
             dataset = calling.call(self.input_fn, supplied, role="input_fn")
         _check_dataset(dataset, self.name)
         return dataset

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline import calling, user_errors, variables
+from pipeline import calling, seeds, user_errors, variables
 from pipeline.model_fn import EstimatorSpec, SpecError, kind_of
 from pipeline.replicas import Replicas, aggregated, all_reduce
 from pipeline.sharding import ShardedVariable, shards_of
@@ -55,15 +55,15 @@ class Modules:
         Raises:
           TypeError: a module instead of its factory, or what TensorFlow cannot track.
         """
-        if seed is not None:
-            keras.utils.set_random_seed(seed)
+        self._seeds = seeds.Seeds(seed)
         self.strategy = strategy
 
         def create(next_creator: Any, **kwargs: Any) -> tf.Variable:
             return next_creator(**aggregated(strategy, kwargs))
 
         creating = tf.variable_creator_scope(create)
-        with strategy.scope(), creating, _dtype_policy(precision):
+        drawing = self._seeds.drawn()
+        with drawing, strategy.scope(), creating, _dtype_policy(precision):
             self.by_name = {name: _make(name, f) for name, f in factories.items()}
             self.driver_state = {
                 "global_step": _scalar("global_step", 0, tf.int64),
@@ -132,7 +132,8 @@ class Modules:
                 step = tf.zeros([], tf.int64)
                 specs.append(model_fn(features, labels, step))
 
-        trace.get_concrete_function(element_spec)
+        with self._seeds.drawn():
+            trace.get_concrete_function(element_spec)
         spec = specs[-1]
         owned = self._ids()
         stray = [v.name for v in created if id(v) not in owned]

@@ -35,8 +35,9 @@ class RunConfig:
     Attributes:
       model_dir: Directory of checkpoints, summaries and exports (str or os.PathLike).
         None: the Estimator makes a temporary one.
-      tf_random_seed: Seed of initial weights, dropout and shuffling. None: each run
-        differs.
+      tf_random_seed: Seed of initial weights, dropout and shuffling. NumPy's and
+        Python's own random numbers are seeded while factories and input_fn are called,
+        and left alone otherwise. None: each run differs.
       save_summary_steps: Steps between summaries; 100 costs nothing that one could
         measure. None or 0: none.
       save_checkpoints_steps: Steps between checkpoints; 0: never. Not together with

@@ -1,0 +1,78 @@
+"""A run's random numbers, which leave those of the program around it alone.
+
+Keras draws the seeds of initializers and of dropout from Python's `random`, and a
+factory or an input_fn may draw from NumPy's. A seeded run has both to itself while
+they are called; in between `random` and `np.random` are the program's own.
+"""
+
+import contextlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+
+class Seeds:
+    """Python's and NumPy's random numbers as a run of one seed draws them."""
+
+    def __init__(self, seed: int | None) -> None:
+        """Seeds TensorFlow and Keras, too, from which shuffles draw.
+
+        Args:
+          seed: None leaves everything as it is.
+        """
+        self._state: Any = None
+        if seed is not None:
+            with undisturbed():
+                keras.utils.set_random_seed(seed)
+                self._state = _state()
+
+    @contextlib.contextmanager
+    def drawn(self) -> Iterator[None]:
+        """Random numbers are the run's in the block, which goes on where it was."""
+        if self._state is None:
+            yield
+            return
+        with undisturbed():
+            _set_state(self._state)
+            try:
+                yield
+            finally:
+                self._state = _state()
+
+
+@contextlib.contextmanager
+def seeded(seed: int | None) -> Iterator[None]:
+    """Python's and NumPy's random numbers begin at `seed` in the block alone.
+
+    Args:
+      seed: None leaves them as they are.
+    """
+    if seed is None:
+        yield
+        return
+    with undisturbed():
+        random.seed(seed)
+        np.random.seed(seed)
+        yield
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """What the block draws is not missing, nor seeded, for what comes after it."""
+    before = _state()
+    try:
+        yield
+    finally:
+        _set_state(before)
+
+
+def _state() -> tuple[Any, Any]:
+    return random.getstate(), np.random.get_state()
+
+
+def _set_state(state: tuple[Any, Any]) -> None:
+    random.setstate(state[0])
+    np.random.set_state(state[1])
