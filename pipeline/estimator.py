@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 from absl import logging
 
@@ -174,8 +173,8 @@ class Estimator:
     def evaluate(
         self,
         input_fn: Callable[..., Any],
-        *,
         steps: int | None = None,
+        *,
         hooks: Sequence[Hook] = (),
         checkpoint_path: str | None = None,
         name: str | None = None,
@@ -199,6 +198,7 @@ class Estimator:
           StorageError: model_dir cannot be written.
         """
         calling.check_positive("steps", steps)
+        calling.check_kind("name", name, str, "'test'")
         calling.check_all("hooks", hooks, Hook)
         checkpoint_path = checkpoint_path_lib.found(checkpoint_path)
         runtime = self._runtimes.evaluating
@@ -303,6 +303,23 @@ class Estimator:
             checkpoint_path=checkpoint_path,
         )
 
+    def check_export(
+        self,
+        serving_input_receiver_fn: saved_model.ServingFn | None = None,
+        *,
+        input_fn: Callable[..., Any] | None = None,
+    ) -> None:
+        """Traces what `export_saved_model` would write; needs no checkpoint.
+
+        Args:
+          serving_input_receiver_fn: as there; None for what `input_fn` yields in EVAL.
+          input_fn: see `pipeline.input_fn`.
+
+        Raises:
+          Exception: what the export would raise.
+        """
+        exporting.check(self._runtimes.exporting, serving_input_receiver_fn, input_fn)
+
     def export_weights(self, name: str, path: str) -> str:
         """Writes the weights of one Keras model as `.weights.h5`.
 
@@ -319,15 +336,7 @@ class Estimator:
           ValueError: the module is no built Keras model, or there is no checkpoint.
         """
         runtime = self._runtimes.exporting
-        module = runtime.modules.by_name.get(name)
-        if not isinstance(module, keras.Model) or not module.built:
-            raise ValueError(
-                f"module {name!r} of {sorted(runtime.modules.by_name)} is no Keras "
-                "model that this Estimator has built: train, evaluate or predict first."
-            )
-        runtime.load_newest(self._required_checkpoint())
-        module.save_weights(path)
-        return path
+        return exporting.weights(runtime, name, path, self._required_checkpoint())
 
     @watches
     def wait_for_peers(self) -> None:

@@ -67,7 +67,10 @@ class Evaluator:
         """
         self._model_dir = estimator.model_dir
         self._eval_specs = eval_specs
-        self._evaluations = [_Evaluation(estimator, spec) for spec in eval_specs]
+        self._estimator = estimator
+        self._evaluations = [
+            _Evaluation(estimator, spec, eval_specs) for spec in eval_specs
+        ]
         self._max_steps = max_steps
         self._clock = clock
         self._sleep = sleep
@@ -89,6 +92,9 @@ class Evaluator:
         """
         # Before the first lease, see `lease.deleting`.
         lease.prepare(self._model_dir)
+        specs.keep_records(self._model_dir, self._eval_specs)
+        for spec in self._eval_specs:
+            spec.check_exports(self._estimator)
         self._found = end_marker.read(self._model_dir)
         logging.info("eval | watching %s", self._model_dir)
         if self._found is not None and self._end() is None:
@@ -231,7 +237,11 @@ class _Evaluation:
       result: of the last one in this process, or None.
     """
 
-    def __init__(self, estimator: Estimator, spec: EvalSpec) -> None:
+    def __init__(
+        self, estimator: Estimator, spec: EvalSpec, all_specs: Sequence[EvalSpec]
+    ) -> None:
+        model_dir = estimator.model_dir
+        self._export_folder = specs.export_folder(model_dir, spec, all_specs)
         self._estimator = estimator
         self._spec = spec
         self._record = os.path.join(estimator.eval_dir(spec.name), _RECORD)
@@ -259,7 +269,9 @@ class _Evaluation:
                 checkpoint_path=path,
                 name=spec.name,
             )
-        exported = spec.export(estimator, path, metrics, is_final=is_final)
+        exported = spec.export(
+            estimator, self._export_folder, path, metrics, is_final=is_final
+        )
         self.result = metrics, exported
         self.step, self._written_at = step, written_at
         record = {"step": step, "written_at": written_at}

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import tensorflow as tf
 from absl import logging
 
-from pipeline import atomic_file, saved_model
+from pipeline import atomic_file, saved_model, user_errors
+from pipeline.model_fn import kind_of
 from pipeline.saved_model import (
     ServingFn,
     ServingInputReceiver,
@@ -67,7 +68,9 @@ class Exporter:
           exports_to_keep: the newest that stay; None for all.
 
         Raises:
-          ValueError: no name, or `exports_to_keep` is not positive.
+          TypeError: the name is no string.
+          ValueError: no name, one that leads elsewhere, or `exports_to_keep` is not
+            positive.
         """
         name = name or self.default_name
         if not name:
@@ -75,13 +78,23 @@ class Exporter:
                 f"{type(self).__name__} has no name, and so no directory: write "
                 f"{type(self).__name__}(name='mine')."
             )
+        if not isinstance(name, str):
+            raise TypeError(
+                f"the name of {type(self).__name__} is {kind_of(name)}: write "
+                f"{type(self).__name__}(name='mine', serving_input_receiver_fn=...)."
+            )
+        if os.path.isabs(name) or ".." in name.split("/"):
+            raise ValueError(
+                f"the name of {type(self).__name__} is {name!r}, which leads out of "
+                "model_dir/export: write a name such as 'mine'."
+            )
         if exports_to_keep is not None and exports_to_keep <= 0:
             raise ValueError(
                 f"exports_to_keep is {exports_to_keep}; it must be positive, or None "
                 "to keep all."
             )
         self.name = name
-        self._serving_input_receiver_fn = serving_input_receiver_fn
+        self.serving_input_receiver_fn = serving_input_receiver_fn
         self._exports_to_keep = exports_to_keep
 
     @property
@@ -110,7 +123,10 @@ class Exporter:
         Returns:
           The SavedModel's directory, or None where nothing was exported.
         """
-        if not self._is_due(export_path, eval_result, is_the_final_export):
+        due = user_errors.call_method(
+            "exporter", self, "_is_due", export_path, eval_result, is_the_final_export
+        )
+        if not due:
             return None
         path = self._export(estimator, export_path, checkpoint_path)
         self._after_export(export_path, eval_result)
@@ -129,7 +145,7 @@ class Exporter:
     ) -> str:
         path = estimator.export_saved_model(
             export_path,
-            self._serving_input_receiver_fn,
+            self.serving_input_receiver_fn,
             checkpoint_path=checkpoint_path,
         )
         logging.info("export | %s | %s", self.name, path)
@@ -212,7 +228,10 @@ class BestExporter(Exporter):
         self, best: Mapping[str, Any] | None, current: Mapping[str, Any]
     ) -> bool:
         if self._compare_fn is not None:
-            return best is None or self._compare_fn(best, current)
+            where = f"the compare_fn of {type(self).__name__} {self.name!r}"
+            return best is None or bool(
+                user_errors.call(lambda: where, self._compare_fn, best, current)
+            )
         if self._metric not in current:
             raise KeyError(
                 f"BestExporter {self.name!r} compares {self._metric!r}, which the "
@@ -225,6 +244,29 @@ class BestExporter(Exporter):
             return True
         before = best[self._metric]
         return value > before if self._higher_is_better else value < before
+
+
+def keep_record(old: str, new: str, *, is_shared: bool) -> None:
+    """Copies the best evaluation so far to where its exports go from now on.
+
+    Args:
+      old: directory that has the record, or none.
+      new: directory to export to.
+      is_shared: several evaluations wrote the old one, and it is nobody's.
+    """
+    record, kept = os.path.join(old, _RECORD), os.path.join(new, _RECORD)
+    text = atomic_file.read(record)
+    if text is None or atomic_file.read(kept) is not None:
+        return
+    if is_shared:
+        logging.warning(
+            "export | %s does not say of which evaluation it is: %s begins anew.",
+            record,
+            new,
+        )
+        return
+    atomic_file.write(kept, text)
+    logging.info("export | %s goes on from %s", kept, record)
 
 
 def _read(export_path: str) -> dict[str, Any] | None:

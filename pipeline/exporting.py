@@ -1,12 +1,15 @@
 """A runtime's PREDICT as a SavedModel: of a checkpoint, or of what is live."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
 
 from pipeline import checkpoint, saved_model
 from pipeline import checkpoint_path as checkpoint_path_lib
 from pipeline.model_fn import EstimatorSpec, ModeKeys
 from pipeline.runtime import Runtime
-from pipeline.saved_model import ServingInputReceiver
+from pipeline.saved_model import ServingFn, ServingInputReceiver
 from pipeline.steps import BoundModelFn
 
 
@@ -52,18 +55,50 @@ def export(
     return saved_model.save(export_dir_base, model, assets_extra=assets_extra)
 
 
-def check(runtime: Runtime, receiver: ServingInputReceiver) -> None:
+def check(
+    runtime: Runtime,
+    serving_fn: ServingFn | None,
+    input_fn: Callable[..., Any] | None,
+) -> None:
     """Traces what `export` would write, and neither loads nor writes anything.
 
     Args:
       runtime: whose modules would be exported.
-      receiver: what is sent.
+      serving_fn: says what is sent; None for the features of `input_fn` in EVAL.
+      input_fn: called only for these.
 
     Raises:
       Exception: what `export` would raise.
     """
+    features = None
+    if serving_fn is None and input_fn is not None:
+        features = runtime.feed(input_fn, ModeKeys.EVAL).element_spec[0]
+    receiver = saved_model.receiver_of(serving_fn, features)
     model_fn, outline = _built(runtime, receiver)
     saved_model.servable(model_fn, runtime.modules, receiver, outline)
+
+
+def weights(runtime: Runtime, name: str, path: str, newest: str) -> str:
+    """Writes the weights of one Keras model, and returns `path`.
+
+    Args:
+      runtime: whose module it is.
+      name: of the module.
+      path: to write to; ends in `.weights.h5`.
+      newest: checkpoint that has the values.
+
+    Raises:
+      ValueError: the module is no built Keras model.
+    """
+    module = runtime.modules.by_name.get(name)
+    if not isinstance(module, keras.Model) or not module.built:
+        raise ValueError(
+            f"module {name!r} of {sorted(runtime.modules.by_name)} is no Keras "
+            "model that this Estimator has built: train, evaluate or predict first."
+        )
+    runtime.load_newest(newest)
+    module.save_weights(path)
+    return path
 
 
 def _built(

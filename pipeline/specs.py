@@ -1,12 +1,14 @@
 """What to train and what to evaluate: TrainSpec and EvalSpec."""
 
+import collections
 import dataclasses
+import itertools
 import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pipeline import calling
+from pipeline import calling, export, user_errors
 from pipeline.estimator import Estimator
 from pipeline.export import Exporter
 from pipeline.hooks import Hook
@@ -26,13 +28,14 @@ class TrainSpec:
     """
 
     input_fn: Callable[..., Any]
-    _: dataclasses.KW_ONLY
     max_steps: int | None = None
+    _: dataclasses.KW_ONLY
     hooks: Sequence[Hook] = ()
     saving_listeners: Sequence[SavingListener] = ()
 
     def __post_init__(self) -> None:
         _check_input_fn("TrainSpec", self.input_fn)
+        _empty_for_none(self, "hooks", "saving_listeners")
         calling.check_positive("TrainSpec.max_steps", self.max_steps)
         calling.check_all("TrainSpec.hooks", self.hooks, Hook)
         calling.check_all(
@@ -47,7 +50,8 @@ class EvalSpec:
     Attributes:
       input_fn: see `pipeline.input_fn`.
       steps: most steps; None for every example, once.
-      name: where there are several evaluations; goes into the events' directory.
+      name: where there are several evaluations; goes into the directories of their
+        events and exports, see `export_folder`.
       hooks: watch the evaluation.
       exporters: called after each.
       start_delay_secs: wait of an evaluator job before its first evaluation, unless
@@ -58,8 +62,8 @@ class EvalSpec:
     """
 
     input_fn: Callable[..., Any]
-    _: dataclasses.KW_ONLY
     steps: int | None = None
+    _: dataclasses.KW_ONLY
     name: str | None = None
     hooks: Sequence[Hook] = ()
     exporters: Sequence[Exporter] = ()
@@ -68,13 +72,15 @@ class EvalSpec:
 
     def __post_init__(self) -> None:
         _check_input_fn("EvalSpec", self.input_fn)
+        _empty_for_none(self, "hooks", "exporters")
         calling.check_positive("EvalSpec.steps", self.steps)
+        calling.check_kind("EvalSpec.name", self.name, str, "'test'")
         calling.check_all("EvalSpec.hooks", self.hooks, Hook)
         if isinstance(self.exporters, Exporter):
             object.__setattr__(self, "exporters", (self.exporters,))
         calling.check_all("EvalSpec.exporters", self.exporters, Exporter)
         names = [exporter.name for exporter in self.exporters]
-        if len(set(names)) < len(names):
+        if len({os.path.normpath(name) for name in names}) < len(names):
             raise ValueError(
                 f"EvalSpec.exporters share the names {names}, and so a directory: "
                 "give each its own, BestExporter(name='best_loss')."
@@ -90,6 +96,7 @@ class EvalSpec:
     def export(
         self,
         estimator: Estimator,
+        folder: str,
         checkpoint_path: str | None,
         metrics: Mapping[str, Any],
         *,
@@ -99,6 +106,7 @@ class EvalSpec:
 
         Args:
           estimator: whose model was evaluated.
+          folder: has a directory for each exporter, see `export_folder`.
           checkpoint_path: what was evaluated; None for what is live.
           metrics: what the evaluation returned.
           is_final: whether it was the last one.
@@ -107,15 +115,43 @@ class EvalSpec:
           What each exporter returned.
         """
         return [
-            exporter.export(
+            user_errors.call_method(
+                "exporter",
+                exporter,
+                "export",
                 estimator,
-                os.path.join(estimator.model_dir, "export", exporter.name),
+                os.path.join(folder, exporter.name),
                 checkpoint_path,
                 metrics,
                 is_final,
             )
             for exporter in self.exporters
         ]
+
+    def check_exports(self, estimator: Estimator) -> None:
+        """Traces what the exporters will write, while there is nothing to lose.
+
+        An exporter of the user's own, which may write anything, is left out.
+
+        Args:
+          estimator: whose model is exported.
+
+        Raises:
+          Exception: what the export would raise.
+        """
+        stock = [exporter for exporter in self.exporters if exporter.is_stock]
+        # Several exporters mostly send the same.
+        for exporter in {e.serving_input_receiver_fn: e for e in stock}.values():
+            try:
+                estimator.check_export(
+                    exporter.serving_input_receiver_fn, input_fn=self.input_fn
+                )
+            except Exception as error:
+                error.add_note(
+                    f"This was found before training: exporter {exporter.name!r} would "
+                    "fail at each export."
+                )
+                raise
 
 
 # The metrics of an evaluation and what its exporters returned; of several, the metrics
@@ -131,18 +167,63 @@ def as_list(eval_spec: EvalSpec | Sequence[EvalSpec]) -> list[EvalSpec]:
 
     Raises:
       TypeError: something else.
-      ValueError: none, or several of one name.
+      ValueError: none, several of one name, or two that export to one directory.
     """
     specs = [eval_spec] if isinstance(eval_spec, EvalSpec) else eval_spec
     calling.check_all("eval_spec", specs, EvalSpec)
     specs = list(specs)
     names = [spec.name for spec in specs]
-    if not specs or len(set(names)) < len(names):
+    folders = {os.path.normpath(name or "") for name in names}
+    if not specs or len(folders) < len(names):
         raise ValueError(
             f"eval_spec names its evaluations {names}: give at least one, and each its "
             "own EvalSpec(name=...)."
         )
+    places = sorted(
+        os.path.normpath(os.path.join(export_folder("", spec, specs), each.name))
+        for spec in specs
+        for each in spec.exporters
+    )
+    for outer, inner in itertools.pairwise(places):
+        if f"{inner}/".startswith(f"{outer}/"):
+            raise ValueError(
+                f"exporters of eval_spec write to {outer!r} and {inner!r}, and one of "
+                "them would delete the other's: give each exporter its own name, "
+                "BestExporter(name='best_loss')."
+            )
     return specs
+
+
+def export_folder(model_dir: str, spec: EvalSpec, specs: Sequence[EvalSpec]) -> str:
+    """Where the exporters of an evaluation have their directories.
+
+    Args:
+      model_dir: the Estimator's.
+      spec: one evaluation.
+      specs: all of them.
+
+    Returns:
+      `model_dir/export`, as in tf.estimator; where there are several evaluations, of a
+      named one `model_dir/export/<name>`.
+    """
+    name = spec.name if len(specs) > 1 else None
+    return os.path.join(model_dir, "export", *([name] if name else []))
+
+
+def keep_records(model_dir: str, specs: Sequence[EvalSpec]) -> None:
+    """Takes over what exporters knew before each named evaluation had a folder.
+
+    Args:
+      model_dir: the Estimator's.
+      specs: all evaluations.
+    """
+    users = collections.Counter(e.name for spec in specs for e in spec.exporters)
+    for spec in specs:
+        folder = export_folder(model_dir, spec, specs)
+        for exporter in spec.exporters if spec.name and len(specs) > 1 else ():
+            old = os.path.join(model_dir, "export", exporter.name)
+            new = os.path.join(folder, exporter.name)
+            export.keep_record(old, new, is_shared=users[exporter.name] > 1)
 
 
 def combined(specs: Sequence[EvalSpec], results: Sequence[Result]) -> Result:
@@ -157,6 +238,13 @@ def combined(specs: Sequence[EvalSpec], results: Sequence[Result]) -> Result:
         return results[0][0], exported
     named = zip(specs, results, strict=True)
     return {spec.name: metrics for spec, (metrics, _) in named}, exported
+
+
+def _empty_for_none(spec: Any, *names: str) -> None:
+    """tf.estimator's default of what is a list."""
+    for name in names:
+        if getattr(spec, name) is None:
+            object.__setattr__(spec, name, ())
 
 
 def _check_input_fn(owner: str, input_fn: Any) -> None:

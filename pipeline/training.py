@@ -73,7 +73,11 @@ def train_and_evaluate(
         train(estimator, train_spec)
         return None
     signals = [h for h in train_spec.hooks if isinstance(h, PreemptionHook)]
-    evaluations = [_Evaluation(estimator, spec, signals) for spec in eval_specs]
+    evaluations = [
+        _Evaluation(estimator, spec, eval_specs, signals) for spec in eval_specs
+    ]
+    if config.is_chief:
+        specs.keep_records(estimator.model_dir, eval_specs)
     both = dataclasses.replace(
         train_spec,
         hooks=[*train_spec.hooks, *evaluations],
@@ -200,12 +204,14 @@ class _Evaluation(Hook, SavingListener):
         self,
         estimator: Estimator,
         spec: EvalSpec,
+        all_specs: Sequence[EvalSpec],
         signals: Sequence[PreemptionHook] = (),
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._estimator = estimator
         self._spec = spec
+        self._export_folder = specs.export_folder(estimator.model_dir, spec, all_specs)
         self._signals = signals
         self._clock = clock
         self._run: Run | None = None
@@ -214,7 +220,12 @@ class _Evaluation(Hook, SavingListener):
         self._last_result: dict[str, Any] | None = None
 
     def begin(self, run: Run) -> None:
+        """Tries the exports, in all processes, as tracing may have to make variables.
+
+        Not earlier, as TRAIN comes first in making them.
+        """
         self._run = run
+        self._spec.check_exports(self._estimator)
 
     def state(self) -> Any:
         """Whether the checkpoint that is being saved will be evaluated."""
@@ -277,6 +288,10 @@ class _Evaluation(Hook, SavingListener):
             # One of the user's own may read the files.
             estimator.wait_until_saved()
         exported = spec.export(
-            estimator, estimator.loaded_checkpoint, result, is_final=is_final
+            estimator,
+            self._export_folder,
+            estimator.loaded_checkpoint,
+            result,
+            is_final=is_final,
         )
         return result, exported

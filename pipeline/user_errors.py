@@ -172,15 +172,15 @@ def words_of(error: tf.errors.OpError) -> str:
 def text_of(error: BaseException) -> str:
     """What to print of an error: its own words, without what gin adds of the call.
 
-    With its type and notes where it is not this project's.
+    With its notes; and its type where it is not this project's.
     """
     # That of a KeyError is quoted.
     one = isinstance(error, KeyError) and len(error.args) == 1
     text = str(error.args[0]) if one and is_ours(error) else str(error)
     text = _STYLE.sub("", text.partition("\n  In call to configurable")[0])
-    if is_ours(error):
-        return text
-    return "\n".join([f"{type(error).__name__}: {text}", *error.__notes__])
+    if not is_ours(error):
+        text = f"{type(error).__name__}: {text}"
+    return "\n".join([text, *getattr(error, "__notes__", ())])
 
 
 def lines_of(error: BaseException) -> list[str]:

@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import pipeline as ge
 from pipeline import export
@@ -138,6 +139,23 @@ def test_at_least_one_stays(kind, keep):
     assert (
         f"exports_to_keep is {keep}; it must be positive, or None to keep all."
         in str(error.value)
+    )
+
+
+@pytest.mark.parametrize("name", ["/tmp/mine", "../mine", "a/../../b"])
+def test_a_name_stays_within(name):
+    with pytest.raises(ValueError) as error:
+        ge.LatestExporter(name)
+    assert f"the name of LatestExporter is {name!r}, which leads out of" in str(
+        error.value
+    )
+
+
+def test_a_name_is_a_string():
+    with pytest.raises(TypeError) as error:
+        ge.FinalExporter(ge.build_raw_serving_input_receiver_fn(tf.TensorSpec([1])))
+    assert "the name of FinalExporter is function <function build_raw" in str(
+        error.value
     )
 
 

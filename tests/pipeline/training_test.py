@@ -85,6 +85,11 @@ class Mine(ge.Exporter):
             "EvalSpec.exporters share the names ['mine', 'other', 'mine'], and so a d",
         ),
         (
+            lambda: ge.EvalSpec(EVAL, name=123),
+            TypeError,
+            "EvalSpec.name is int 123: write EvalSpec.name='test'.",
+        ),
+        (
             lambda: ge.EvalSpec(EVAL, throttle_secs=-1),
             ValueError,
             "EvalSpec.throttle_secs is -1; it must be a number >= 0.",
@@ -107,6 +112,13 @@ def test_specs_have_tf_estimators_defaults():
     assert (spec.steps, spec.name) == (None, None)
     assert (spec.start_delay_secs, spec.throttle_secs) == (120, 600)
     assert ge.TrainSpec(TRAIN).max_steps is None
+
+
+def test_specs_take_what_tf_estimator_s_take():
+    assert ge.TrainSpec(TRAIN, 1000).max_steps == 1000
+    assert ge.TrainSpec(TRAIN, hooks=None, saving_listeners=None).hooks == ()
+    assert ge.EvalSpec(EVAL, 100).steps == 100
+    assert ge.EvalSpec(EVAL, hooks=None, exporters=None).exporters == ()
 
 
 def test_one_exporter_may_stand_alone():
@@ -151,8 +163,9 @@ class Evaluations:
     def __init__(self, max_step=100, first_step=0, **fields):
         self.seconds = 0.0
         self.estimator = FakeEstimator()
+        spec = ge.EvalSpec(EVAL, **fields)
         self.listener = training._Evaluation(
-            self.estimator, ge.EvalSpec(EVAL, **fields), clock=lambda: self.seconds
+            self.estimator, spec, [spec], clock=lambda: self.seconds
         )
         self.run = Run("model_dir", first_step, max_step)
 
@@ -314,7 +327,7 @@ def test_several_evaluations_by_name(run):
 def test_an_exporter_of_ones_own(run):
     base = str(run.model_dir)
     assert run.exporter.calls == [
-        (f"{base}/export/mine", f"{base}/model.ckpt-{step}", step, step == 5)
+        (f"{base}/export/all/mine", f"{base}/model.ckpt-{step}", step, step == 5)
         for step in (2, 4, 5)
     ]
 
