@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline import user_errors
+from pipeline import losses, user_errors
 from pipeline.input_fn import Plan
 from pipeline.losses import Totals
 from pipeline.metrics import MetricSet
@@ -197,8 +197,8 @@ class CompiledLoop:
             tree = totals.as_tree()
             with tf.control_dependencies([step]):
                 now = tf.timestamp()
-            if self._at_end is not None:
-                tree = (*tree[:3], {**tree[3], **self._at_end(step)})
+            at_end = self._at_end(step) if self._at_end is not None else {}
+            tree = (*tree[:3], {**losses.means(tree[3]), **at_end})
             values = self._metrics.compute(tree[2])
             vectors = packed((step, nonfinite, now - then, tree, values))
             rows = {name: rows[name].write(index, vectors[name]) for name in rows}
@@ -275,7 +275,8 @@ class CompiledLoop:
     def _row(self) -> Any:
         """What is kept at a boundary, of the right dtypes and shapes."""
         names = (*self._scalars, *self._at_end_scalars)
-        zeros = Totals.zeros(self._metrics, names).as_tree()
+        *sums, _ = Totals.zeros(self._metrics, ()).as_tree()
+        zeros = (*sums, dict.fromkeys(names, tf.zeros([])))
         step, seconds = tf.zeros([], tf.int64), tf.zeros([], tf.float64)
         return step, step, seconds, zeros, self._metrics.compute(zeros[2])
 
@@ -288,7 +289,7 @@ def _steps_in_words(start: int, stop: int) -> str:
 
 
 class _Packing:
-    """Totals as one vector of sums a dtype, and one of scalars."""
+    """Totals as one vector of sums a dtype, and a matrix of the last step's scalars."""
 
     def __init__(self, example: Totals) -> None:
         self._example = example
@@ -332,12 +333,8 @@ class _Packing:
 
 
 def _over_processes(totals: Totals, peers: Peers) -> Totals:
-    """Totals over all processes; scalars are the leader's."""
-    scalars = totals.scalars
-    if not peers.leads:
-        scalars = tf.nest.map_structure(tf.zeros_like, scalars)
-    sums, scalars = peers.total((_sums_of(totals), scalars))
-    return Totals(*sums, scalars)
+    """Totals over all processes."""
+    return Totals(*peers.total(totals.as_tree()))
 
 
 def packed(tree: Any) -> dict[str, tf.Tensor]:

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from pipeline import server
+from pipeline import losses, server
 from pipeline.compiled_loop import CompiledLoop, Segment, packed, unpacked
 from pipeline.losses import Totals
 from pipeline.metrics import MetricSet
@@ -140,7 +140,7 @@ class CoordinatedLoop:
             bad = min(found, default=None)
             ended = self._have_ended(iterator, idle_since)
         for op in self._ops:
-            counts[id(op.optimizer)] += sum(_updates(op, piece) for piece in pieces)
+            counts[id(op.optimizer)] += sum(op.updates(p.first, p.step) for p in pieces)
         for op in self._ops:
             op.optimizer.iterations.assign(counts[id(op.optimizer)])
         at_end = self._at_end(tf.constant(step, tf.int64))
@@ -149,7 +149,9 @@ class CoordinatedLoop:
             step=step,
             num_steps=step - start,
             seconds=time.monotonic() - began,
-            totals=dataclasses.replace(totals, scalars={**totals.scalars, **at_end}),
+            totals=dataclasses.replace(
+                totals, scalars={**losses.means(totals.scalars), **at_end}
+            ),
             metrics=self._metrics.results([totals.metrics]),
             nonfinite_step=bad,
             ended=ended,
@@ -248,11 +250,6 @@ def wait_until_done(
                 "all tasks again: they go on from the last checkpoint. "
                 "parameter_server.lost_after_secs says how long to wait."
             )
-
-
-def _updates(op: TrainOp, piece: Piece) -> int:
-    """How often `op` was applied in a piece: after every `every`-th step."""
-    return op.repeat * (piece.step // op.every - piece.first // op.every)
 
 
 def _count(optimizer: keras.optimizers.Optimizer) -> int:

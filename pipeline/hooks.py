@@ -34,7 +34,7 @@ class Report:
       seconds: wall time of it, evaluations and checkpoints left out.
       loss: mean over its examples, with the regularization.
       metrics: value by name, over its examples.
-      scalars: last value by name; the learning rate is among them.
+      scalars: the last step's value by name; the learning rate is among them.
     """
 
     step: int

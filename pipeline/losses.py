@@ -5,7 +5,7 @@ steps and loops these add up, and their quotient is the mean over all examples.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -23,7 +23,8 @@ class Totals:
       loss: float32 scalar, sum(loss * weights) + sum(weights) * regularization.
       weight: float32 scalar, sum(weights).
       metrics: increments of the metrics' states, by name.
-      scalars: float32 scalars by name; the last counts.
+      scalars: by name, of the last step: float32 [sum over examples, examples], so
+        that they add up over replicas, too.
     """
 
     loss: tf.Tensor
@@ -36,19 +37,15 @@ class Totals:
         return self.loss, self.weight, self.metrics, self.scalars
 
     def plus(self, more: "Totals") -> "Totals":
-        """The sum; scalars are those of `more`."""
-        return Totals(
-            self.loss + more.loss,
-            self.weight + more.weight,
-            tf.nest.map_structure(tf.add, self.metrics, more.metrics),
-            more.scalars,
-        )
+        """The sum, of two parts of one step."""
+        return Totals(*tf.nest.map_structure(tf.add, self.as_tree(), more.as_tree()))
 
     @classmethod
     def zeros(cls, metrics: MetricSet, scalars: Sequence[str]) -> "Totals":
         """Those before the first step."""
         zero = tf.zeros([])
-        return cls(zero, zero, metrics.zeros(), dict.fromkeys(scalars, zero))
+        none = dict.fromkeys(scalars, tf.zeros([2]))
+        return cls(zero, zero, metrics.zeros(), none)
 
 
 def mean(loss: Any, weights: Any, rows: Any) -> tuple[tf.Tensor, Any]:
@@ -111,21 +108,27 @@ def totals_of(
     weight = tf.convert_to_tensor(shared(weight, batch.share), tf.float32)
     rows = rows_in(batch.features)
     increments = metrics.increments(spec.metrics, rows, batch.share)
-    return Totals(loss * weight, weight, increments, dict(spec.scalars))
+    count = shared(tf.cast(rows, tf.float32), batch.share)
+    scalars = {
+        name: tf.stack([tf.math.multiply_no_nan(value, count), count])
+        for name, value in spec.scalars.items()
+    }
+    return Totals(loss * weight, weight, increments, scalars)
+
+
+def means(scalars: Mapping[str, Any]) -> dict[str, Any]:
+    """Each scalar's mean over examples, of `Totals.scalars`."""
+    return {
+        name: tf.math.divide_no_nan(pair[0], pair[1]) for name, pair in scalars.items()
+    }
 
 
 def sum_over_replicas(strategy: tf.distribute.Strategy, tree: Any) -> Totals:
-    """Adds local replicas' totals; scalars are the first one's."""
+    """Adds local replicas' totals."""
     if strategy.num_replicas_in_sync == 1:
         return Totals(*tree)
 
-    def results(value: Any) -> Sequence[tf.Tensor]:
-        return strategy.experimental_local_results(value)
+    def total(value: Any) -> tf.Tensor:
+        return tf.add_n(strategy.experimental_local_results(value))
 
-    loss, weight, metrics, scalars = tree
-    return Totals(
-        tf.add_n(results(loss)),
-        tf.add_n(results(weight)),
-        tf.nest.map_structure(lambda value: tf.add_n(results(value)), metrics),
-        {name: results(value)[0] for name, value in scalars.items()},
-    )
+    return Totals(*tf.nest.map_structure(total, tree))

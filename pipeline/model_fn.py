@@ -58,8 +58,13 @@ class TrainOp:
         leaves it.
       every: apply at global steps that this divides. `every=5` on a generator
         makes five discriminator updates, on fresh batches, to one of it.
+      at: which of each `every` steps to apply at, from 1; None for the last. With
+        `every=2, at=1` it takes turns with an op of `every=2`, each on a fresh batch.
       repeat: updates a step, all on the step's batch, each on a forward pass of
         its own; the others' updates come with the last of them.
+      sequential: whether its gradient is of a forward pass of its own on the step's
+        batch, after the ops listed before it were applied. False: of the pass of
+        the op listed before, whose update it does not see.
 
     Raises:
       SpecError: a field is not of its kind.
@@ -71,6 +76,8 @@ class TrainOp:
     clip_norm: float | None = None
     every: int = 1
     repeat: int = 1
+    at: int | Sequence[int] | None = None
+    sequential: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
@@ -117,6 +124,19 @@ class TrainOp:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise SpecError(f"TrainOp.{name} is {value!r}; it must be an int >= 1.")
+        at = self.every if self.at is None else self.at
+        at = set(at) if isinstance(at, Iterable) else {at}
+        if not at or not at <= set(range(1, self.every + 1)):
+            raise SpecError(
+                f"TrainOp.at is {self.at!r}; it counts the steps of every={self.every} "
+                "from 1: write at=1, or several of them, at=(1, 2)."
+            )
+        object.__setattr__(self, "at", tuple(sorted(at)))
+
+    def updates(self, first: int, last: int) -> int:
+        """How often it is applied at the steps from `first` + 1 to `last`."""
+        turns = ((last - a) // self.every - (first - a) // self.every for a in self.at)
+        return self.repeat * sum(turns)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,13 +182,15 @@ class EstimatorSpec:
         minimised loss is sum(loss * weights) / sum(weights), over all replicas.
       regularization_losses: scalars added once; `network.losses` is not added
         unless it is handed in here.
-      train_op: a `TrainOp` or a list of them, applied in order. Required in TRAIN.
+      train_op: a `TrainOp` or a list, applied in order; all gradients are of one
+        forward pass, before any update, unless one is `sequential`. Required in TRAIN.
       metrics: `{name: metric(factory, ...)}`, or `{name: tensor}` for a mean.
       predictions: nest of tensors with a leading batch dimension. Required in
         PREDICT.
       export_outputs: `{signature name: dict of tensors}` for a SavedModel; None
         exports `predictions` as `serving_default`.
-      scalars: `{name: scalar}`, whose last value is reported.
+      scalars: `{name: scalar}`; reported as of the last step, the mean over replicas
+        and micro-batches, each counted by its examples.
       eval_metric_ops: tf.estimator's name for `metrics`.
 
     Raises:

@@ -12,8 +12,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from absl import logging
 
-from pipeline import calling, seeds, user_errors, variables
+from pipeline import calling, seeds, trace_checks, user_errors, variables
 from pipeline.model_fn import EstimatorSpec, SpecError, kind_of
 from pipeline.replicas import Replicas, aggregated, all_reduce
 from pipeline.sharding import ShardedVariable, shards_of
@@ -76,6 +77,7 @@ class Modules:
                 }
         self.global_step = self.driver_state["global_step"]
         self._replicas = Replicas.of(strategy)
+        self._said: set[str] = set()
         self._averaged: tuple[list[str], Callable[[], Any]] | None = None
         self.spread_seeds()
 
@@ -133,8 +135,9 @@ class Modules:
                 specs.append(model_fn(features, labels, step))
 
         with self._seeds.drawn():
-            trace.get_concrete_function(element_spec)
+            graph = trace.get_concrete_function(element_spec).graph
         spec = specs[-1]
+        self._say(trace_checks.remarks(graph, spec, _rows(element_spec[0])))
         owned = self._ids()
         stray = [v.name for v in created if id(v) not in owned]
         if stray:
@@ -142,6 +145,12 @@ class Modules:
         self._build_optimizers(spec, owned)
         self.spread_seeds(spread_before=before)
         return spec
+
+    def _say(self, remarks: Iterable[str]) -> None:
+        for text in remarks:
+            if text not in self._said and self._replicas.process == 0:
+                logging.warning("%s", text)
+            self._said.add(text)
 
     def named_state(self) -> dict[str, dict[str, Any]]:
         """State by module name and by name in the module, in `module.variables` order.
@@ -306,6 +315,12 @@ def bind(
         )
 
     return bound
+
+
+def _rows(features_spec: Any) -> int | None:
+    """Examples in a batch, where the shapes tell."""
+    shapes = [getattr(s, "shape", None) for s in tf.nest.flatten(features_spec)]
+    return next((s[0] for s in shapes if s is not None and s.rank), None)
 
 
 def _stray_text(names: list[str | None]) -> str:

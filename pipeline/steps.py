@@ -17,7 +17,7 @@ from pipeline.gradients import Gradient, each_row_once, gradient_of, times
 from pipeline.input_fn import Batch, choose, rows_in, same_shapes
 from pipeline.losses import Totals
 from pipeline.metrics import MetricSet
-from pipeline.model_fn import EstimatorSpec
+from pipeline.model_fn import EstimatorSpec, TrainOp
 from pipeline.modules import Modules
 from pipeline.replicas import Replicas, all_reduce, has_one_trace, run_each
 
@@ -35,9 +35,10 @@ class TrainStep:
 
     Called in cross-replica context, and traced into a loop:
 
-        on each replica: for each micro-batch: forward, backward
-        all-reduce the gradients
-        on each replica: clip, let each optimizer update its variables
+        for each group of train ops that share a forward pass:
+            on each replica: for each micro-batch: forward, backward
+            all-reduce the gradients
+            on each replica: clip, let each optimizer update its variables
     """
 
     def __init__(
@@ -71,8 +72,10 @@ class TrainStep:
         self._jit_compile = jit_compile
         # One program a step, where each one is an execution on a TPU.
         self._at_once = has_one_trace(self._strategy) and not (
-            "loss_scale" in self._state or any(op.every > 1 for op in self._ops)
+            "loss_scale" in self._state
+            or any(len(op.at) < op.every for op in self._ops)
         )
+        self._groups = _groups(self._ops)
         # By op, those of its variables that its loss depends on; known once traced.
         self._trained: dict[int, list[Any]] = {}
         used = {id(op.optimizer) for op in self._ops}
@@ -92,14 +95,12 @@ class TrainStep:
           step: int64 scalar, updates made before.
 
         Returns:
-          Totals over all local replicas, of the forward passes of the last update.
+          Totals over all local replicas, of the first group's last forward pass.
         """
-        passes = max(op.repeat for op in self._ops)
-        for left in reversed(range(passes)):
-            active = [i for i, op in enumerate(self._ops) if op.repeat > left]
-            totals, values = self._gradients(batches, step, active)
-            if not self._at_once:
-                self._update(active, values, step)
+        first, *later = self._groups
+        totals = self._train(first, batches, step)
+        for group in later:
+            self._train_if_due(group, batches, step)
         return losses.sum_over_replicas(self._strategy, totals)
 
     def learning_rates(self) -> dict[str, tf.Tensor]:
@@ -108,6 +109,31 @@ class TrainStep:
             name: tf.cast(optimizer.learning_rate, tf.float32)
             for name, optimizer in zip(self.rate_names, self._optimizers, strict=True)
         }
+
+    def _train(self, group: Sequence[int], batches: Batches, step: tf.Tensor) -> Any:
+        """Updates by the ops of a group; totals by replica, of the last pass."""
+        passes = max(self._ops[i].repeat for i in group)
+        for left in reversed(range(passes)):
+            active = [i for i in group if self._ops[i].repeat > left]
+            totals, values = self._gradients(batches, step, active)
+            if not self._at_once:
+                self._update(active, values, step)
+        return totals
+
+    def _train_if_due(
+        self, group: Sequence[int], batches: Batches, step: tf.Tensor
+    ) -> None:
+        """The same, without a forward pass where no op's turn has come."""
+
+        def train() -> bool:
+            self._train(group, batches, step)
+            return True
+
+        turns = [_turn(self._ops[i], step) for i in group]
+        if any(turn is None for turn in turns):
+            train()
+        else:
+            tf.cond(tf.reduce_any(turns), train, lambda: True)
 
     def _gradients(
         self, batches: Batches, step: tf.Tensor, active: Sequence[int]
@@ -216,10 +242,10 @@ class TrainStep:
         if "loss_scale" in self._state:
             values, finite = self._unscaled(values)
         for i, mine in zip(active, values, strict=True):
-            op, due = self._ops[i], finite
-            if op.every > 1:
-                turn = tf.equal((step + 1) % op.every, 0)
-                due = turn if due is None else tf.logical_and(due, turn)
+            turn = _turn(self._ops[i], step)
+            due = finite if turn is None else turn
+            if finite is not None and turn is not None:
+                due = tf.logical_and(finite, turn)
             if due is None:
                 self._apply(i, mine)
             else:
@@ -337,6 +363,23 @@ class PredictStep:
             tf.nest.map_structure(lambda value, i=i: of_replica(value, i), predictions)
             for i in range(Replicas.of(self._strategy).local)
         ]
+
+
+def _groups(ops: Sequence[TrainOp]) -> list[list[int]]:
+    """The numbers of the ops that share a forward pass, in order."""
+    groups: list[list[int]] = []
+    for i, op in enumerate(ops):
+        if op.sequential or not groups:
+            groups.append([])
+        groups[-1].append(i)
+    return groups
+
+
+def _turn(op: TrainOp, step: tf.Tensor) -> tf.Tensor | None:
+    """Whether `op` is applied in the step after `step`; None for always."""
+    if len(op.at) == op.every:
+        return None
+    return tf.reduce_any(tf.equal((step + 1 - op.at) % op.every, 0))
 
 
 def _compiled(fn: Callable[[], Any], jit_compile: bool | None) -> Callable[[], Any]:

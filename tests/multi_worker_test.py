@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline import checkpoint
-from tests import clusters, fakes
+from tests import clusters, fakes, players
 
 HEARTBEAT_SECS = 3
 
@@ -61,6 +61,11 @@ def test_dropout_differs_between_processes_and_after_a_restore(found):
         assert not np.array_equal(*masks)
     before, after = found["dropout"][0]
     assert before != after
+
+
+def test_updates_in_turn_and_scalars_are_those_of_one_process(found):
+    for each in found["play"]:
+        assert each == pytest.approx(players.EXPECTED, rel=1e-6)
 
 
 def test_statistics_become_one(found):

@@ -54,7 +54,8 @@ class Fake:
         (batch,) = batches[0]
         number = batch.features[0]
         weight = tf.where(tf.equal(number % 2, 0), 2.0, 1.0)
-        return Totals(number * weight, weight, {"largest": [number]}, {"last": number})
+        scalars = {"last": tf.stack([number, 1.0])}
+        return Totals(number * weight, weight, {"largest": [number]}, scalars)
 
     def __call__(self, iterator, start, boundaries):
         self.calls.append((start, *boundaries))

@@ -57,6 +57,9 @@ def test_modes_are_those_of_tf_estimator():
         ({"every": 0}, "TrainOp.every is 0; it must be an int >= 1."),
         ({"repeat": 1.5}, "TrainOp.repeat is 1.5; it must be an int >= 1."),
         ({"repeat": True}, "TrainOp.repeat is True; it must be an int >= 1."),
+        ({"at": 2}, "TrainOp.at is 2; it counts the steps of every=1 from 1: write"),
+        ({"every": 3, "at": (0, 1)}, "TrainOp.at is (0, 1); it counts the steps of"),
+        ({"every": 3, "at": ()}, "TrainOp.at is (); it counts the steps of every=3"),
     ],
 )
 def test_train_op_refuses(fields, text, weight):

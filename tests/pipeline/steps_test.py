@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline import modules, steps
+from pipeline import losses, modules, steps
 from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError, TrainOp, metric
 from tests.step_trainer import (
     CUTS,
@@ -205,6 +205,23 @@ def test_evaluation_sums_and_changes_nothing(replicas):
     assert float(totals.weight) == Y.size
     assert list(totals.scalars) == ["largest"]
     np.testing.assert_array_equal(trainer.w, W)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_scalar_is_the_mean_over_what_each_replica_gave(cut):
+    """By examples, so that a mean over the batch is one over the global batch."""
+    model_fn = changed(scalars=lambda spec, *_: {"mean": tf.reduce_mean(spec.loss)})
+    trainer = Trainer(model_fn, replicas=len(CUTS[cut]))
+    mean = losses.means(trainer.step(*parts(cut)).scalars)["mean"]
+    np.testing.assert_allclose(mean, objective(W, 1)[0], rtol=1e-5)
+
+
+def test_a_stand_in_counts_for_no_scalar():
+    model_fn = changed(scalars=lambda spec, *_: {"mean": tf.reduce_mean(spec.loss)})
+    trainer = Trainer(model_fn, replicas=2)
+    totals = trainer.step([(X, Y, 1.0)], [(X[:1], Y[:1], 0.0)])
+    mean = losses.means(totals.scalars)["mean"]
+    np.testing.assert_allclose(mean, objective(W, 1)[0], rtol=1e-5)
 
 
 def test_predictions_come_by_replica():

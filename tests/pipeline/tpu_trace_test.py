@@ -5,6 +5,7 @@ placement, and every loop of the driver is traced into the TPU's programs; only 
 them takes a TPU.
 """
 
+import dataclasses
 import types
 
 import keras
@@ -139,6 +140,19 @@ def test_updates_every_other_step_are_programs_of_their_own(strategy, tmp_path):
         loss = keras.losses.sparse_categorical_crossentropy(labels, logits, True)
         op = ge.TrainOp(optimizer, network.trainable_variables, every=2)
         return ge.EstimatorSpec(mode, loss=loss, train_op=op)
+
+    runtime = made(strategy, tmp_path, model_fn=model_fn, network=fakes.network)
+    nodes = traced(runtime, ModeKeys.TRAIN)
+    assert len(named(nodes, "TPUReplicateMetadata")) == 2
+
+
+def test_a_sequential_update_is_a_program_of_its_own(strategy, tmp_path):
+    def model_fn(features, labels, mode, network, optimizer):
+        logits = network(features)
+        loss = keras.losses.sparse_categorical_crossentropy(labels, logits, True)
+        op = ge.TrainOp(optimizer, network.trainable_variables)
+        ops = [op, dataclasses.replace(op, sequential=True)]
+        return ge.EstimatorSpec(mode, loss=loss, train_op=ops)
 
     runtime = made(strategy, tmp_path, model_fn=model_fn, network=fakes.network)
     nodes = traced(runtime, ModeKeys.TRAIN)

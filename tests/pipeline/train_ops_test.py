@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline.model_fn import EstimatorSpec, TrainOp
+from tests import players
 from tests.step_trainer import (
     CUTS,
     RATE,
@@ -123,3 +124,123 @@ def test_the_same_weights_compiled_or_eager(options, cut):
         trainer.step(*parts(cut))
     np.testing.assert_allclose(trainer.w, reference.w, rtol=1e-4)
     np.testing.assert_allclose(trainer["other"], reference["other"], rtol=1e-4)
+
+
+# Two players: the loss of d is -d, that of g is d * g, and both start at 0. What g has
+# come to after an update is minus the d that it saw.
+
+
+def two_players(d_options, g_options):
+    def model_fn(features, labels, mode, d, g, d_optimizer, g_optimizer):
+        each = tf.zeros_like(labels)
+        ops = [
+            TrainOp(d_optimizer, [d], loss=each - d, **d_options),
+            TrainOp(g_optimizer, [g], loss=each + d * g, **g_options),
+        ]
+        return EstimatorSpec(mode, loss=each + d, train_op=ops)
+
+    return model_fn
+
+
+def played(d_options, g_options, *, cut="whole", steps=1, **options):
+    """d, g and the reported loss after each step."""
+    trainer = Trainer(
+        two_players(d_options, g_options),
+        replicas=len(CUTS[cut]),
+        d=lambda: tf.Variable(0.0),
+        g=lambda: tf.Variable(0.0),
+        d_optimizer=lambda: SGD(1.0),
+        g_optimizer=lambda: SGD(1.0),
+        **options,
+    )
+    seen = []
+    for _ in range(steps):
+        totals = trainer.step(*parts(cut))
+        values = trainer["d"], trainer["g"], totals.loss / totals.weight
+        seen.append(pytest.approx([float(v.numpy()) for v in values], rel=1e-5))
+    return seen
+
+
+OWN_PASS = {"sequential": True}
+
+
+def test_ops_share_a_forward_pass():
+    assert played({"repeat": 3}, {}) == [[3, -2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("cut", "options"),
+    [
+        ("whole", {}),
+        ("whole", {"jit_compile": True}),
+        ("both", {}),
+        ("both", {"eager": True}),
+        ("both", {"precision": "mixed_float16"}),
+    ],
+)
+def test_a_sequential_op_sees_the_updates_before_it(cut, options):
+    # What is reported is of the first group's last pass.
+    assert played({"repeat": 3}, OWN_PASS, cut=cut, **options) == [[3, -3, 2]]
+
+
+def test_a_sequential_op_may_be_repeated():
+    def model_fn(features, labels, mode, d, d_optimizer):
+        each = tf.zeros_like(labels)
+        ops = [
+            TrainOp(d_optimizer, [d], loss=each - d),
+            TrainOp(d_optimizer, [d], loss=each - d * d, repeat=2, sequential=True),
+        ]
+        return EstimatorSpec(mode, loss=each, train_op=ops)
+
+    trainer = Trainer(
+        model_fn, d=lambda: tf.Variable(0.0), d_optimizer=lambda: SGD(1.0)
+    )
+    trainer.step(*parts("whole"))
+    # 0 + 1, then twice d + 2 d.
+    assert float(trainer["d"].numpy()) == pytest.approx(9)
+
+
+@pytest.mark.parametrize(
+    ("cut", "options"),
+    [("whole", {}), ("both", {}), ("both", {"precision": "mixed_float16"})],
+)
+def test_a_sequential_op_takes_its_turn(cut, options):
+    second = {"every": 2, "sequential": True}
+    seen = played({}, second, cut=cut, steps=4, **options)
+    assert seen == [[1, 0, 0], [2, -2, 1], [3, -2, 2], [4, -6, 3]]
+
+
+@pytest.mark.parametrize("cut", ["whole", "both"])
+def test_ops_take_turns(cut):
+    first, second = {"every": 2, "at": 1}, {"every": 2}
+    seen = played(first, second, cut=cut, steps=4)
+    assert seen == [[1, 0, 0], [1, -1, 1], [2, -1, 1], [2, -3, 2]]
+
+
+def test_an_op_may_have_several_turns():
+    seen = played({"every": 3, "at": (1, 2)}, {"every": 3}, steps=6)
+    assert seen[1::3] == [[2, 0, 1], [4, -2, 3]]
+    assert seen[2::3] == [[2, -2, 2], [4, -6, 4]]
+
+
+@pytest.mark.parametrize(
+    ("every", "at"), [(1, None), (3, None), (3, 1), (3, (1, 3)), (4, (2, 3))]
+)
+def test_updates_are_counted_as_they_are_made(every, at):
+    op = TrainOp(SGD(), [tf.Variable(0.0)], every=every, at=at, repeat=2)
+    for first in range(7):
+        for last in range(first, 9):
+            steps = range(first, last)
+            made = [step for step in steps if step % every + 1 in op.at]
+            assert op.updates(first, last) == 2 * len(made)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"devices": ("CPU:0", "CPU:1")}, {"precision": "mixed_float16"}],
+    ids=["one", "two", "scaled"],
+)
+def test_an_estimator_moves_them_in_turn(tmp_path, config):
+    """Workers do in `tests/multi_worker_test.py`."""
+    result = players.play(tmp_path, **config)
+    assert result == pytest.approx(players.EXPECTED, rel=1e-6)

@@ -15,7 +15,7 @@ from tensorflow.python.distribute import collective_all_reduce_strategy
 
 import pipeline as ge
 from pipeline import checkpoint
-from tests import clusters, fakes
+from tests import clusters, fakes, players
 
 TASK = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 EPOCHS = 3
@@ -116,6 +116,7 @@ def together(folder):
         saves_by_the_clock,
         nan_in_one_process,
         dropout,
+        play,
         batch_normalization,
         evaluates_along,
         goes_on,
@@ -248,6 +249,10 @@ def dropout(folder):
     (name,) = (key for key in fakes.weights(folder, 0) if "kernel" in key)
     kernels = [fakes.weights(folder, step)[name] for step in range(3)]
     return [(kernels[i] != kernels[i + 1]).tolist() for i in range(2)]
+
+
+def play(folder):
+    return players.play(folder, execution="multi_worker")
 
 
 def batch_normalization(folder):

@@ -121,7 +121,7 @@ def unsharded_rows_fn():
 
 
 def model_fn(features, labels, mode, network, head, optimizer, head_optimizer, step):
-    """Two optimizers, of which one updates every second step."""
+    """Two optimizers, of which one updates every second step, after the other."""
     hidden = network(features["x"], training=mode == ge.ModeKeys.TRAIN)
     logits = head(hidden)
     return ge.EstimatorSpec(
@@ -129,7 +129,9 @@ def model_fn(features, labels, mode, network, head, optimizer, head_optimizer, s
         loss=keras.losses.sparse_categorical_crossentropy(labels, logits, True),
         train_op=[
             ge.TrainOp(optimizer, network.trainable_variables, clip_norm=5.0),
-            ge.TrainOp(head_optimizer, head.trainable_variables, every=2),
+            ge.TrainOp(
+                head_optimizer, head.trainable_variables, every=2, sequential=True
+            ),
         ],
         metrics={
             "accuracy": ge.metric(
