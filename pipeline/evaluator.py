@@ -42,10 +42,12 @@ class Evaluator:
     Those that were evaluated before a restart are not evaluated again, except for the
     last one, where nothing else is left: there are always metrics to return.
 
-    A marker that was there before this job is believed at once where it says that
-    training finished at max_steps or beyond. Any other may be about to be removed by a
-    training that was started again, with more steps or after a failure: it is believed
-    if it is still there after start_delay_secs, and a minute at the least.
+    A checkpoint of max_steps is the last one, with a marker or without: a plain
+    `Estimator.train` leaves none. A marker that was there before this job is believed
+    at once where it says that training finished at max_steps or beyond. Any other may
+    be about to be removed by a training that was started again, with more steps or
+    after a failure: it is believed if it is still there after start_delay_secs, and a
+    minute at the least.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class Evaluator:
         self._delay_secs = min(spec.start_delay_secs for spec in eval_specs)
         self._doubt_secs = max(self._delay_secs, _DOUBT_SECS)
         self._started_at = clock()
-        self._logged_at = clock()
+        self._logged_at = -math.inf
         self._found: EndMarker | None = None
         self._ending: tuple[EndMarker, float] | None = None
         self._seen: set[int] = set()
@@ -122,7 +124,11 @@ class Evaluator:
                 after = (
                     f"after step {self._done}" if self._done >= 0 else "to begin with"
                 )
-                self._wait(f"a checkpoint {after}")
+                reached = f"step {self._max_steps} or " if self._max_steps else ""
+                self._wait(
+                    f"a checkpoint {after}, or the end of training ({reached}"
+                    f"{end_marker.FILE}),"
+                )
 
     def _wait_to_start(self) -> None:
         delay = self._delay_secs
@@ -134,13 +140,25 @@ class Evaluator:
     def _end(self) -> EndMarker | None:
         """How training ended; None where it goes on, or may have begun again."""
         marker = end_marker.read(self._model_dir)
-        if marker is None or marker != self._found:
+        if marker is None:
+            return self._reached()
+        if marker != self._found:
             return marker
         reached = self._max_steps is not None and marker.step >= self._max_steps
         if marker.reason == end_marker.FINISHED and reached:
             return marker
         doubted = self._clock() - self._started_at < self._doubt_secs
         return None if doubted else marker
+
+    def _reached(self) -> EndMarker | None:
+        """The end at max_steps, by the last checkpoint."""
+        paths = checkpoint.committed(self._model_dir)
+        step = checkpoint.step_of(paths[-1]) if paths else -1
+        if self._max_steps is None or step < self._max_steps:
+            return None
+        return EndMarker(
+            step=step, reason=end_marker.FINISHED, checkpoint_step=step, time=0.0
+        )
 
     def _is_settled(self, end: EndMarker, paths: Sequence[str]) -> bool:
         """Whether the last checkpoint is there, or was waited for long enough."""

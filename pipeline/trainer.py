@@ -11,6 +11,7 @@ from pipeline import (
     checkpoint,
     checkpoint_files,
     claim,
+    end_marker,
     feeds,
     hook_states,
     loops,
@@ -103,6 +104,7 @@ class Trainer:
             fence = []
             if peers.leads:
                 fence.append(_Fence(stack.enter_context(claim.held(model_dir))))
+                end_marker.remove(model_dir)
             # What the one before wrote is there for all to see.
             peers.wait()
             try:

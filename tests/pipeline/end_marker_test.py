@@ -162,6 +162,13 @@ def test_it_is_removed_while_training_goes_on_again(tmp_path):
     assert end_marker.read(str(tmp_path)).step == 8
 
 
+def test_a_plain_train_removes_it(tmp_path):
+    """Else an evaluator would end while this goes on."""
+    ended(tmp_path, spec())
+    fakes.make_estimator(tmp_path).train(TRAIN, max_steps=8)
+    assert end_marker.read(str(tmp_path)) is None
+
+
 def test_the_last_checkpoint_is_there_first(tmp_path, monkeypatch):
     """Saving is asynchronous."""
     committed = []

@@ -196,17 +196,30 @@ def test_it_says_every_minute_what_it_waits_for(tmp_path, log):
     world.at(200, lambda: world.save(5))
     world.at(330, interrupt)
     with pytest.raises(KeyboardInterrupt):
-        world.run(start_delay_secs=90)
-    waiting = "start_delay_secs=90, then for checkpoints", "a checkpoint to begin with"
-    later = "a checkpoint after step 5"
+        world.run(start_delay_secs=90, max_steps=30)
+    end = f"or the end of training (step 30 or training_ended.json), in {tmp_path}"
     assert log() == [
         f"eval | watching {tmp_path}",
-        *(
-            f"eval | waiting for {what} in {tmp_path}"
-            for what in (*waiting, waiting[1])
-        ),
-        *[f"eval | waiting for {later} in {tmp_path}"] * 2,
+        # At once, and a minute later.
+        *[f"eval | waiting for start_delay_secs=90, then for checkpoints in {tmp_path}"]
+        * 2,
+        *[f"eval | waiting for a checkpoint to begin with, {end}"] * 2,
+        *[f"eval | waiting for a checkpoint after step 5, {end}"] * 2,
     ]
+
+
+def test_a_training_without_a_marker_ends_at_max_steps(tmp_path):
+    """As a plain `Estimator.train`, which may go on at any time, leaves none."""
+    world = World(tmp_path)
+    world.save(0)
+    world.at(30, lambda: world.save(10))
+    world.at(60, lambda: world.save(20))
+    exporter = Exporter()
+    metrics, _ = world.run(max_steps=20, exporters=[exporter])
+    assert metrics["global_step"] == 20
+    assert world.evaluated == [0, 10, 20]
+    assert exporter.calls == [(0, False), (10, False), (20, True)]
+    assert world.seconds < 65
 
 
 def test_training_that_saved_nothing(tmp_path, log):
