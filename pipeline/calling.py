@@ -7,12 +7,15 @@ error that lists both sides.
 import functools
 import inspect
 import numbers
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
+from absl import logging
 
+from pipeline import params as params_lib
 from pipeline import user_errors
 from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError, kind_of
 
@@ -49,6 +52,8 @@ def declared(fn: Callable[..., Any]) -> tuple[dict[str, bool], bool]:
 def call(fn: Callable[..., Any], supplied: Mapping[str, Any], *, role: str) -> Any:
     """Calls `fn` with those of `supplied` that it declares.
 
+    Of `params` it gets a copy, which it may change.
+
     Args:
       fn: what to call.
       supplied: argument by name.
@@ -60,6 +65,8 @@ def call(fn: Callable[..., Any], supplied: Mapping[str, Any], *, role: str) -> A
     """
     names, takes_any = declared(fn)
     chosen = {k: v for k, v in supplied.items() if takes_any or k in names}
+    if "params" in chosen:
+        chosen["params"] = params_lib.own(chosen["params"])
     missing = [name for name, required in names.items() if required]
     missing = [name for name in missing if name not in supplied]
     if missing and not hasattr(fn, "__wrapped__"):
@@ -71,6 +78,51 @@ def call(fn: Callable[..., Any], supplied: Mapping[str, Any], *, role: str) -> A
             text = _missing_text(fn, role, missing, supplied)
             raise TypeError(f"{text}\n{error}") from error
         raise
+
+
+def call_factory(
+    factory: Callable[..., Any], context: Mapping[str, Any], *, role: str
+) -> Any:
+    """Calls the factory of a module with what it requires of `params` and `config`.
+
+    An argument with a default keeps it, `**kwargs` get nothing, and what gin binds
+    wins: a class such as an optimizer may have an argument of such a name, too.
+
+    Args:
+      factory: the user's function or class.
+      context: `params` and `config`.
+      role: what it is, for messages.
+
+    Raises:
+      TypeError: it requires something else.
+    """
+    wanted = wanted_by(factory, context)
+    decorated = factory.__init__ if isinstance(factory, type) else factory
+    if wanted and hasattr(decorated, "__wrapped__"):
+        try:
+            return factory()
+        except TypeError as error:
+            if _began(decorated, error):
+                raise
+    return call(factory, wanted, role=role)
+
+
+def wanted_by(
+    factory: Callable[..., Any], context: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Those of `context` that a module's factory requires."""
+    try:
+        names, _ = declared(factory)
+    except (TypeError, ValueError):  # A builtin has no signature to look at.
+        return {}
+    return {k: v for k, v in context.items() if names.get(k)}
+
+
+def _began(fn: Callable[..., Any], error: TypeError) -> bool:
+    """Whether the body of `fn` raised it, so that not just an argument was missing."""
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code is code for frame, _ in frames)
 
 
 def call_model_fn(
@@ -177,6 +229,20 @@ def _check_module_names(names: Sequence[str]) -> None:
         raise TypeError(
             f"modules {wrong} have names that cannot begin a variable's: write a "
             "non-empty string without '/', as {'network': make_network}."
+        )
+
+
+def check_params_taken(
+    params: Any, model_fn: Callable[..., Any], factories: Mapping[str, Any]
+) -> None:
+    """Warns where neither model_fn nor a factory takes the `params` that were given."""
+    names, takes_any = declared(model_fn)
+    wanted = (wanted_by(f, {"params": None}) for f in factories.values())
+    if params is not None and not (takes_any or "params" in names or any(wanted)):
+        logging.warning(
+            "params are given, and neither model_fn %s nor a factory requires `params`:"
+            " only an input_fn that takes them gets them. Add the argument.",
+            name_of(model_fn),
         )
 
 

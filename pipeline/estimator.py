@@ -29,6 +29,7 @@ from pipeline import (
 )
 from pipeline import checkpoint_path as checkpoint_path_lib
 from pipeline import input_fn as input_lib
+from pipeline import params as params_lib
 from pipeline.hooks import Hook, Run, log_line
 from pipeline.model_fn import ModeKeys
 from pipeline.peers import watches
@@ -47,19 +48,19 @@ class Estimator:
         self,
         model_fn: Callable[..., Any],
         *,
-        modules: Mapping[str, Callable[[], Any]] | None = None,
+        modules: Mapping[str, Callable[..., Any]] | None = None,
         config: RunConfig | None = None,
-        params: Mapping[str, Any] | None = None,
+        params: Any = None,
         warm_start_from: str | WarmStartSettings | None = None,
     ) -> None:
         """Checks the contract; builds nothing yet.
 
         Args:
           model_fn: see `pipeline.model_fn`; any callable.
-          modules: factory of no arguments by the name under which model_fn takes what
-            it makes. All state lives in these.
-          config: how to run; None for the defaults.
-          params: handed to model_fn and input_fn as `params`.
+          modules: factory by the name under which model_fn takes what it makes. All
+            state lives in these. It gets `params` and `config` where it requires them.
+          config: how to run.
+          params: a dict or an object with attributes; each who takes it gets a copy.
           warm_start_from: a checkpoint, a model_dir or `WarmStartSettings`, whose
             values are taken where model_dir has no checkpoint of its own.
 
@@ -71,16 +72,16 @@ class Estimator:
         calling.check_backend()
         calling.check_kind("config", config, RunConfig, "RunConfig(model_dir='runs/1')")
         calling.check_kind("modules", modules, Mapping, "{'network': make_network}")
-        calling.check_kind("params", params, Mapping, "{'learning_rate': 0.1}")
         factories = dict(modules or {})
         calling.check_model_fn(model_fn, list(factories), has_labels=False)
         config = (config or RunConfig()).with_model_dir()
         self._config = config
-        self._params = dict(params or {})
+        self._params = params_lib.checked(params)
+        calling.check_params_taken(params, model_fn, factories)
         if isinstance(warm_start_from, (str, os.PathLike)):
             warm_start_from = WarmStartSettings(warm_start_from)
         self._warm_start_from = warm_start_from
-        self._runtimes = Runtimes(model_fn, factories, config, dict(params or {}))
+        self._runtimes = Runtimes(model_fn, factories, config, self._params)
         self._eval_writers = summary.Writers()
 
     @property
@@ -94,9 +95,9 @@ class Estimator:
         return self._config.model_dir
 
     @property
-    def params(self) -> dict[str, Any]:
+    def params(self) -> Any:
         """A copy of what model_fn gets as `params`."""
-        return dict(self._params)
+        return params_lib.own(self._params)
 
     @property
     def global_step(self) -> int:

@@ -31,8 +31,11 @@ _OBJECTS = {
     f"{CORE}.PredictSpec": ("hooks",),
     f"{CORE}.train_and_evaluate": ("eval_spec",),
 }
-# What the driver hands to an input_fn.
-_INPUT_FN_ARGUMENTS = ("mode", "input_context", "params", "config", "first_batch")
+# What the driver hands to an input_fn, and to the factory of a module.
+_SUPPLIED = {
+    "input_fn": ("mode", "input_context", "params", "config", "first_batch"),
+    "modules": ("params", "config"),
+}
 _SET_BY_FLAGS = {
     "Estimator.config": "bind its fields, such as RunConfig.save_checkpoints_steps",
     "RunConfig.cluster": "set the environment variable TF_CONFIG",
@@ -213,12 +216,11 @@ def _check_complete(found: list[Resolved], defined: dict[str, Binding]) -> None:
     bound = {(r.entry.selector, r.binding.parameter) for r in found}
     for resolved in found:
         location = resolved.binding.location
-        is_input_fn = resolved.binding.parameter == "input_fn"
+        supplied = _SUPPLIED.get(resolved.binding.parameter, ())
         for reference in _called(resolved, defined):
             entry = find(reference.name, location)
             for name, declared in entry.parameters().items():
-                is_supplied = is_input_fn and name in _INPUT_FN_ARGUMENTS
-                is_set = is_supplied or (entry.selector, name) in bound
+                is_set = name in supplied or (entry.selector, name) in bound
                 if declared.required and not is_set:
                     raise ConfigError(
                         f"{location}\n{entry.name}.{name} has no default and is not "

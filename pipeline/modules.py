@@ -7,6 +7,7 @@ under the strategy. Keras alone cannot do this with two replicas.
 
 import contextlib
 import re
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -39,17 +40,19 @@ class Modules:
 
     def __init__(
         self,
-        factories: Mapping[str, Callable[[], Any]],
+        factories: Mapping[str, Callable[..., Any]],
         strategy: tf.distribute.Strategy,
         *,
+        context: Mapping[str, Any] = types.MappingProxyType({}),
         precision: str = "float32",
         seed: int | None = None,
     ) -> None:
         """Calls each factory once under the scope.
 
         Args:
-          factories: factory of no arguments by module name.
+          factories: by module name, see `calling.call_factory`.
           strategy: where the variables shall live.
+          context: `params` and `config`, for the factories that require them.
           precision: Keras dtype policy that the factories see.
           seed: for reproducible initial values; None leaves the seeds as they are.
 
@@ -65,7 +68,7 @@ class Modules:
         creating = tf.variable_creator_scope(create)
         drawing = self._seeds.drawn()
         with drawing, strategy.scope(), creating, _dtype_policy(precision):
-            self.by_name = {name: _make(name, f) for name, f in factories.items()}
+            self.by_name = {n: _make(n, f, context) for n, f in factories.items()}
             self.driver_state = {
                 "global_step": _scalar("global_step", 0, tf.int64),
                 "input_start": _scalar("input_start", 0, tf.int64),
@@ -344,7 +347,7 @@ def _build_slots(optimizer: keras.optimizers.Optimizer, trained: list[Any]) -> N
         ) from error
 
 
-def _make(name: str, factory: Callable[[], Any]) -> Any:
+def _make(name: str, factory: Callable[..., Any], context: Mapping[str, Any]) -> Any:
     built = variables.is_trackable_module(factory)
     if built or not callable(factory):
         raise TypeError(
@@ -354,7 +357,8 @@ def _make(name: str, factory: Callable[[], Any]) -> Any:
             f"{name!r}: make_{name}}} (in gin @make_{name} without brackets)."
         )
     with user_errors.noted(lambda: f"the factory of module {name!r}"):
-        module = calling.call(factory, {}, role=f"the factory of module {name!r},")
+        role = f"the factory of module {name!r},"
+        module = calling.call_factory(factory, context, role=role)
     if not variables.is_trackable_module(module):
         raise TypeError(
             f"the factory of module {name!r} returned {kind_of(module)}, which "

@@ -59,17 +59,21 @@ class Runtime:
     def __init__(
         self,
         model_fn: Callable[..., Any],
-        factories: Mapping[str, Callable[[], Any]],
+        factories: Mapping[str, Callable[..., Any]],
         strategy: tf.distribute.Strategy,
         config: RunConfig,
-        params: Mapping[str, Any],
+        params: Any,
     ) -> None:
         """Calls the factories; the arguments are the Estimator's."""
         self._model_fn = model_fn
         self.config = config
         self.context = {"params": params, "config": config}
         self.modules = modules.Modules(
-            factories, strategy, precision=config.precision, seed=config.tf_random_seed
+            factories,
+            strategy,
+            context=self.context,
+            precision=config.precision,
+            seed=config.tf_random_seed,
         )
         self.peers = Peers(strategy)
         self.values_from: str | None = None

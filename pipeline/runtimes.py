@@ -18,9 +18,9 @@ class Runtimes:
     def __init__(
         self,
         model_fn: Callable[..., Any],
-        factories: Mapping[str, Callable[[], Any]],
+        factories: Mapping[str, Callable[..., Any]],
         config: RunConfig,
-        params: Mapping[str, Any],
+        params: Any,
     ) -> None:
         """The arguments are the Estimator's."""
         self._model_fn = model_fn
