@@ -13,7 +13,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from absl import logging
 
 from pipeline import params as params_lib
 from pipeline import user_errors
@@ -229,20 +228,6 @@ def _check_module_names(names: Sequence[str]) -> None:
         raise TypeError(
             f"modules {wrong} have names that cannot begin a variable's: write a "
             "non-empty string without '/', as {'network': make_network}."
-        )
-
-
-def check_params_taken(
-    params: Any, model_fn: Callable[..., Any], factories: Mapping[str, Any]
-) -> None:
-    """Warns where neither model_fn nor a factory takes the `params` that were given."""
-    names, takes_any = declared(model_fn)
-    wanted = (wanted_by(f, {"params": None}) for f in factories.values())
-    if params is not None and not (takes_any or "params" in names or any(wanted)):
-        logging.warning(
-            "params are given, and neither model_fn %s nor a factory requires `params`:"
-            " only an input_fn that takes them gets them. Add the argument.",
-            name_of(model_fn),
         )
 
 
