@@ -19,6 +19,7 @@ from absl import logging
 from pipeline import (
     calling,
     checkpoint,
+    checks,
     exporting,
     loops,
     predictions,
@@ -77,7 +78,7 @@ class Estimator:
         config = (config or RunConfig()).with_model_dir()
         self._config = config
         self._params = params_lib.checked(params)
-        calling.check_params_taken(params, model_fn, factories)
+        checks.check_params_taken(params, model_fn, factories)
         if isinstance(warm_start_from, (str, os.PathLike)):
             warm_start_from = WarmStartSettings(warm_start_from)
         self._warm_start_from = warm_start_from
@@ -151,13 +152,7 @@ class Estimator:
         if self._config.cluster.serves:
             server.serve(self._config.cluster)
             return self
-        calling.check_positive("steps", steps)
-        calling.check_positive("max_steps", max_steps)
-        if steps is not None and max_steps is not None:
-            raise ValueError(
-                f"steps ({steps}) and max_steps ({max_steps}) are both given: steps "
-                "counts from here, max_steps from the beginning; give one."
-            )
+        checks.check_steps(steps, max_steps)
         if self._runtimes.finished(self.latest_checkpoint(), max_steps):
             return self
         trainer = Trainer(self._runtimes.training, input_fn)
