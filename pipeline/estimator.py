@@ -332,7 +332,7 @@ class Estimator:
           ValueError: the module is no built Keras model, or there is no checkpoint.
         """
         runtime = self._runtimes.exporting
-        return exporting.weights(runtime, name, path, self._required_checkpoint())
+        return exporting.weights(runtime, name, path, self._required_checkpoint)
 
     @watches
     def wait_for_peers(self) -> None:

@@ -78,14 +78,14 @@ def check(
     saved_model.servable(model_fn, runtime.modules, receiver, outline)
 
 
-def weights(runtime: Runtime, name: str, path: str, newest: str) -> str:
+def weights(runtime: Runtime, name: str, path: str, newest: Callable[[], str]) -> str:
     """Writes the weights of one Keras model, and returns `path`.
 
     Args:
       runtime: whose module it is.
       name: of the module.
       path: to write to; ends in `.weights.h5`.
-      newest: checkpoint that has the values.
+      newest: gives the checkpoint that has the values.
 
     Raises:
       ValueError: the module is no built Keras model.
@@ -96,7 +96,7 @@ def weights(runtime: Runtime, name: str, path: str, newest: str) -> str:
             f"module {name!r} of {sorted(runtime.modules.by_name)} is no Keras "
             "model that this Estimator has built: train, evaluate or predict first."
         )
-    runtime.load_newest(newest)
+    runtime.load_newest(newest())
     module.save_weights(path)
     return path
 
