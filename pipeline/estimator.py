@@ -23,6 +23,7 @@ from pipeline import (
     exporting,
     loops,
     predictions,
+    run_log,
     saved_model,
     server,
     storage,
@@ -113,6 +114,7 @@ class Estimator:
         """
         return self._runtimes.values_from
 
+    @run_log.shows
     @watches
     def train(
         self,
@@ -165,6 +167,7 @@ class Estimator:
         )
         return self
 
+    @run_log.shows
     @watches
     def evaluate(
         self,
@@ -203,9 +206,7 @@ class Estimator:
             raise input_lib.endless_input_error(input_fn)
         program = runtime.program(ModeKeys.EVAL, feed)
         self._prepare(runtime, checkpoint_path, "evaluating", together=True)
-        step = runtime.modules.step
-        peers = runtime.peers
-        run = Run(self.model_dir, step, None, leads=peers.leads, agree=peers.any)
+        run = runtime.run()
         report = loops.evaluate(
             program.compiled,
             program.metrics,
@@ -217,12 +218,14 @@ class Estimator:
         )
         if not report.num_steps:
             raise input_lib.empty_input_error(input_fn, ModeKeys.EVAL)
-        if peers.leads:
+        if run.leads:
             phase = f"eval/{name}" if name else "eval"
             logging.info("%s", log_line(phase, report))
             with storage.writing(self.model_dir, "the summary of the evaluation"):
-                self._eval_writers[self.eval_dir(name)].scalars(step, report.values())
-        return {"loss": report.loss, **report.metrics, "global_step": step}
+                self._eval_writers[self.eval_dir(name)].scalars(
+                    run.step, report.values()
+                )
+        return {"loss": report.loss, **report.metrics, "global_step": run.step}
 
     def predict(
         self,
@@ -262,6 +265,7 @@ class Estimator:
             one_by_one=yield_single_examples,
         )
 
+    @run_log.shows
     def export_saved_model(
         self,
         export_dir_base: str,

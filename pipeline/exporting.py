@@ -5,6 +5,8 @@ from typing import Any
 
 import keras
 
+from absl import logging
+
 from pipeline import checkpoint, saved_model
 from pipeline import checkpoint_path as checkpoint_path_lib
 from pipeline.model_fn import EstimatorSpec, ModeKeys
@@ -51,6 +53,7 @@ def export(
         runtime.load(path)
     elif newest is not None:
         runtime.load_newest(newest)
+    logging.info("export | step %d | tracing and writing", runtime.modules.step)
     model = saved_model.servable(model_fn, runtime.modules, receiver, outline)
     return saved_model.save(export_dir_base, model, assets_extra=assets_extra)
 

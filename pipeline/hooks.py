@@ -6,18 +6,15 @@ calls the hooks there. A hook costs nothing between its steps.
 
 import dataclasses
 import numbers
-import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
-from pipeline import summary
+from pipeline import progress, summary
 
 _RATE = "global_step/sec"
-_CLEAR_LINE = "\x1b[2K"
 
 
 class NanLossDuringTrainingError(RuntimeError):
@@ -70,6 +67,7 @@ class Run:
         called in each.
       agree: whether any process gives True; each has to call it. For what a hook
         decides by its own lights, such as a clock.
+      shows_progress: whether to show a line that moves where somebody looks.
     """
 
     def __init__(
@@ -80,10 +78,12 @@ class Run:
         *,
         leads: bool = True,
         agree: Callable[[bool], bool] = bool,
+        progress: bool = True,
     ) -> None:
         self.model_dir = model_dir
         self.leads = leads
         self.agree = agree
+        self.shows_progress = progress and leads
         self.first_step = step
         self.step = step
         self.finished = False
@@ -246,7 +246,7 @@ class NanHook(Hook):
 
 
 class LoggingHook(Hook):
-    """One line a window; on a terminal one line that moves on."""
+    """One line a window; in a terminal or a notebook one line that moves on."""
 
     only_watches = True
 
@@ -261,24 +261,39 @@ class LoggingHook(Hook):
         _check_every("LoggingHook.every_steps", every_steps)
         self.every_steps = every_steps
         self._logged_at = 0
+        self._bar: progress.Bar | None = None
 
     def begin(self, run: Run) -> None:
         self._logged_at = run.step
+        if run.shows_progress and progress.is_seen():
+            self._bar = progress.Bar("train", step=run.step, last_step=run.max_step)
+
+    def after_loop(self, run: Run) -> None:
+        if self._bar:
+            self._bar.move(run.step)
 
     def after_step(self, run: Run) -> None:
         self._logged_at = run.step
-        if not run.leads:
-            return
-        if sys.stderr.isatty():
-            # Ends at the line's start, so that whatever comes next writes over it.
-            sys.stderr.write(f"{_CLEAR_LINE}{_progress(run.report, run.max_step)}\r")
-            sys.stderr.flush()
-        else:
-            logging.info("%s", log_line("train", run.report))
+        # Else nothing is fetched from the device, as nobody would see it.
+        if run.leads and (self._bar is None or self._bar.is_due):
+            self._show(run, run.report)
 
     def end(self, run: Run) -> None:
         if run.leads and run.step > self._logged_at:
-            logging.info("%s", log_line("train", run.report))
+            self._show(run, run.report)
+        if self._bar:
+            self._bar.close()
+            self._bar = None
+
+    def _show(self, run: Run, report: Report) -> None:
+        if self._bar:
+            self._bar.move(run.step, summary.formatted(report.values()))
+            return
+        parts = [log_line("train", report)]
+        if run.max_step and run.step < run.max_step:
+            left = progress.time_left(run.max_step - run.step, report.steps_per_sec)
+            parts.append(f"ETA {left} to step {run.max_step}")
+        logging.info("%s", " | ".join(parts))
 
 
 class SummaryHook(Hook):
@@ -380,13 +395,3 @@ def log_line(phase: str, report: Report) -> str:
     """`train | step 1200 | 83.1 steps/s | loss 0.312 | accuracy 0.91`."""
     parts = [phase, f"step {report.step}", f"{report.steps_per_sec:.1f} steps/s"]
     return " | ".join(parts + summary.formatted(report.values()))
-
-
-def _progress(report: Report, max_step: int | None) -> str:
-    parts = [f"step {report.step}" + (f"/{max_step}" if max_step else "")]
-    parts.append(f"{report.steps_per_sec:.1f} steps/s")
-    parts.append(f"loss {report.loss:.4g}")
-    if max_step and report.steps_per_sec:
-        left = (max_step - report.step) / report.steps_per_sec
-        parts.append(f"ETA {time.strftime('%H:%M:%S', time.gmtime(left))}")
-    return "  ".join(parts)

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from pipeline import hook_states, preemption
+from pipeline import hook_states, preemption, progress
 from pipeline.compiled_loop import CompiledLoop, Segment
 from pipeline.hooks import Hook, Report, Run
 from pipeline.input_fn import Feed, opened
@@ -20,6 +20,10 @@ from pipeline.windows import Window
 
 # Longest time, about, for which a signal waits; returning more often costs more.
 _MOST_SECS_A_CALL = 5.0
+# An evaluation begins with so many steps in a call, and doubles them while a call takes
+# less than so long: it shows how far it is, and hears a signal.
+_FIRST_EVAL_STEPS = 16
+_MOST_EVAL_SECS = 1.0
 # Longest time for which hooks that only watch are kept waiting.
 _MOST_SECS_UNSEEN = 0.5
 
@@ -279,14 +283,22 @@ def evaluate(
     run.read_report = report
     for hook in hooks:
         call_method("hook", hook, "begin", run)
-    done, ended = 0, False
-    with opened(feed) as box:
+    done, ended, size = 0, False, min(_FIRST_EVAL_STEPS, steps_per_loop)
+    total = feed.plan.num_steps if steps is None else steps
+    shown = progress.bar("eval", last_step=total, shown=run.shows_progress)
+    with opened(feed) as box, shown as bar:
         while not (ended or done == steps or run.agree(bool(run.stop_reasons))):
-            stop = done + steps_per_loop
-            stop = stop if steps is None else min(stop, steps)
+            stop = done + size if steps is None else min(done + size, steps)
             (segment,) = compiled(box[0], done, [stop])
             window.add(segment)
             done, ended = segment.step, segment.ended
+            if bar:
+                bar.move(done)
+            # All processes take as many steps a call.
+            if size < steps_per_loop and not run.agree(
+                segment.seconds > _MOST_EVAL_SECS
+            ):
+                size = min(2 * size, steps_per_loop)
             for hook in hooks:
                 call_method("hook", hook, "after_loop", run)
     for hook in hooks:

@@ -49,6 +49,9 @@ class RunConfig:
       keep_checkpoint_every_n_hours: Besides those, one checkpoint in so many hours
         stays for good; the default never comes to pass.
       log_step_count_steps: Steps between log lines of loss and speed. None: none.
+      progress: Whether to show a line that moves in a terminal or a notebook, with
+        metrics and the time left, and to log at INFO where the program has set no
+        level for absl's log. Never shown where nobody looks, or by followers.
       train_distribute: Strategy to train with, or a function that makes it of this
         RunConfig, such as those in `pipeline.strategy`. None: the one of `execution`.
       eval_distribute: the same to evaluate with. None: that of training.
@@ -83,6 +86,7 @@ class RunConfig:
     keep_checkpoint_max: int | None = 5
     keep_checkpoint_every_n_hours: float = 10000
     log_step_count_steps: int | None = 100
+    progress: bool = True
     train_distribute: StrategyChoice = None
     eval_distribute: StrategyChoice = None
     steps_per_loop: int = 1000
@@ -276,6 +280,7 @@ _INTEGERS = {
 }
 _CHOICES = {
     "precision": ("float32", "mixed_bfloat16", "mixed_float16"),
+    "progress": (True, False),
     "jit_compile": (False, True, None),
     "run_eagerly": (False, True),
     "async_checkpoint": (True, False),

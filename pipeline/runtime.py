@@ -228,6 +228,21 @@ class Runtime:
             )
             path = older
 
+    def run(self, max_step: int | None = None) -> Run:
+        """Returns what hooks see of a run that begins where the modules stand.
+
+        Args:
+          max_step: where it ends; None where the input decides.
+        """
+        return Run(
+            self.config.model_dir,
+            self.modules.step,
+            max_step,
+            leads=self.peers.leads,
+            agree=self.peers.any,
+            progress=self.config.progress,
+        )
+
     def hooks(self, hooks: Sequence[Hook], saving: Hook) -> list[Hook]:
         """The config's hooks and the caller's, in the order in which they are called.
 

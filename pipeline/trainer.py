@@ -16,6 +16,7 @@ from pipeline import (
     hook_states,
     loops,
     position,
+    progress,
     storage,
 )
 from pipeline import input_fn as input_lib
@@ -154,13 +155,7 @@ class Trainer:
         source = feeds.training_input(
             self._feed, runtime.modules, peers=peers, path=path
         )
-        run = Run(
-            config.model_dir,
-            start,
-            max_steps if steps is None else start + steps,
-            leads=peers.leads,
-            agree=peers.any,
-        )
+        run = runtime.run(max_steps if steps is None else start + steps)
         loop = loops.TrainLoop(
             self._program.compiled,
             self._program.metrics,
@@ -198,6 +193,7 @@ class Trainer:
             )
         finally:
             runtime.training = False
+            progress.close_all()
             source.close()
         # The last checkpoint is there for all.
         peers.wait()

@@ -13,6 +13,7 @@ from pipeline import (
     checkpoint_files,
     cluster,
     end_marker,
+    run_log,
     server,
     specs,
     storage,
@@ -63,6 +64,13 @@ def train_and_evaluate(
             f"train_spec is {kind_of(train_spec)}, not a TrainSpec: write "
             "TrainSpec(input_fn, max_steps=1000)."
         )
+    with run_log.shown(estimator.config.progress):
+        return _by_role(estimator, train_spec, eval_specs)
+
+
+def _by_role(
+    estimator: Estimator, train_spec: TrainSpec, eval_specs: Sequence[EvalSpec]
+) -> Result | None:
     config = estimator.config
     if config.task_type == cluster.EVALUATOR:
         return Evaluator(estimator, eval_specs, max_steps=train_spec.max_steps).run()

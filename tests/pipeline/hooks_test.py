@@ -1,8 +1,6 @@
 """The stock hooks: when they ask to be called, and what they write."""
 
-import io
 import logging as python_logging
-import sys
 
 import numpy as np
 import pytest
@@ -34,13 +32,6 @@ def absl_log(caplog):
     with caplog.at_level(python_logging.INFO, logger="absl"):
         yield caplog
     logging.set_verbosity(before)
-
-
-class Terminal(io.StringIO):
-    """A stderr that somebody looks at."""
-
-    def isatty(self):
-        return True
 
 
 @pytest.mark.parametrize(
@@ -85,9 +76,9 @@ def test_lines_in_a_log(absl_log):
     hook.end(run)
     hook.end(make_run(14))  # Nothing since.
     assert [r.getMessage() for r in absl_log.records] == [
-        "train | step 10 | 20.0 steps/s | loss 0.3123",
-        "train | step 14 | 20.0 steps/s | loss 0.3123",
-        "train | step 14 | 20.0 steps/s | loss 0.3123",
+        "train | step 10 | 20.0 steps/s | loss 0.3123 | ETA 0:00:04 to step 100",
+        "train | step 14 | 20.0 steps/s | loss 0.3123 | ETA 0:00:04 to step 100",
+        "train | step 14 | 20.0 steps/s | loss 0.3123 | ETA 0:00:04 to step 100",
     ]
 
 
@@ -100,23 +91,6 @@ def test_a_line_that_was_logged_is_not_logged_again(absl_log):
     hook.after_step(run)
     hook.end(run)
     assert len(absl_log.records) == 1
-
-
-def test_progress_on_a_terminal(monkeypatch, absl_log):
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    hook = hooks.LoggingHook(10)
-    run = make_run(0, max_step=3620)
-    hook.begin(run)
-    for run.step in (10, 20):
-        hook.after_step(run)
-    assert sys.stderr.getvalue() == (
-        "\x1b[2Kstep 10/3620  20.0 steps/s  loss 0.3123  ETA 00:03:00\r"
-        "\x1b[2Kstep 20/3620  20.0 steps/s  loss 0.3123  ETA 00:03:00\r"
-    )
-    assert not absl_log.records
-    run.max_step = None
-    hook.after_step(run)
-    assert sys.stderr.getvalue().endswith("step 20  20.0 steps/s  loss 0.3123\r")
 
 
 @pytest.mark.parametrize(
