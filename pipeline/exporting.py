@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
-
 from absl import logging
 
 from pipeline import checkpoint, saved_model
