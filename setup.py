@@ -54,7 +54,7 @@ def renamed(text: str) -> str:
     )
     text = re.sub(r"(\bfrom|\bimport|-m) pipeline\b", rf"\1 {NAME}", text)
     children = {path.stem for path in (ROOT / "pipeline").iterdir()}
-    modules = "|".join(sorted(children - {"__pycache__", "py"}))
+    modules = "|".join(sorted((children | {"run"}) - {"__pycache__", "py"}))
     # A capital begins a public name, a brace one that is put in.
     return re.sub(rf"\bpipeline\.(?=({modules})\b|[A-Z{{])", f"{NAME}.", text)
 

@@ -36,10 +36,11 @@
         ge.EvalSpec(input_fn, throttle_secs=0, exporters=[ge.FinalExporter()]),
     )
 
-The same from gin files and flags: `python -m pipeline.main --help`.
+The same from gin files and flags: `python -m pipeline --help`. A program of its own
+answers signals and lost workers as that command does by `ge.run(main)`.
 
-Names are imported when they are first asked for, so that the command line can set up
-TensorFlow's logging before TensorFlow is imported.
+Names are imported when they are first asked for, so that a mistyped flag is answered
+before TensorFlow is imported.
 """
 
 import importlib
@@ -52,6 +53,7 @@ if TYPE_CHECKING:  # What editors and type checkers read.
     )
     from pipeline.claim import ClaimedError
     from pipeline.estimator import Estimator
+    from pipeline.exits import run
     from pipeline.export import (
         BestExporter,
         Exporter,
@@ -91,12 +93,15 @@ if TYPE_CHECKING:  # What editors and type checkers read.
     from pipeline.training import train_and_evaluate
     from pipeline.warm_start import WarmStartSettings
 
+from pipeline import run_log
+
 _FILES = {
     "Estimator": "estimator",
     "RunConfig": "run_config",
     "TrainSpec": "specs",
     "EvalSpec": "specs",
     "train_and_evaluate": "training",
+    "run": "exits",
     "ModeKeys": "model_fn",
     "EstimatorSpec": "model_fn",
     "TrainOp": "model_fn",
@@ -134,6 +139,7 @@ __all__ = [
     "TrainSpec",
     "EvalSpec",
     "train_and_evaluate",
+    "run",
     "ModeKeys",
     "EstimatorSpec",
     "TrainOp",
@@ -164,6 +170,8 @@ __all__ = [
     "StorageError",
     "ClaimedError",
 ]
+
+run_log.leave_out_chatter()
 
 
 if not TYPE_CHECKING:  # Else a checker would let every name pass.

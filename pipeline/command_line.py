@@ -1,12 +1,21 @@
-"""The flags of `pipeline.main`."""
+"""The flags of `pipeline.main`, how it is typed, and how it speaks.
 
-from collections.abc import Sequence
-from typing import Any
+Nothing here imports TensorFlow: a mistyped flag is answered at once.
+"""
+
+import contextlib
+import importlib.util
+import os
+import pathlib
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, TextIO
 
 from absl import flags
 
-from pipeline import gin_reader, report
-from pipeline.run_config import EXECUTIONS
+from pipeline import gin_reader, paths
+from pipeline.executions import EXECUTIONS
 
 JOBS = ("train_and_evaluate", "train", "evaluate", "predict", "export")
 OF_ONE_CHECKPOINT = ("evaluate", "predict", "export")
@@ -59,6 +68,12 @@ def define() -> flags.FlagValues:
         "the train and eval steps on this machine's CPU.",
     )
     boolean("debug", "Keep the traceback of a configuration error; log more.")
+    boolean(
+        "list",
+        "Print all that gin can configure, with its arguments: the driver's, Keras', "
+        "that of the packages models and inputs, and what gin files import.",
+    )
+    boolean("version", "Print the versions of this project and what it runs on.")
     boolean("help", "Show this help.", short_name="h")
     return values
 
@@ -74,7 +89,7 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
     """
     options = define()
     rest = options(without_sugar(argv))[1:]
-    if options.help:
+    if options.help or options.version:
         return options
     if rest:
         raise flags.Error(
@@ -89,8 +104,8 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
             "goes on from the latest in model_dir. To start from other weights: "
             "Estimator.warm_start_from = 'path' in gin."
         )
-    if not options.gin_file:
-        raise flags.Error(report.usage(gin_reader.available()))
+    if not (options.gin_file or options.list):
+        raise flags.Error(usage(gin_reader.available()))
     return options
 
 
@@ -119,3 +134,86 @@ def tpu_bindings(options: flags.FlagValues) -> list[str]:
     given = {"name": options.tpu, "zone": options.tpu_zone}
     given["project"] = options.tpu_project
     return [f"tpu.{name} = {value!r}" for name, value in given.items() if value]
+
+
+def program(name: str) -> str:
+    """How to type a program of this interpreter's environment, from here.
+
+    Args:
+      name: "python", "tensorboard".
+    """
+    folder = os.path.dirname(sys.executable)
+    if shutil.which(name) == os.path.join(folder, name):
+        return name
+    return paths.shown(os.path.join(folder, name))
+
+
+def command() -> str:
+    """How to type this program, from here."""
+    return f"{program('python')} -m pipeline.main"
+
+
+def usage(gin_files: Sequence[pathlib.Path]) -> str:
+    """What to say where no gin file is given, with those that there are."""
+    lines = [f"  {_typed(path)}" for path in gin_files] or ["  (none)"]
+    # The one that needs what may not be installed is no example then.
+    name = "digits" if importlib.util.find_spec("sklearn") else "linear"
+    names = {path.stem: path for path in gin_files}
+    given = _typed(names[name]) if name in names else "my_project/run.gin"
+    example = f"{command()} --gin_file={given} --model_dir=runs/{name}"
+    return "\n".join(
+        [
+            "no --gin_file says what to train. These are there:",
+            *lines,
+            f"For example: {example}",
+            "All flags: --help",
+        ]
+    )
+
+
+def _typed(path: pathlib.Path) -> str:
+    """How to type a gin file: those that come with this package by name alone."""
+    near = os.path.relpath(path)
+    return path.name if near.startswith(os.pardir) else near
+
+
+def say(line: str) -> int:
+    """Writes a line to stdout, at once.
+
+    Args:
+      line: without its end.
+
+    Returns:
+      The exit code of a program that says no more.
+
+    Raises:
+      flags.Error: stdout is closed, full, or read by nobody any more.
+    """
+    with writing(sys.stdout, "stdout") as stream:
+        stream.write(f"{line}\n")
+        stream.flush()
+    return 0
+
+
+@contextlib.contextmanager
+def writing(stream: TextIO | None, name: str) -> Iterator[TextIO]:
+    """Turns what the system refuses to write into an error that names the file.
+
+    Args:
+      stream: to write to; None where it was closed when the program was started.
+      name: of the file, for the message.
+
+    Raises:
+      flags.Error: it cannot be written.
+    """
+    if stream is None:
+        raise flags.Error(f"cannot write to {name}: it is closed.")
+    try:
+        yield stream
+    except OSError as error:
+        # What its buffer holds goes there, now and at the interpreter's end.
+        with open(os.devnull, "wb") as nowhere, contextlib.suppress(OSError):
+            os.dup2(nowhere.fileno(), stream.fileno())
+        raise flags.Error(
+            f"cannot write to {name} ({error.strerror}): choose another file."
+        ) from error

@@ -5,7 +5,7 @@ import faulthandler
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from pipeline import rendezvous
+from pipeline import rendezvous, signals
 from pipeline.cluster import Cluster
 
 _JOBS = ("chief", "worker")
@@ -48,6 +48,7 @@ def connected(
             )
         finally:
             faulthandler.cancel_dump_traceback_later()
+        signals.take_back()
     return _connected[key]
 
 

@@ -1,14 +1,17 @@
-"""A whole cluster on this machine: `pipeline.main` once a task.
+"""A whole cluster on this machine: `pipeline.main`, or an own program, once a task.
 
     python -m pipeline.launch --workers=2 -- \\
         --gin_file=gin/digits.gin --model_dir=runs/workers
     python -m pipeline.launch --workers=2 --ps=1 --evaluator -- \\
         --gin_file=gin/digits.gin --model_dir=runs/ps
+    python -m pipeline.launch --workers=2 -- my_program.py --steps=1000
+    python -m pipeline.launch --workers=2 --module=my_package.train -- --steps=1000
 
 What stands after -- goes to each task, with a TF_CONFIG of its own and free ports of
 this machine. Without --ps the workers train by all-reduce and worker 0 leads; with it
 there are a chief besides, which leads, and parameter servers. Every line of a task
-begins with its name.
+begins with its name. A program of one's own calls `pipeline.run(main)` and has
+RunConfig(execution="multi_worker"), or "parameter_server" with --ps.
 
 SIGTERM and SIGINT (Ctrl-C) are passed on; SIGINT again kills at once. A task that fails
 ends the others; with --max_restarts=N all are started again then, from the last
@@ -16,7 +19,8 @@ checkpoint. So is an evaluator, or a worker beside parameter servers, but alone,
 the others go on. No process is left, even if this one is killed.
 
 Exit codes: 0 if every task's is; that of the first task that failed, 128 + n for signal
-n; 1 if tasks did not end with the one that leads; 2 for arguments that are refused.
+n; 1 if tasks did not end with the one that leads; 2 for arguments that are refused; 75
+for SIGTERM and 130 for Ctrl-C while no task runs.
 """
 
 import contextlib
@@ -28,29 +32,34 @@ from collections.abc import Mapping, Sequence
 
 from absl import flags
 
-from pipeline import processes
+from pipeline import exit_codes, processes, signals
+from pipeline.executions import OF_CLUSTERS
 
-# Not from pipeline.run_config: that imports TensorFlow, and this process need not.
-EXECUTIONS = ("multi_worker", "parameter_server")
-
+_MAIN = f"{__package__}.main"
 _EXAMPLE = (
     "python -m pipeline.launch --workers=2 -- --gin_file=gin/digits.gin "
     "--model_dir=runs/digits"
 )
 
 
-def main(argv: Sequence[str] | None = None, *, module: str = "pipeline.main") -> int:
+def main(argv: Sequence[str] | None = None, *, module: str = _MAIN) -> int:
     """Runs a cluster to its end.
 
     Args:
-      argv: the program's name, flags, '--', arguments of `module`; None for this
+      argv: the program's name, flags, '--', arguments of each task; None for this
         process's.
-      module: what each task runs; tests have a small one.
+      module: what each task runs where the arguments name no program; tests have a
+        small one.
 
     Returns:
       The exit code.
     """
-    own, arguments = _split(sys.argv if argv is None else argv)
+    with signals.answered():
+        return _main(list(sys.argv if argv is None else argv), module)
+
+
+def _main(argv: Sequence[str], module: str) -> int:
+    own, arguments = _split(argv)
     options = _define_flags()
     try:
         rest = options(own)[1:]
@@ -62,12 +71,11 @@ def main(argv: Sequence[str] | None = None, *, module: str = "pipeline.main") ->
                 f"unexpected argument {rest[0]!r}: what stands before -- is written "
                 f"--flag=value. For example: {_EXAMPLE}"
             )
-        arguments = _for_main(arguments, options)
+        command = [sys.executable, *_program(arguments, options, module)]
     except flags.UnrecognizedFlagError as error:
-        return _fail(f"{error} Flags of {module} are written after --.")
+        return exit_codes.failed(f"{error} Flags of {module} are written after --.")
     except flags.Error as error:
-        return _fail(str(error))
-    command = [sys.executable, "-m", module, *arguments]
+        return exit_codes.failed(str(error))
     restarts = processes.Restarts(options.max_restarts)
     while True:
         jobs = addresses(
@@ -80,7 +88,7 @@ def main(argv: Sequence[str] | None = None, *, module: str = "pipeline.main") ->
             restarts=restarts,
         )
         # Another start would be refused for the same reason, or was not asked for.
-        over = outcome.code in (0, processes.REFUSED) or outcome.signum is not None
+        over = outcome.code in (0, exit_codes.REFUSED) or outcome.signum is not None
         if over or not restarts.left:
             return outcome.code
         sys.stderr.write(
@@ -168,7 +176,7 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def _define_flags() -> flags.FlagValues:
     """A fresh set of flags, so that `main` can run more than once in a process."""
     values = flags.FlagValues()
-    own = {"flag_values": values, "module_name": "pipeline.launch"}
+    own = {"flag_values": values, "module_name": f"{__package__}.launch"}
     flags.DEFINE_integer(
         "workers",
         1,
@@ -189,8 +197,15 @@ def _define_flags() -> flags.FlagValues:
     flags.DEFINE_enum(
         "execution",
         None,
-        EXECUTIONS,
+        OF_CLUSTERS,
         "As after --. Default: parameter_server with --ps, else multi_worker.",
+        **own,
+    )
+    flags.DEFINE_string(
+        "module",
+        None,
+        f"A module of your own that each task runs, as python -m does, with what "
+        f"stands after --. Default: {_MAIN}.",
         **own,
     )
     flags.DEFINE_integer(
@@ -222,19 +237,36 @@ def _define_flags() -> flags.FlagValues:
     return values
 
 
+def _program(
+    arguments: Sequence[str], options: flags.FlagValues, module: str
+) -> list[str]:
+    """What each task runs: a module or a file, and its arguments."""
+    if options.module:
+        return ["-m", options.module, *arguments]
+    if not arguments or arguments[0].startswith("-"):
+        return ["-m", module, *_for_main(arguments, options)]
+    if not os.path.isfile(arguments[0]):
+        raise flags.Error(
+            f"{arguments[0]!r} after -- is no file: write the flags of {_MAIN} there, "
+            "or a Python program with its arguments, my_program.py --steps=1000, or "
+            "--module=my_package.my_module before --."
+        )
+    return list(arguments)
+
+
 def _for_main(arguments: Sequence[str], options: flags.FlagValues) -> list[str]:
     """The arguments after --, checked, with --execution."""
     if not arguments:
         raise flags.Error(
-            f"no -- with what to run after it: the flags of pipeline.main. For "
-            f"example: {_EXAMPLE}"
+            f"no -- with what to run after it: the flags of pipeline.main, or a Python "
+            f"program. For example: {_EXAMPLE}"
         )
     if not _value_of("model_dir", arguments):
         raise flags.Error(
             "no --model_dir after --: each task would make a temporary one of its own. "
             "Add --model_dir=runs/1."
         )
-    needed = EXECUTIONS[options.ps > 0]
+    needed = OF_CLUSTERS[options.ps > 0]
     given = _value_of("execution", arguments)
     for execution in (options.execution, given):
         if execution not in (None, needed):
@@ -260,11 +292,6 @@ def _value_of(name: str, arguments: Sequence[str]) -> str | None:
         if flag in (f"--{name}", f"-{name}"):
             value = text if equals else following
     return value
-
-
-def _fail(message: str) -> int:
-    sys.stderr.write(f"error: {message}\n")
-    return 2
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
 """A signal ends training in order: the loop returns, and all is saved."""
 
+import contextlib
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from pipeline import calling
+from pipeline import signals as signals_lib
 from pipeline.hooks import Hook, Run
-from pipeline.signals import Notes
+from pipeline.signals import EndedBySignal, Notes
 from pipeline.signals import PreemptedError as PreemptedError
 
 REASON = "preempted"
@@ -15,7 +18,8 @@ class PreemptionHook(Hook):
 
     The checkpoint of the clean end holds everything. Where several processes train in
     step, a signal to one of them stops all at the same step. A second Ctrl-C interrupts
-    at once. For a program's main thread, to which Python hands its signals.
+    at once. For a program's main thread, to which Python hands its signals. A program
+    that `pipeline.run` runs has one in each training.
     """
 
     def __init__(
@@ -25,10 +29,25 @@ class PreemptionHook(Hook):
         Args:
           signals: that stop the run.
         """
+        self._signals = signals
         self._notes = Notes(signals)
+        self._stopped = False
+
+    @property
+    def received(self) -> int | None:
+        """The signal that came during the last run, or None."""
+        return self._notes.received
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal ended the last run before its time."""
+        return self._stopped
 
     def begin(self, run: Run) -> None:
         """Not earlier: TensorFlow takes SIGTERM for itself when it connects workers."""
+        self._notes.stop()
+        self._stopped = False
+        self._notes = Notes(self._signals)
         self._notes.start()
 
     def after_loop(self, run: Run) -> None:
@@ -36,11 +55,71 @@ class PreemptionHook(Hook):
             run.request_stop(REASON)
 
     def end(self, run: Run) -> None:
+        self._stopped = REASON in run.stop_reasons and run.step != run.max_step
+
+    def release(self) -> None:
+        """Gives the signals back: not in `end`, after which the last save comes."""
         self._notes.stop()
 
     def interrupts(self) -> Hook:
         """A hook that ends an evaluation along the run by PreemptedError."""
         return _Interrupts(lambda: self._notes.received is not None)
+
+
+def hooks_of(hooks: Sequence[Hook]) -> list[Hook]:
+    """Returns the hooks of a training, with what answers a signal to the program.
+
+    Args:
+      hooks: the caller's. Nothing is added where they have a `PreemptionHook`, or where
+        the signals of this process are not answered, see `signals.answered`.
+
+    Raises:
+      TypeError: a hook that is none.
+    """
+    calling.check_all("hooks", hooks, Hook)
+    has_one = any(isinstance(hook, PreemptionHook) for hook in hooks)
+    if has_one or not signals_lib.are_answered():
+        return list(hooks)
+    return [*hooks, PreemptionHook()]
+
+
+@contextlib.contextmanager
+def ending(hooks: Sequence[Hook], saved: Callable[[], str | None]) -> Iterator[None]:
+    """Ends the program after a training that a signal ended, where it is `answered`.
+
+    Args:
+      hooks: of the training in the block.
+      saved: tells the last checkpoint.
+
+    Raises:
+      PreemptedError: a signal ended the training before its time.
+      EndedBySignal: a signal came when its last step was done.
+    """
+    own = [hook for hook in hooks if isinstance(hook, PreemptionHook)]
+    try:
+        yield
+    finally:
+        for hook in own:
+            hook.release()
+    if not signals_lib.are_answered():
+        return
+    for hook in own:
+        if hook.stopped:
+            raise preempted_error(saved())
+        if hook.received is not None:
+            raise EndedBySignal(hook.received)
+
+
+def preempted_error(saved: str | None) -> PreemptedError:
+    """Returns what to raise where a signal ended a training.
+
+    Args:
+      saved: path prefix of the last checkpoint.
+    """
+    what = f"and {saved} was saved" if saved else "which saves no checkpoints"
+    return PreemptedError(
+        f"a signal ended training, {what}: the same command goes on from there."
+    )
 
 
 class _Interrupts(Hook):

@@ -9,13 +9,12 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from pipeline import exit_codes, signals
 from pipeline.process_group import ProcessGroup
 from pipeline.task_lines import Output
 
 # What a task exits with that ended because another one did.
-LOST_PEER = 75
-# And for a mistake of its user's, which another start would not mend.
-REFUSED = 2
+LOST_PEER = exit_codes.AGAIN
 
 _POLL_SECS = 0.1
 # A process that fails drops its connections first and may take seconds to end, so that
@@ -137,7 +136,7 @@ def run_once(
       exit_secs: that the others have to end after a task that leads ended with 0.
       restarts: for tasks that are replaceable, which take of it; None for no restart.
     """
-    with _caught_signals() as signals, Output() as output, ProcessGroup() as group:
+    with _caught_signals() as received, Output() as output, ProcessGroup() as group:
         run = _Run(
             group,
             output,
@@ -148,7 +147,7 @@ def run_once(
         run.start(tasks)
         while run.running:
             output.pass_on(timeout=_POLL_SECS)
-            run.step(signals, now=time.monotonic())
+            run.step(received, now=time.monotonic())
         return run.outcome()
 
 
@@ -195,10 +194,10 @@ class _Run:
         pids = [f"{name} is {p.pid}" for name, p in self.running.items()]
         self._output.say(f"processes: {', '.join(pids)}")
 
-    def step(self, signals: collections.deque[int], *, now: float) -> None:
+    def step(self, received: collections.deque[int], *, now: float) -> None:
         self._note_ends(now)
-        while signals:
-            self._pass_on(signals.popleft(), now)
+        while received:
+            self._pass_on(received.popleft(), now)
         if self._verdict is None and self._signum is None:
             self._replace()
             self._judge(now)
@@ -258,7 +257,7 @@ class _Run:
         for end in list(self._ends):
             task = self._tasks[end.name]
             # Another start would be refused for the same reason.
-            failed = end.returncode not in (0, REFUSED)
+            failed = end.returncode not in (0, exit_codes.REFUSED)
             if task.replaceable and failed and self._restarts.left:
                 self._ends.remove(end)
                 pid = self._start(task).pid
@@ -315,7 +314,8 @@ def _caught_signals() -> Iterator[collections.deque[int]]:
             continue
         before[signum] = signal.signal(signum, lambda s, _: received.append(s))
     try:
-        yield received
+        with signals.left_to(lambda: None):
+            yield received
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)

@@ -2,60 +2,17 @@
 
 import importlib.util
 import os
-import pathlib
 import shlex
-import shutil
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from pipeline import paths
+from pipeline.command_line import command, program
 from pipeline.jobs import CONFIG_FILE
 from pipeline.run_config import RunConfig
 from pipeline.saved_model import existing_exports
-
-
-def program(name: str) -> str:
-    """How to type a program of this interpreter's environment, from here.
-
-    Args:
-      name: "python", "tensorboard".
-    """
-    folder = os.path.dirname(sys.executable)
-    if shutil.which(name) == os.path.join(folder, name):
-        return name
-    return paths.shown(os.path.join(folder, name))
-
-
-def command() -> str:
-    """How to type this program, from here."""
-    return f"{program('python')} -m pipeline.main"
-
-
-def usage(gin_files: Sequence[pathlib.Path]) -> str:
-    """What to say where no gin file is given, with those that there are."""
-    lines = [f"  {_typed(path)}" for path in gin_files] or ["  (none)"]
-    # The one that needs what may not be installed is no example then.
-    name = "digits" if importlib.util.find_spec("sklearn") else "linear"
-    names = {path.stem: path for path in gin_files}
-    given = _typed(names[name]) if name in names else "my_project/run.gin"
-    example = f"{command()} --gin_file={given} --model_dir=runs/{name}"
-    return "\n".join(
-        [
-            "no --gin_file says what to train. These are there:",
-            *lines,
-            f"For example: {example}",
-            "All flags: --help",
-        ]
-    )
-
-
-def _typed(path: pathlib.Path) -> str:
-    """How to type a gin file: those that come with this package by name alone."""
-    near = os.path.relpath(path)
-    return path.name if near.startswith(os.pardir) else near
 
 
 def metric_lines(metrics: Mapping[str, Any]) -> Iterator[str]:

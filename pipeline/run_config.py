@@ -13,8 +13,7 @@ from absl import logging
 
 from pipeline import cluster as cluster_lib
 from pipeline import paths, slurm
-
-EXECUTIONS = ("single_host", "multi_worker", "parameter_server", "tpu")
+from pipeline.executions import EXECUTIONS
 
 # A strategy, or what makes it of a RunConfig.
 StrategyChoice = (

@@ -1,16 +1,68 @@
-"""absl's log without TensorFlow's chatter: a command's, and that of plain Python."""
+"""The log: absl's, with TensorFlow's chatter left out, in a command and in a notebook.
+
+Chatter is what TensorFlow says of itself on any machine: how it saves, that it uses
+oneDNN, that a machine without a GPU has none. Its warnings and errors stay, and all of
+it does where the environment variable TF_CPP_MIN_LOG_LEVEL asks for it by 0 or 1.
+"""
 
 import contextlib
 import functools
+import importlib.util
 import logging as python_logging
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from typing import Any, TypeVar
 
-import tensorflow as tf
 from absl import flags, logging
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
+
+_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+# What the user set, before we do.
+_GIVEN = os.environ.get(_LEVEL)
+_LOGGERS = ("absl", "tensorflow")
+# A machine with a driver of NVIDIA's has one of these.
+_DRIVERS = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
+_ALWAYS = (
+    r"^WARNING: All log messages before absl::InitializeLog\(\)",
+    r"^I\d{4} .*(port|cpu_feature_guard)\.cc:\d+\]",
+    r"^To enable the following instructions: ",
+)
+_WITHOUT_A_DRIVER = (
+    r"^I\d{4} .*cudart_stub\.cc:\d+\]",
+    r"^E\d{4} .* failed call to cuInit: ",
+)
+# A process of its own: what this one writes last, as it aborts, comes through.
+_FILTER = """
+import re, sys
+chatter = re.compile(sys.argv[1].encode())
+for line in sys.stdin.buffer:
+    if not chatter.search(line):
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+"""
+
+
+def leave_out_chatter() -> None:
+    """Leaves it out of what TensorFlow writes from now on, its import included."""
+    os.environ.setdefault(_LEVEL, "2")
+    if not _is_unwanted():
+        return
+    for name in _LOGGERS:
+        python_logging.getLogger(name).addFilter(is_wanted)
+    known = any(isinstance(finder, _QuietImport) for finder in sys.meta_path)
+    if "tensorflow" not in sys.modules and not known:
+        sys.meta_path.insert(0, _QuietImport())
+
+
+def keep_chatter() -> None:
+    """Has TensorFlow write all that it does, unless the environment says otherwise."""
+    for name in _LOGGERS:
+        python_logging.getLogger(name).removeFilter(is_wanted)
+    os.environ[_LEVEL] = _GIVEN or "0"
 
 
 def set_up(*, debug: bool) -> None:
@@ -24,16 +76,15 @@ def set_up(*, debug: bool) -> None:
     logging.use_absl_handler()
     logging.set_stderrthreshold("debug" if debug else "info")
     logging.set_verbosity(logging.DEBUG if debug else logging.INFO)
-    handler = logging.get_absl_handler()
-    handler.removeFilter(is_wanted)
-    if not debug:
-        handler.addFilter(is_wanted)
-        tf.get_logger().setLevel("WARNING")
+    if debug:
+        keep_chatter()
+    else:
+        leave_out_chatter()
 
 
 def is_wanted(record: python_logging.LogRecord) -> bool:
     """False for what TensorFlow notes on how it saves."""
-    chatter = record.pathname.startswith(os.path.dirname(tf.__file__))
+    chatter = f"{os.sep}tensorflow{os.sep}python{os.sep}" in record.pathname
     return record.levelno > python_logging.INFO or not chatter
 
 
@@ -54,11 +105,9 @@ def shown(wanted: bool) -> Iterator[None]:
         yield
         return
     log.setLevel(python_logging.INFO)
-    log.addFilter(is_wanted)
     try:
         yield
     finally:
-        log.removeFilter(is_wanted)
         log.setLevel(python_logging.NOTSET)
 
 
@@ -71,3 +120,64 @@ def shows(method: _Method) -> _Method:
             return method(self, *args, **kwargs)
 
     return showing
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Leaves chatter out of what is written to stderr in the block, by C++ included."""
+    with contextlib.ExitStack() as stack:
+        if _is_unwanted():
+            # Without it there is chatter, and nothing worse.
+            with contextlib.suppress(OSError, ValueError):
+                _start_filter(stack)
+        yield
+
+
+def _is_unwanted() -> bool:
+    return os.environ.get(_LEVEL) not in ("0", "1")
+
+
+def _start_filter(stack: contextlib.ExitStack) -> None:
+    """Has a filter read what is written to stderr, until `stack` is closed."""
+    has_driver = any(os.path.exists(path) for path in _DRIVERS)
+    patterns = _ALWAYS if has_driver else (*_ALWAYS, *_WITHOUT_A_DRIVER)
+    stderr = stack.enter_context(os.fdopen(os.dup(2), "wb", buffering=0))
+    reader = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _FILTER, "|".join(patterns)],
+        stdin=subprocess.PIPE,
+        stdout=stderr,
+        # A terminal's Ctrl-C is for the process that it listens to.
+        process_group=0,
+    )
+    stack.callback(_await, reader)
+    os.dup2(reader.stdin.fileno(), 2)
+    reader.stdin.close()
+    stack.callback(os.dup2, stderr.fileno(), 2)
+
+
+def _await(reader: subprocess.Popen) -> None:
+    # Longer where a process that was started meanwhile writes there as well.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        reader.wait(timeout=5)
+
+
+class _QuietImport:
+    """Sees to it that TensorFlow is imported quietly, whoever imports it."""
+
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> ModuleSpec | None:
+        """The spec that others find, whose loader is quiet; once."""
+        if name != "tensorflow":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_quietly(module: Any) -> None:
+                with quiet():
+                    execute(module)
+
+            spec.loader.exec_module = execute_quietly
+        return spec

@@ -49,7 +49,7 @@ def serve(cluster: Cluster, *, start_timeout_secs: float = 600.0) -> None:
     logging.info("%s | serving at %s", cluster, server.target)
     chief = cluster.jobs["chief"][0]
     wait_for({"chief 0": chief}, timeout_secs=start_timeout_secs)
-    with Notes() as notes:
+    with Notes(answer="got a signal; serves on while the chief saves.") as notes:
         if _watch(chief, until=lambda: notes.received is not None):
             logging.info("%s | the chief has ended", cluster)
             return

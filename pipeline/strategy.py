@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from pipeline import coordination, tpu
+from pipeline import coordination, run_log, tpu
 from pipeline.cluster import EVALUATOR
 from pipeline.parameter_server import ParameterServers, parameter_server
 from pipeline.replicas import CentralStorage
@@ -43,6 +43,7 @@ def create(config: RunConfig) -> tf.distribute.Strategy:
       ValueError: an execution that this version does not offer, a cluster of several
         tasks without one, or devices that this machine does not have.
     """
+    _look_for_devices()
     if config.task_type == EVALUATOR:
         return resolved(config.eval_distribute or single_host, config)
     if config.train_distribute is not None:
@@ -219,6 +220,13 @@ BY_EXECUTION: dict[str, Callable[[RunConfig], tf.distribute.Strategy]] = {
     "parameter_server": parameter_server,
 }
 ROWS = (*BY_EXECUTION.values(), one_device, mirrored, central_storage)
+
+
+@functools.cache
+def _look_for_devices() -> None:
+    """Has TensorFlow say now, where it is not heard, that a machine has no GPU."""
+    with run_log.quiet():
+        tf.config.list_physical_devices("GPU")
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """One training: from where the modules stand to the end, with everything around it."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from pipeline import (
     hook_states,
     loops,
     position,
+    preemption,
     progress,
     storage,
 )
@@ -76,10 +78,13 @@ class Trainer:
           ValueError: an empty input, or processes that see different checkpoints.
           ClaimedError: another training goes on in model_dir.
           StorageError: model_dir cannot be written.
+          PreemptedError: a signal ended it, in a program that `pipeline.run` runs.
         """
-        calling.check_all("hooks", hooks, Hook)
+        hooks = preemption.hooks_of(hooks)
         calling.check_all("saving_listeners", saving_listeners, SavingListener)
-        with self._only_writer() as fence:
+        model_dir = self._runtime.config.model_dir
+        saved = functools.partial(checkpoint.latest, model_dir)
+        with preemption.ending(hooks, saved), self._only_writer() as fence:
             path = self._load(warm_start_from)
             self._train(
                 path,

@@ -13,6 +13,8 @@ from pipeline import (
     checkpoint_files,
     cluster,
     end_marker,
+    exit_codes,
+    preemption,
     run_log,
     server,
     specs,
@@ -27,6 +29,7 @@ from pipeline.model_fn import kind_of
 from pipeline.preemption import REASON, PreemptedError, PreemptionHook
 from pipeline.rendezvous import PeerLostError
 from pipeline.saving import SavingListener
+from pipeline.signals import EndedBySignal
 from pipeline.specs import EvalSpec, Result, TrainSpec
 
 
@@ -80,7 +83,8 @@ def _by_role(
     if not config.evaluates_inline:
         train(estimator, train_spec)
         return None
-    signals = [h for h in train_spec.hooks if isinstance(h, PreemptionHook)]
+    hooks = preemption.hooks_of(train_spec.hooks)
+    signals = [hook for hook in hooks if isinstance(hook, PreemptionHook)]
     evaluations = [
         _Evaluation(estimator, spec, eval_specs, signals) for spec in eval_specs
     ]
@@ -88,7 +92,7 @@ def _by_role(
         specs.keep_records(estimator.model_dir, eval_specs)
     both = dataclasses.replace(
         train_spec,
-        hooks=[*train_spec.hooks, *evaluations],
+        hooks=[*hooks, *evaluations],
         saving_listeners=[*train_spec.saving_listeners, *evaluations],
     )
     train(estimator, both)
@@ -127,17 +131,15 @@ def train(estimator: Estimator, train_spec: TrainSpec) -> None:
             hooks=[watch, *train_spec.hooks],
             saving_listeners=[*train_spec.saving_listeners, watch],
         )
-    except (PeerLostError, ClaimedError):
+    except (PeerLostError, ClaimedError, PreemptedError):
         raise  # All tasks are started again; and another training goes on.
     except BaseException as error:  # Ctrl-C ends it, too.
-        if config.is_chief:
+        again = isinstance(error, EndedBySignal) and error.code == exit_codes.AGAIN
+        if config.is_chief and not again:
             _write_if_possible(estimator.model_dir, watch.failed(error))
         raise
     if watch.preempted:
-        raise PreemptedError(
-            f"a signal ended training, and {estimator.latest_checkpoint()} was saved: "
-            "the same command goes on from there."
-        )
+        raise preemption.preempted_error(estimator.latest_checkpoint())
     if config.is_chief:
         end_marker.write(estimator.model_dir, watch.ended())
 

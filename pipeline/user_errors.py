@@ -183,6 +183,15 @@ def text_of(error: BaseException) -> str:
     return "\n".join([text, *getattr(error, "__notes__", ())])
 
 
+def place_of(error: BaseException) -> str:
+    """Returns the user's line that led to an error, empty where there is none."""
+    found = traceback.extract_tb(error.__traceback__)
+    frames = [(f.filename, f.lineno or 0, f.name) for f in found]
+    own = [f for f in frames if _is_users(f[0])]
+    own = [f for f in own if not f[0].startswith(_MODELS_AND_INPUTS)]
+    return "".join(f"\n{line}" for line in _shown(own[-1:]))
+
+
 def lines_of(error: BaseException) -> list[str]:
     """The user's lines that led to it, as a traceback shows them."""
     frames = traceback.extract_tb(error.__traceback__)

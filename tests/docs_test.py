@@ -88,6 +88,8 @@ def check(program, arguments):
     """Parses the flags, and the gin file with its bindings."""
     if program == "launch":
         arguments = launched(arguments)
+        if arguments is None:
+            return
     command_line.define()(["main", *command_line.without_sugar(arguments)])
     # runs/ is what a reader has trained; a TPU's dry run compiles for a while.
     trained = any(a.startswith("--gin_file=runs/") for a in arguments)
@@ -96,10 +98,15 @@ def check(program, arguments):
 
 
 def launched(arguments):
-    """What a task of `pipeline.launch` is given, whose own flags are checked."""
+    """What `main` is given in a task of `pipeline.launch`, whose own flags are checked.
+
+    None for a program of a user's.
+    """
     end = arguments.index("--")
     options = launch._define_flags()
     options(["launch", *arguments[:end]])
+    if options.module or not arguments[end + 1].startswith("-"):
+        return None
     execution = "parameter_server" if options.ps else "multi_worker"
     return [*arguments[end + 1 :], f"--execution={execution}"]
 

@@ -67,6 +67,10 @@ REFUSED = {
         ["--grace_secs=-1", "--", "--model_dir=m"],
         "--grace_secs=-1.*non-neg",
     ),
+    "a_program_that_is_not_there": (
+        ["--", "my_program.py", "--steps=3"],
+        "'my_program.py' after -- is no file.*--module=my_package.my_module",
+    ),
     "no_model_dir": (["--", "--gin_file=f"], "no --model_dir.*Add --model_dir=runs/1"),
     "empty_model_dir": (["--", "--model_dir="], "no --model_dir after --"),
     "single_host": (
@@ -125,6 +129,21 @@ def test_every_task_gets_the_arguments(start, argument, after, added, tasks):
     told = [json.loads(line.partition("] ")[2]) for line in out.splitlines()]
     assert code == 0
     assert told == [[*after, *added]] * tasks
+
+
+def test_a_program_of_ones_own(start, tmp_path):
+    """As a file, or as a module: with its arguments, and nothing added."""
+    own = tmp_path / "own_program.py"
+    own.write_text("import json, sys\nprint(json.dumps(sys.argv[1:]))")
+    for flags, after in (
+        (["--workers=2"], [str(own), "--steps=3"]),
+        (["--workers=2", "--module=own_program"], ["--steps=3"]),
+    ):
+        code, out, err = start("", *flags, after=after).finish()
+        assert code == 0, err
+        assert sorted(out.splitlines()) == [
+            f'[worker {index}] ["--steps=3"]' for index in range(2)
+        ]
 
 
 def test_lines_are_whole_and_say_whose_they_are(start):

@@ -137,7 +137,50 @@ def test_devices_of_a_single_host_only(capsys):
 
 def test_help(capsys):
     assert main.main(["main", "--help"]) == 0
-    assert "--dry_run" in capsys.readouterr().out.replace("--[no]", "--")
+    said = capsys.readouterr().out
+    assert "--dry_run" in said.replace("--[no]", "--")
+    assert "--gin_file=gin/digits.gin --model_dir=runs/digits\n" in said
+
+
+def test_version(capsys):
+    assert main.main(["main", "--version"]) == 0
+    said = capsys.readouterr().out
+    assert re.match(
+        r"gin-estimator .+\(Python 3.+, tensorflow 2.+, keras 3.+\)\n", said
+    )
+
+
+LIGHT = """
+import sys, runpy
+sys.argv = {}
+try:
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+except SystemExit as ended:
+    heavy = {{"tensorflow", "keras", "numpy"}} & set(sys.modules)
+    assert not heavy, heavy
+    sys.exit(ended.code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["pipeline.main", "--help"], 0),
+        (["pipeline", "--hlep"], 2),
+        (["pipeline.main"], 2),
+        (["pipeline.launch", "--help"], 0),
+        (["pipeline.launch", "--wrkers=2", "--", "--model_dir=m"], 2),
+    ],
+)
+def test_flags_are_answered_without_tensorflow(arguments, code):
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHT.format(arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
 
 
 # Configuration.

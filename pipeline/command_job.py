@@ -1,0 +1,213 @@
+"""A job of the command: configured by gin, built, run, and what it says at its end."""
+
+import contextlib
+import dataclasses
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from absl import flags, logging
+
+from pipeline import (
+    command_line,
+    dry_run,
+    exits,
+    gin_config,
+    jobs,
+    report,
+    strategy,
+    training,
+)
+from pipeline.cluster import EVALUATOR
+from pipeline.estimator import Estimator
+from pipeline.run_config import RunConfig
+from pipeline.specs import TrainSpec
+
+
+def run(options: flags.FlagValues, argv: Sequence[str]) -> int:
+    """Does what a command asks for.
+
+    Args:
+      options: its flags.
+      argv: as it was typed, to be written down.
+
+    Returns:
+      The exit code.
+    """
+    return exits.code_of(
+        lambda: _run(options, argv),
+        debug=options.debug,
+        more="--debug shows the whole traceback.",
+    )
+
+
+def _run(options: flags.FlagValues, argv: Sequence[str]) -> None:
+    which_tpu = command_line.tpu_bindings(options)
+    gin_config.parse(options.gin_file, [*options.gin_param, *which_tpu])
+    gin_config.require(options.job)
+    config = _run_config(options)
+    if options.job in command_line.OF_ONE_CHECKPOINT and not config.model_dir:
+        raise gin_config.ConfigError(
+            f"--job={options.job} needs --model_dir: where the checkpoints lie."
+        )
+    if options.job in ("predict", "export") and len(config.cluster.training_tasks) > 1:
+        raise gin_config.ConfigError(
+            f"--job={options.job} is for one process, and TF_CONFIG names "
+            f"{len(config.cluster.training_tasks)} tasks: unset it, and leave out "
+            "--execution."
+        )
+    if which_tpu and config.execution != "tpu":
+        raise gin_config.ConfigError(
+            f"--tpu, --tpu_zone and --tpu_project say which TPU, and execution is "
+            f"{config.execution!r}: add --execution=tpu, or leave them out."
+        )
+    if options.dry_run:
+        for line in dry_run.lines(options.job, config):
+            command_line.say(line)
+        return
+    logging.info("job %s | %s", options.job, report.words(config.describe()))
+    estimator = gin_config.build(Estimator, config=config)
+    if options.job in command_line.OF_ONE_CHECKPOINT:
+        _check_checkpoint(options, estimator)
+    speaks = config.is_chief or config.task_type == EVALUATOR
+    for line in _JOBS[options.job](estimator, options, argv):
+        if speaks:
+            command_line.say(line)
+
+
+def _check_checkpoint(options: flags.FlagValues, estimator: Estimator) -> None:
+    """Of a mistyped --model_dir, initial values are nobody's wish."""
+    starts_warm = gin_config.bound(Estimator).get("warm_start_from")
+    if options.checkpoint_path or starts_warm or estimator.latest_checkpoint():
+        return
+    raise gin_config.ConfigError(
+        f"{estimator.model_dir} has no checkpoint, which --job={options.job} needs: "
+        "train first, or give the --model_dir of a training or a --checkpoint_path."
+    )
+
+
+def _run_config(options: flags.FlagValues) -> RunConfig:
+    given = {
+        name: getattr(options, name)
+        for name in ("model_dir", "execution", "devices")
+        if getattr(options, name)
+    }
+    bound = gin_config.bound(RunConfig)
+    for name, value in given.items():
+        if name in bound and bound[name] != value:
+            logging.info("--%s=%s wins over gin's %r", name, value, bound[name])
+    config = gin_config.build(RunConfig, **given)
+    row = strategy.BY_EXECUTION.get(config.execution)
+    if config.train_distribute is None and row and gin_config.bound(row):
+        return config.replace(train_distribute=gin_config.configured(row))
+    return config
+
+
+def _train_and_evaluate(
+    estimator: Any, options: flags.FlagValues, argv: Sequence[str]
+) -> Iterator[str]:
+    found = training.train_and_evaluate(
+        estimator, _train_spec(estimator, argv), gin_config.eval_specs()
+    )
+    if estimator.config.cluster.serves:
+        return  # It is the chief's to say.
+    if found:
+        yield from report.metric_lines(found[0])
+    yield from report.places(estimator.model_dir)
+    if estimator.config.is_chief:
+        steps = gin_config.macro_value("TRAIN_STEPS")
+        yield from report.next_commands(estimator.model_dir, steps)
+
+
+def _train(
+    estimator: Any, options: flags.FlagValues, argv: Sequence[str]
+) -> Iterator[str]:
+    del options
+    training.train(estimator, _train_spec(estimator, argv))
+    if estimator.config.cluster.serves:
+        return
+    yield from report.places(estimator.model_dir)
+
+
+def _evaluate(
+    estimator: Any, options: flags.FlagValues, argv: Sequence[str]
+) -> Iterator[str]:
+    del argv
+    specs = gin_config.eval_specs()
+    yield from report.metric_lines(
+        jobs.evaluate(estimator, specs, checkpoint_path=options.checkpoint_path)
+    )
+    yield from report.places(estimator.model_dir)
+
+
+def _predict(
+    estimator: Any, options: flags.FlagValues, argv: Sequence[str]
+) -> Iterator[str]:
+    del argv
+    spec = gin_config.predict_spec()
+    with _output(options.output) as write:
+        count = jobs.predict(
+            estimator, spec, write, checkpoint_path=options.checkpoint_path
+        )
+    # Not a line of stdout, where the predictions are.
+    logging.info("%d predictions to %s", count, options.output or "stdout")
+    return iter(())
+
+
+def _export(
+    estimator: Any, options: flags.FlagValues, argv: Sequence[str]
+) -> Iterator[str]:
+    del argv
+    spec = gin_config.build(jobs.ExportSpec)
+    input_fn = None
+    if spec.serving_input_receiver_fn is None:
+        input_fn = gin_config.predict_spec().input_fn
+    path = jobs.export(
+        estimator, spec, input_fn, checkpoint_path=options.checkpoint_path
+    )
+    yield f"SavedModel {path}"
+
+
+_JOBS: dict[str, Callable[..., Iterator[str]]] = {
+    "train_and_evaluate": _train_and_evaluate,
+    "train": _train,
+    "evaluate": _evaluate,
+    "predict": _predict,
+    "export": _export,
+}
+
+
+def _train_spec(estimator: Any, argv: Sequence[str]) -> Any:
+    """TrainSpec as gin binds it; on the chief it also keeps the configuration."""
+    spec = gin_config.build(TrainSpec)
+    if not estimator.config.is_chief:
+        return spec
+    command = shlex.join(["python", "-m", "pipeline.main", *argv[1:]])
+    text = f"# Written by: {command}\n\n{gin_config.config_text()}"
+    return dataclasses.replace(spec, hooks=(*spec.hooks, jobs.ConfigHook(text)))
+
+
+@contextlib.contextmanager
+def _output(path: str | None) -> Iterator[Callable[[str], None]]:
+    """Writes lines to a file, or to stdout."""
+    name = "stdout" if path is None else f"--output={path}"
+    try:
+        stream = open(path, "w", encoding="utf-8") if path else sys.stdout  # noqa: SIM115
+    except OSError as error:
+        raise gin_config.ConfigError(
+            f"cannot write to {name} ({error.strerror}): choose another file."
+        ) from error
+
+    def write(line: str) -> None:
+        with command_line.writing(stream, name) as checked:
+            checked.write(f"{line}\n")
+
+    try:
+        yield write
+        with command_line.writing(stream, name) as checked:
+            checked.flush()
+    finally:
+        if path is not None:
+            with contextlib.suppress(OSError):  # Said by now.
+                stream.close()
