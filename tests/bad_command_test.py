@@ -77,7 +77,7 @@ ROWS = {
     ),
     "a_checkpoint_that_is_not_there": (
         ["--job=predict", "--model_dir=trained", "--checkpoint_path=trained/4"],
-        ["checkpoint_path='trained/4'", "'trained/model.ckpt-4'"],
+        ["checkpoint_path='trained/4'", "trained/model.ckpt-4'"],
     ),
     "a_model_dir_on_a_missing_mount": (
         ["--model_dir=/proc/mnt/run"],
