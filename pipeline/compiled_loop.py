@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline import losses, user_errors
+from pipeline.compiling import compiled
 from pipeline.input_fn import Plan
 from pipeline.losses import Totals
 from pipeline.metrics import MetricSet
@@ -167,9 +168,7 @@ class CompiledLoop:
                 tf.TensorSpec([], tf.int64),
                 tf.TensorSpec([None], tf.int64),
             )
-            self._calls[spec] = tf.function(
-                self._run, input_signature=signature, autograph=False
-            )
+            self._calls[spec] = compiled(self._run, input_signature=signature)
         return self._calls[spec]
 
     def _run(self, iterator: Any, start: tf.Tensor, boundaries: tf.Tensor) -> Any:

@@ -18,6 +18,7 @@ from absl import logging
 
 from pipeline import losses, server
 from pipeline.compiled_loop import CompiledLoop, Segment, packed, unpacked
+from pipeline.compiling import compiled
 from pipeline.losses import Totals
 from pipeline.metrics import MetricSet
 from pipeline.model_fn import TrainOp
@@ -97,7 +98,7 @@ class CoordinatedLoop:
         self._at_end = at_end
         self._stop_at_nonfinite = stop_at_nonfinite
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        self._call = tf.function(self._on_worker, autograph=False)
+        self._call = compiled(self._on_worker)
         self._row_spec: Any = None
         for op in ops:
             _count_atomically(op.optimizer)

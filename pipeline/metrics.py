@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline import user_errors
+from pipeline.compiling import compiled
 from pipeline.model_fn import Metric, SpecError, kind_of, reserved
 
 States = dict[str, list[Any]]
@@ -40,7 +41,7 @@ class MetricSet:
         for name, each in declared.items():
             self._metrics[name] = _build(name, each)
         self._check_names(scalars)
-        self._compiled = tf.function(self.compute, autograph=False)
+        self._compiled = compiled(self.compute)
 
     def zeros(self) -> States:
         """The state before the first batch: tensors by metric name."""

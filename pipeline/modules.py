@@ -16,6 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline import calling, seeds, trace_checks, user_errors, variables
+from pipeline.compiling import compiled
 from pipeline.model_fn import EstimatorSpec, SpecError, kind_of
 from pipeline.replicas import Replicas, aggregated, all_reduce
 from pipeline.sharding import ShardedVariable, shards_of
@@ -241,7 +242,7 @@ class Modules:
         def averaged() -> Any:  # By a name that TPUStrategy can make its own of.
             return self.strategy.run(on_replica)
 
-        return tf.function(averaged, autograph=False)
+        return compiled(averaged)
 
     def _replica_local(self) -> dict[str, tf.Variable]:
         """Variables of which each replica has another value; not optimizers' slots."""

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from pipeline import rendezvous
 from pipeline.cluster import Cluster
+from pipeline.compiling import compiled
 from pipeline.rendezvous import PeerLostError
 from pipeline.replicas import Replicas, all_reduce
 
@@ -44,10 +45,8 @@ class Peers:
         """
         self.replicas = Replicas.of(strategy)
         self._strategy = strategy
-        self._gather_compiled = tf.function(
-            self._gather,
-            input_signature=[tf.TensorSpec([None], tf.int64)],
-            autograph=False,
+        self._gather_compiled = compiled(
+            self._gather, input_signature=[tf.TensorSpec([None], tf.int64)]
         )
 
     @property

@@ -1,5 +1,6 @@
 """The modules on one strategy, what they hold, and what is compiled for them."""
 
+import collections
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,10 @@ from pipeline.replicas import has_one_trace
 from pipeline.run_config import RunConfig
 from pipeline.saving import SavingListener
 from pipeline.warm_start import WarmStartSettings, warm_start
+
+# Programs that are kept for each mode: more shapes of input are rare, and each holds
+# a compiled graph of the model.
+_MOST_PROGRAMS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +92,8 @@ class Runtime:
         # is one trace for all replicas, XLA compiles all of it anyway.
         as_it_is = config.run_eagerly or has_one_trace(strategy)
         self._jit_compile = False if as_it_is else config.jit_compile
-        self._programs: dict[str, Program] = {}
+        # By mode, those that were used last at the end.
+        self._programs: dict[str, list[Program]] = collections.defaultdict(list)
 
     def bound(self, mode: str) -> steps.BoundModelFn:
         """model_fn in `mode`, as a function of features, labels and step."""
@@ -108,16 +114,18 @@ class Runtime:
     def program(self, mode: str, feed: feeds.AnyFeed) -> Program:
         """The program for `mode` on `feed`, built unless it was for the like before.
 
+        Several evaluations may be of several shapes; those used last are kept.
+
         Raises:
           SpecError: model_fn breaks the contract.
           TypeError: the input yields labels that model_fn does not take.
         """
-        program = self._programs.get(mode)
-        if program is not None and (program.element_spec, program.plan) == (
-            feed.element_spec,
-            feed.plan,
-        ):
-            return program
+        programs = self._programs[mode]
+        for program in programs:
+            if (program.element_spec, program.plan) == (feed.element_spec, feed.plan):
+                programs.remove(program)
+                programs.append(program)
+                return program
         features, labels = feed.element_spec
         if mode == ModeKeys.PREDICT:
             labels = None
@@ -134,13 +142,18 @@ class Runtime:
             ModeKeys.EVAL: self._eval_loop,
             ModeKeys.PREDICT: self._predict_function,
         }[mode](feed.plan, outline, metrics)
-        self._programs[mode] = Program(feed.element_spec, feed.plan, metrics, compiled)
-        return self._programs[mode]
+        programs.append(Program(feed.element_spec, feed.plan, metrics, compiled))
+        del programs[:-_MOST_PROGRAMS]
+        return programs[-1]
 
     @contextlib.contextmanager
     def _compared(self, mode: str, element_spec: Any) -> Iterator[None]:
         """Compares an input with those of other modes, first and where it fails."""
-        others = {k: p.element_spec for k, p in self._programs.items() if k != mode}
+        others = {
+            each: programs[-1].element_spec
+            for each, programs in self._programs.items()
+            if programs and each != mode
+        }
         for other, spec in others.items():
             if ModeKeys.PREDICT not in (mode, other):
                 calling.check_alike(element_spec, mode, spec, other)
