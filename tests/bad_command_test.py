@@ -85,7 +85,7 @@ ROWS = {
     ),
     "a_model_dir_below_a_file": (
         ["--model_dir=tiny.gin/run"],
-        ["model_dir 'tiny.gin/run' cannot be made", "not a directory"],
+        ["tiny.gin/run' cannot be made", "not a directory"],
     ),
     "a_checkpoint_of_another_model": (
         ["--model_dir=trained", "--gin.bad_command_test.net.units=5", "--gin.N=8"],
