@@ -14,8 +14,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from pipeline import habits, user_errors
 from pipeline import params as params_lib
-from pipeline import user_errors
 from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError, kind_of
 
 RESERVED_ARGUMENTS = ("features", "labels", "mode", "params", "config", "step")
@@ -154,6 +154,10 @@ def call_model_fn(
             spec = call(model_fn, {**modules, **context, **supplied}, role="model_fn")
     except SpecError as error:
         raise SpecError(f"model_fn {name}: {error}") from error
+    except (AttributeError, TypeError) as error:
+        if hint := habits.hint(error):
+            error.add_note(hint)
+        raise
     if not isinstance(spec, EstimatorSpec):
         raise SpecError(
             f"model_fn {name} returned {kind_of(spec)} in mode {mode!r}, not an "
@@ -302,7 +306,7 @@ def check_all(name: str, values: Any, kind: type) -> None:
         if not isinstance(value, kind):
             raise TypeError(
                 f"{name} holds {kind_of(value)}, not {a_kind}: write a subclass of "
-                f"pipeline.{kind.__name__}."
+                f"pipeline.{kind.__name__}.{habits.kind_of_hook(value)}"
             )
 
 

@@ -5,7 +5,89 @@ from typing import Any
 
 from absl import logging
 
-from pipeline import calling
+from pipeline import calling, paths
+from pipeline import params as params_lib
+from pipeline.cluster import EVALUATOR
+from pipeline.run_config import RunConfig
+
+
+def contract(
+    model_fn: Callable[..., Any],
+    modules: Mapping[str, Callable[..., Any]] | None,
+    params: Any,
+) -> tuple[dict[str, Callable[..., Any]], Any]:
+    """Checks what is trained.
+
+    Args:
+      model_fn: the user's.
+      modules: factory by name, or None.
+      params: see `params.checked`.
+
+    Returns:
+      The factories, and a copy of the params.
+
+    Raises:
+      TypeError: an argument of another kind, or that model_fn does not take.
+      ValueError: another Keras backend than TensorFlow.
+    """
+    calling.check_backend()
+    calling.check_kind("modules", modules, Mapping, "{'network': make_network}")
+    factories = dict(modules or {})
+    calling.check_model_fn(model_fn, list(factories), has_labels=False)
+    own = params_lib.checked(params)
+    if params is not None:
+        _check_params_taken(model_fn, factories)
+    return factories, own
+
+
+def run_config(config: RunConfig | None, model_dir: Any) -> RunConfig:
+    """How to run, with a `model_dir`.
+
+    Args:
+      config: None for the defaults.
+      model_dir: tf.estimator's other place for it, or None.
+
+    Raises:
+      TypeError: no RunConfig.
+      ValueError: two different ones, or none for an evaluator.
+    """
+    calling.check_kind("config", config, RunConfig, "RunConfig(model_dir='runs/1')")
+    config = config or RunConfig()
+    if model_dir is None:
+        return config.with_model_dir()
+    given = config.replace(model_dir=model_dir).with_model_dir()
+    own = config.model_dir
+    if own is not None and paths.normal(own) != given.model_dir:
+        raise ValueError(
+            f"model_dir is {model_dir!r} and RunConfig.model_dir is {own!r}: give one."
+        )
+    return given
+
+
+def check_trains(config: RunConfig) -> None:
+    """Checks that this task is one that trains.
+
+    Raises:
+      ValueError: it evaluates.
+    """
+    if config.task_type == EVALUATOR:
+        raise ValueError(
+            f"this task is an evaluator ({config.cluster}), which does not train: call "
+            "train_and_evaluate, or --job=train_and_evaluate."
+        )
+
+
+def warn_of_listeners(config: RunConfig, listeners: Any) -> None:
+    """Warns where nothing is saved that a caller's listeners could be told of."""
+    ours = "pipeline."
+    mine = [type(each) for each in listeners]
+    names = [t.__name__ for t in mine if not t.__module__.startswith(ours)]
+    if names and config.save_checkpoints_steps == 0:
+        logging.warning(
+            "saving_listeners %s will not be called: RunConfig(save_checkpoints_steps"
+            "=0) saves nothing. Write another number there.",
+            ", ".join(names),
+        )
 
 
 def check_steps(steps: Any, max_steps: Any) -> None:
@@ -23,13 +105,13 @@ def check_steps(steps: Any, max_steps: Any) -> None:
         )
 
 
-def check_params_taken(
-    params: Any, model_fn: Callable[..., Any], factories: Mapping[str, Any]
+def _check_params_taken(
+    model_fn: Callable[..., Any], factories: Mapping[str, Any]
 ) -> None:
     """Warns where neither model_fn nor a factory takes the `params` that were given."""
     names, takes_any = calling.declared(model_fn)
     wanted = (calling.wanted_by(f, {"params": None}) for f in factories.values())
-    if params is not None and not (takes_any or "params" in names or any(wanted)):
+    if not (takes_any or "params" in names or any(wanted)):
         logging.warning(
             "params are given, and neither model_fn %s nor a factory requires `params`:"
             " only an input_fn that takes them gets them. Add the argument.",

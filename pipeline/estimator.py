@@ -21,6 +21,7 @@ from pipeline import (
     checkpoint,
     checks,
     exporting,
+    habits,
     loops,
     predictions,
     run_log,
@@ -46,6 +47,7 @@ from pipeline.warm_start import WarmStartSettings
 class Estimator:
     """Trains, evaluates, predicts with and exports one model."""
 
+    @habits.estimator
     def __init__(
         self,
         model_fn: Callable[..., Any],
@@ -54,6 +56,7 @@ class Estimator:
         config: RunConfig | None = None,
         params: Any = None,
         warm_start_from: str | WarmStartSettings | None = None,
+        model_dir: str | None = None,
     ) -> None:
         """Checks the contract; builds nothing yet.
 
@@ -65,21 +68,15 @@ class Estimator:
           params: a dict or an object with attributes; each who takes it gets a copy.
           warm_start_from: a checkpoint, a model_dir or `WarmStartSettings`, whose
             values are taken where model_dir has no checkpoint of its own.
+          model_dir: as `RunConfig.model_dir`; give it once.
 
         Raises:
           TypeError: an argument of another kind, or that model_fn does not take.
           ValueError: another Keras backend than TensorFlow, or an evaluator without a
             model_dir.
         """
-        calling.check_backend()
-        calling.check_kind("config", config, RunConfig, "RunConfig(model_dir='runs/1')")
-        calling.check_kind("modules", modules, Mapping, "{'network': make_network}")
-        factories = dict(modules or {})
-        calling.check_model_fn(model_fn, list(factories), has_labels=False)
-        config = (config or RunConfig()).with_model_dir()
-        self._config = config
-        self._params = params_lib.checked(params)
-        checks.check_params_taken(params, model_fn, factories)
+        factories, self._params = checks.contract(model_fn, modules, params)
+        config = self._config = checks.run_config(config, model_dir)
         if isinstance(warm_start_from, (str, os.PathLike)):
             warm_start_from = WarmStartSettings(warm_start_from)
         self._warm_start_from = warm_start_from
@@ -114,6 +111,7 @@ class Estimator:
         """
         return self._runtimes.values_from
 
+    @habits.train
     @run_log.shows
     @watches
     def train(
@@ -154,7 +152,9 @@ class Estimator:
         if self._config.cluster.serves:
             server.serve(self._config.cluster)
             return self
+        checks.check_trains(self._config)
         checks.check_steps(steps, max_steps)
+        checks.warn_of_listeners(self._config, saving_listeners)
         if self._runtimes.finished(self.latest_checkpoint(), max_steps):
             return self
         trainer = Trainer(self._runtimes.training, input_fn)
@@ -167,6 +167,7 @@ class Estimator:
         )
         return self
 
+    @habits.evaluate
     @run_log.shows
     @watches
     def evaluate(
@@ -227,6 +228,7 @@ class Estimator:
                 )
         return {"loss": report.loss, **report.metrics, "global_step": run.step}
 
+    @habits.predict
     def predict(
         self,
         input_fn: Callable[..., Any],

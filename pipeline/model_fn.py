@@ -197,17 +197,18 @@ class EstimatorSpec:
       SpecError: a field is missing for the mode, or not of its kind.
     """
 
+    # The first six in tf.estimator's order.
     mode: str
-    _: dataclasses.KW_ONLY
+    predictions: Any = None
     loss: Any = None
+    train_op: Any = None
+    eval_metric_ops: dataclasses.InitVar[Mapping[str, Any] | None] = None
+    export_outputs: Mapping[str, Mapping[str, Any]] | None = None
+    _: dataclasses.KW_ONLY
     loss_weights: Any = None
     regularization_losses: Sequence[Any] | None = None
-    train_op: Any = None
     metrics: Mapping[str, Any] | None = None
-    predictions: Any = None
-    export_outputs: Mapping[str, Mapping[str, Any]] | None = None
     scalars: Mapping[str, Any] | None = None
-    eval_metric_ops: dataclasses.InitVar[Mapping[str, Any] | None] = None
 
     def __post_init__(self, eval_metric_ops: Mapping[str, Any] | None) -> None:
         if self.mode not in ModeKeys.ALL:

@@ -138,7 +138,7 @@ class Modules:
                 step = tf.zeros([], tf.int64)
                 specs.append(model_fn(features, labels, step))
 
-        with self._seeds.drawn():
+        with self._seeds.drawn(), trace_checks.no_updates(self.by_name.values()):
             graph = trace.get_concrete_function(element_spec).graph
         spec = specs[-1]
         self._say(trace_checks.remarks(graph, spec, _rows(element_spec[0])))
@@ -328,10 +328,13 @@ def _rows(features_spec: Any) -> int | None:
 
 
 def _stray_text(names: list[str | None]) -> str:
+    of_optimizer = {"iteration", "iterations", "learning_rate"} & set(names)
+    kind = "optimizer" if of_optimizer else "layer"
+    module = "optimizer" if of_optimizer else "network"
     return (
         f"model_fn created the variables {[n or 'unnamed' for n in names]} itself; "
-        "they would be in no checkpoint. Build the layer in a factory and hand it in: "
-        "Estimator(modules={'network': make_network})."
+        f"they would be in no checkpoint. Build the {kind} in a factory and hand it "
+        f"in: Estimator(modules={{{module!r}: make_{module}}})."
     )
 
 

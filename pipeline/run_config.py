@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline import cluster as cluster_lib
-from pipeline import paths, slurm
+from pipeline import habits, paths, slurm
 from pipeline.executions import EXECUTIONS
 
 # A strategy, or what makes it of a RunConfig.
@@ -24,6 +24,7 @@ StrategyChoice = (
 _SET_BY_DEFAULT = {"save_checkpoints_secs": 600, "cluster": cluster_lib.Cluster()}
 
 
+@habits.run_config
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Where and how a model is trained, apart from what is trained.

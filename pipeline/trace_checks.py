@@ -1,13 +1,15 @@
 """What the trace of a model_fn shows that would be lost or wrong without a word."""
 
+import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.model_fn import EstimatorSpec
+from pipeline.model_fn import EstimatorSpec, SpecError
 
 # Where `tf.summary` writes; without a default writer all it leaves is a constant.
 _WRITES = re.compile(r"(?:(.*)/)?write_summary(?:_\d+)?/(.*)")
@@ -60,6 +62,34 @@ def remarks(graph: tf.Graph, spec: EstimatorSpec, rows: int | None) -> Iterator[
             "[batch, ...], whose mean is minimised, and raise the learning rate "
             "instead."
         )
+
+
+@contextlib.contextmanager
+def no_updates(modules: Iterable[Any]) -> Iterator[None]:
+    """Refuses updates inside: model_fn's own would come besides those of its TrainOps.
+
+    Args:
+      modules: whose optimizers may not be applied.
+
+    Raises:
+      SpecError: by the optimizer that is.
+    """
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise SpecError(
+            "it applies gradients by an optimizer itself, and the driver does that, "
+            "over all replicas: write train_op=TrainOp(optimizer, "
+            "network.trainable_variables) instead."
+        )
+
+    optimizers = [m for m in modules if isinstance(m, keras.optimizers.Optimizer)]
+    for optimizer in optimizers:
+        optimizer.apply = refuse
+    try:
+        yield
+    finally:
+        for optimizer in optimizers:
+            del optimizer.apply
 
 
 def _summaries(graph: tf.Graph) -> list[str]:

@@ -11,6 +11,7 @@ from absl import logging
 from pipeline import (
     checkpoint,
     checkpoint_files,
+    checks,
     cluster,
     end_marker,
     exit_codes,
@@ -114,11 +115,7 @@ def train(estimator: Estimator, train_spec: TrainSpec) -> None:
       PreemptedError: a `PreemptionHook` ended it; no word is left, as it is to go on.
     """
     config = estimator.config
-    if config.task_type == cluster.EVALUATOR:
-        raise ValueError(
-            f"this task is an evaluator ({config.cluster}), which does not train: call "
-            "train_and_evaluate, or --job=train_and_evaluate."
-        )
+    checks.check_trains(config)
     watch = _Watch(estimator)
     if config.is_chief:
         with storage.writing(estimator.model_dir, end_marker.FILE):

@@ -293,14 +293,6 @@ def network_of_the_outside(model_dir):
     train(model_dir, model_fn=model_fn)
 
 
-@told("variables ['iteration'] itself", "Build")
-def optimizer_in_model_fn(model_dir):
-    def model_fn(features, labels, mode, network, optimizer):
-        return changed()(features, labels, mode, network, keras.optimizers.SGD())
-
-    train(model_dir, model_fn=model_fn)
-
-
 @pytest.mark.parametrize("row", table.rows)
 def test_mistake(row, tmp_path):
     table.check(row, tmp_path)

@@ -1,0 +1,174 @@
+"""What users of tf.estimator write by habit: it works, or is told what to write."""
+
+import json
+
+import keras
+import pytest
+import tensorflow as tf
+
+import pipeline as ge
+from pipeline import habits
+from tests import fakes, mistakes
+from tests.mistakes import changed, data, train
+
+table = mistakes.Table()
+told = table.told
+MODULES = {"network": fakes.network, "optimizer": fakes.adam}
+
+
+# What works.
+
+
+def test_model_dir_may_be_the_estimators(tmp_path):
+    path = str(tmp_path)
+    assert ge.Estimator(changed(), modules=MODULES, model_dir=path).model_dir == path
+    assert ge.Estimator(changed(), path, modules=MODULES).model_dir == path
+    config = ge.RunConfig(model_dir=path + "/")
+    both = ge.Estimator(changed(), modules=MODULES, model_dir=path, config=config)
+    assert both.model_dir == path
+    with pytest.raises(
+        ValueError, match="model_dir is 'elsewhere' and RunConfig.*: gi"
+    ):
+        ge.Estimator(changed(), model_dir="elsewhere", modules=MODULES, config=config)
+
+
+def test_arguments_come_in_tf_estimators_order(tmp_path):
+    def model_fn(features, labels, mode, network, optimizer):
+        logits = network(features)
+        if mode == ge.ModeKeys.PREDICT:
+            return ge.EstimatorSpec(mode, {"logits": logits})
+        loss = keras.losses.sparse_categorical_crossentropy(labels, logits, True)
+        train_op = ge.TrainOp(optimizer, network.trainable_variables)
+        mean = {"mean": tf.reduce_mean(logits)}
+        return ge.EstimatorSpec(mode, {"logits": logits}, loss, train_op, mean)
+
+    estimator = fakes.make_estimator(tmp_path, model_fn=model_fn)
+    recorder = fakes.Recorder()
+    estimator.train(data(), [recorder], None, 3)
+    assert recorder.steps == [3]
+    assert "mean" in estimator.evaluate(data(), 2)
+    assert "mean" in estimator.evaluate(data(), None, None, None, "again")
+    estimator.train(data(), max_steps=4, hooks=None, saving_listeners=None)
+    (logits,) = next(estimator.predict(data(), "logits", None)).values()
+    assert logits.shape == (3,)
+
+
+def test_too_many_arguments_are_pythons_to_refuse(tmp_path):
+    estimator = fakes.make_estimator(tmp_path)
+    with pytest.raises(TypeError, match="positional argument"):
+        estimator.train(data(), [], 1, None, [], "more")
+    with pytest.raises(TypeError):
+        estimator.train(data(), [], hooks=[])
+
+
+def test_an_estimators_methods_may_be_overridden(tmp_path):
+    class Mine(ge.Estimator):
+        def evaluate(self, *args, **kwargs):
+            return {**super().evaluate(*args, **kwargs), "mine": 1}
+
+    estimator = Mine(
+        changed(), modules=MODULES, config=ge.RunConfig(model_dir=str(tmp_path))
+    )
+    specs = ge.TrainSpec(data(), max_steps=1), ge.EvalSpec(data())
+    metrics, _ = ge.train_and_evaluate(estimator, *specs)
+    assert metrics["mine"] == 1
+
+
+# What is told.
+
+
+@pytest.mark.parametrize("name", habits.RUN_CONFIG)
+def test_fields_of_a_run_config_that_are_gone(name):
+    with pytest.raises(TypeError, match=f"RunConfig takes no {name}: write "):
+        ge.RunConfig(**{name: None})
+
+
+@pytest.mark.parametrize("name", habits.ESTIMATOR)
+def test_arguments_of_an_estimator_that_are_gone(name):
+    with pytest.raises(TypeError, match=f"Estimator takes no {name}: write "):
+        ge.Estimator(changed(), **{name: None})
+
+
+@pytest.mark.parametrize("name", habits.ESTIMATOR_SPEC)
+def test_fields_of_a_spec_that_are_gone(name):
+    with pytest.raises(TypeError) as info:
+        ge.EstimatorSpec("eval", **{name: None})
+    assert habits.hint(info.value).startswith(f"EstimatorSpec takes no {name}: write ")
+
+
+def test_other_errors_have_no_hint():
+    assert habits.hint(TypeError("f() got an unexpected keyword argument 'a'")) is None
+    assert habits.hint(AttributeError("no 'a'", name="a", obj=None)) is None
+
+
+@told("EstimatorSpec takes no training_hooks: write hooks", "TrainSpec(input_fn, hooks")
+def hooks_in_the_spec(model_dir):
+    train(model_dir, model_fn=changed(training_hooks=[]))
+
+
+@told("has no attribute 'minimize'", "train_op=TrainOp(optimizer, network.trainable")
+def minimize_in_model_fn(model_dir):
+    def model_fn(features, labels, mode, network, optimizer):
+        optimizer.minimize(labels)
+
+    train(model_dir, model_fn=model_fn)
+
+
+@told("applies gradients by an optimizer itself", "train_op=TrainOp(optimizer")
+def gradients_applied_in_model_fn(model_dir):
+    def model_fn(features, labels, mode, network, optimizer):
+        with tf.GradientTape() as tape:
+            spec = changed()(features, labels, mode, network, optimizer)
+        gradients = tape.gradient(spec.loss, network.trainable_variables)
+        optimizer.apply_gradients(
+            zip(gradients, network.trainable_variables, strict=True)
+        )
+        return spec
+
+    train(model_dir, model_fn=model_fn)
+
+
+@told("variables ['iteration'] itself", "Build the optimizer in a factory", "make_opti")
+def optimizer_in_model_fn(model_dir):
+    def model_fn(features, labels, mode, network, optimizer):
+        return changed()(features, labels, mode, network, keras.optimizers.SGD())
+
+    train(model_dir, model_fn=model_fn)
+
+
+@told("hooks holds SessionHook", "It is a session hook", "after_step(run)")
+def session_hook(model_dir):
+    class SessionHook:
+        def before_run(self, run_context):
+            pass
+
+    train(model_dir, hooks=[SessionHook()])
+
+
+@told("hooks holds TerminateOnNaN", "It is a Keras callback", "run.report")
+def keras_callback(model_dir):
+    train(model_dir, hooks=[keras.callbacks.TerminateOnNaN()])
+
+
+@told("this task is an evaluator", "which does not train: call train_and_evaluate")
+def training_on_the_evaluator(model_dir):
+    cluster = {"chief": ["a:1"], "evaluator": ["b:1"]}
+    tf_config = {"cluster": cluster, "task": {"type": "evaluator", "index": 0}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TF_CONFIG", json.dumps(tf_config))
+        estimator = fakes.make_estimator(model_dir)
+    estimator.train(data(), max_steps=1)
+
+
+def test_listeners_are_warned_of_where_nothing_is_saved(tmp_path, caplog):
+    class Mine(ge.SavingListener):
+        pass
+
+    estimator = fakes.make_estimator(tmp_path, save_checkpoints_steps=0)
+    estimator.train(data(), max_steps=1, saving_listeners=[Mine()])
+    assert "saving_listeners Mine will not be called" in caplog.text
+
+
+@pytest.mark.parametrize("row", table.rows)
+def test_mistake(row, tmp_path):
+    table.check(row, tmp_path)
