@@ -77,31 +77,34 @@ def check_trains(config: RunConfig) -> None:
         )
 
 
-def warn_of_listeners(config: RunConfig, listeners: Any) -> None:
-    """Warns where nothing is saved that a caller's listeners could be told of."""
-    ours = "pipeline."
-    mine = [type(each) for each in listeners]
-    names = [t.__name__ for t in mine if not t.__module__.startswith(ours)]
-    if names and config.save_checkpoints_steps == 0:
-        logging.warning(
-            "saving_listeners %s will not be called: RunConfig(save_checkpoints_steps"
-            "=0) saves nothing. Write another number there.",
-            ", ".join(names),
-        )
+def training(config: RunConfig, steps: Any, max_steps: Any, listeners: Any) -> None:
+    """Checks a call of `train`.
 
-
-def check_steps(steps: Any, max_steps: Any) -> None:
-    """Checks how far to train.
+    Args:
+      config: how it runs.
+      steps: steps from here, or None.
+      max_steps: global step to train to, or None.
+      listeners: those of a caller are warned of where nothing is saved.
 
     Raises:
-      ValueError: both are given, or one is no int above 0.
+      ValueError: this task evaluates; or steps and max_steps are both given, or one is
+        no int above 0.
     """
+    check_trains(config)
     calling.check_positive("steps", steps)
     calling.check_positive("max_steps", max_steps)
     if steps is not None and max_steps is not None:
         raise ValueError(
             f"steps ({steps}) and max_steps ({max_steps}) are both given: steps "
             "counts from here, max_steps from the beginning; give one."
+        )
+    kinds = [type(each) for each in listeners]
+    names = [k.__name__ for k in kinds if not k.__module__.startswith("pipeline.")]
+    if names and config.save_checkpoints_steps == 0:
+        logging.warning(
+            "saving_listeners %s will not be called: RunConfig(save_checkpoints_steps"
+            "=0) saves nothing. Write another number there.",
+            ", ".join(names),
         )
 
 

@@ -72,15 +72,14 @@ class Estimator:
 
         Raises:
           TypeError: an argument of another kind, or that model_fn does not take.
-          ValueError: another Keras backend than TensorFlow, or an evaluator without a
-            model_dir.
+          ValueError: a backend other than TensorFlow, or no model_dir to evaluate.
         """
         factories, self._params = checks.contract(model_fn, modules, params)
-        config = self._config = checks.run_config(config, model_dir)
+        self._config = checks.run_config(config, model_dir)
         if isinstance(warm_start_from, (str, os.PathLike)):
             warm_start_from = WarmStartSettings(warm_start_from)
         self._warm_start_from = warm_start_from
-        self._runtimes = Runtimes(model_fn, factories, config, self._params)
+        self._runtimes = Runtimes(model_fn, factories, self._config, self._params)
         self._eval_writers = summary.Writers()
 
     @property
@@ -152,9 +151,7 @@ class Estimator:
         if self._config.cluster.serves:
             server.serve(self._config.cluster)
             return self
-        checks.check_trains(self._config)
-        checks.check_steps(steps, max_steps)
-        checks.warn_of_listeners(self._config, saving_listeners)
+        checks.training(self._config, steps, max_steps, saving_listeners)
         if self._runtimes.finished(self.latest_checkpoint(), max_steps):
             return self
         trainer = Trainer(self._runtimes.training, input_fn)
