@@ -20,7 +20,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 help:
 	@echo 'make demo       train and evaluate on the digits, in $(MODEL_DIR) (again: resumes)'
 	@echo 'make test       format check, lint, all tests'
-	@echo 'make benchmark  the measurements that README quotes'
+	@echo 'make benchmark  the measurements that docs/performance.md quotes'
 	@echo 'make format     format and sort imports in place'
 	@echo 'make clean      remove .venv, runs/ and caches'
 	@echo

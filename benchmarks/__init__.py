@@ -1,1 +1,1 @@
-"""The measurements that README quotes, each one command that prints a table."""
+"""What docs/performance.md quotes: measurements, each a command that prints a table."""

@@ -18,6 +18,8 @@ from typing import Any
 
 import tensorflow as tf
 
+# Installed, it has another name, see setup.py.
+_PACKAGE = f"{__name__.partition('.')[0]}."
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 # As `package.HOME`, which stands above this file.
 _IS_INSTALLED = os.path.isdir(os.path.join(_FOLDER, "models"))
@@ -109,7 +111,8 @@ def call_method(kind: str, owner: Any, name: str, *args: Any) -> Any:
       What it returned.
     """
     method = getattr(owner, name)
-    if getattr(method, "__module__", "").startswith("pipeline."):
+    # None in a class that was made without a module, as by exec.
+    if (getattr(method, "__module__", None) or "").startswith(_PACKAGE):
         return method(*args)
     step = getattr(args[0], "step", None) if args else None
     at = "" if step is None else f" at step {step}"

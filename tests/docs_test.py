@@ -10,11 +10,14 @@ import re
 import shlex
 import subprocess
 
+import keras
 import pytest
+import tensorflow as tf
 from absl import flags
 
 import inputs
 import models
+import pipeline
 from pipeline import (
     cluster,
     command_line,
@@ -22,6 +25,7 @@ from pipeline import (
     launch,
     main,
 )
+from tests import fakes
 
 ROOT = pathlib.Path(main.__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -242,6 +246,40 @@ def test_a_container_s_script_makes_a_tf_config(code, tmp_path):
 def test_the_shell_can_read_it(code):
     done = subprocess.run(["bash", "-nc", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def whole_python(page):
+    """Code of a page that leaves nothing out."""
+    return [code for code in blocks(page, "python") if ", ...}" not in code]
+
+
+@pytest.mark.parametrize("code", cases(whole_python))
+def test_python_can_read_it(code):
+    ast.parse(code)
+
+
+def test_the_hooks_of_the_pages_work(tmp_path):
+    """Those of hooks.md stop a training and hear of checkpoints; one writes events."""
+    names = {"ge": pipeline, "tf": tf}
+    for page in ("hooks.md", "tensorboard.md"):
+        for code in blocks(ROOT / "docs" / page, "python"):
+            if "(ge." in code.partition("def ")[0]:
+                exec(code, names)  # Only what defines a hook or a listener.
+    # Nothing is learned at a rate of 0, so that the loss does not fall.
+    estimator = fakes.make_estimator(
+        tmp_path, optimizer=lambda: keras.optimizers.SGD(0.0)
+    )
+    kernels = names["Kernels"](estimator)
+    kernels.every_steps = 5
+    x, y = fakes.classification_data(rows=32)
+    estimator.train(
+        fakes.make_input_fn(x, y, batch_size=32, change=lambda d: d.repeat()),
+        steps=100,
+        hooks=[names["StopWhenFlat"](every_steps=5, patience=2), kernels],
+        saving_listeners=[names["Copy"]()],
+    )
+    assert estimator.global_step < 100
+    assert list((tmp_path / "kernels").glob("events*"))
 
 
 def links(page):
