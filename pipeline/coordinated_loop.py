@@ -232,7 +232,7 @@ def wait_until_done(
       strategy: whose workers they are.
 
     Raises:
-      PeerLostError: no worker answers any more.
+      PeerLostError: no worker answers any more, or a task is stopped.
     """
     began = checked = answered = time.monotonic()
     workers, limit = strategy.cluster.jobs["worker"], strategy.lost_after_secs
@@ -243,6 +243,7 @@ def wait_until_done(
         if now - checked < _CHECK_SECS:
             continue
         checked = now
+        strategy.watch.check()
         if any(server.answers(address) for address in workers):
             answered = now
         elif now - answered > limit:

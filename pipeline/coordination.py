@@ -1,11 +1,9 @@
 """The workers that train in step: how TensorFlow connects them, once a process."""
 
-import faulthandler
-
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from pipeline import rendezvous, signals
+from pipeline import link_watch, rendezvous, signals
 from pipeline.cluster import Cluster
 
 _JOBS = ("chief", "worker")
@@ -33,21 +31,20 @@ def connected(
     """
     key = str(cluster)
     if key not in _connected:
-        rendezvous.meet(
+        links = rendezvous.meet(
             cluster.training_tasks,
             cluster.global_id_in_cluster,
             timeout_secs=start_timeout_secs,
         )
         set_heartbeat_timeout(cluster.cluster_spec, heartbeat_timeout_secs)
-        # It holds the GIL while it waits for the others, so that nothing in Python
-        # can end the process if one of them dies right now.
-        faulthandler.dump_traceback_later(start_timeout_secs, exit=True)
-        try:
+        with link_watch.watched(
+            links,
+            silence_secs=heartbeat_timeout_secs,
+            deadline_secs=start_timeout_secs,
+        ):
             _connected[key] = tf.distribute.MultiWorkerMirroredStrategy(
                 cluster_resolver=_resolver(cluster), communication_options=options
             )
-        finally:
-            faulthandler.cancel_dump_traceback_later()
         signals.take_back()
     return _connected[key]
 

@@ -23,10 +23,10 @@ from pipeline import (
     exporting,
     habits,
     loops,
+    parameter_server,
     predictions,
     run_log,
     saved_model,
-    server,
     storage,
     summary,
 )
@@ -149,7 +149,7 @@ class Estimator:
           StorageError: model_dir cannot be written.
         """
         if self._config.cluster.serves:
-            server.serve(self._config.cluster)
+            parameter_server.serve(self._config)
             return self
         checks.training(self._config, steps, max_steps, saving_listeners)
         if self._runtimes.finished(self.latest_checkpoint(), max_steps):

@@ -1,12 +1,13 @@
 """Parameter servers hold the variables; workers compute, each at its own pace."""
 
 import functools
+import inspect
 import json
 
 import tensorflow as tf
 from absl import logging
 
-from pipeline import rendezvous, server, sharding
+from pipeline import link_watch, liveness, rendezvous, server, sharding
 from pipeline.cluster import Cluster, parse_tf_config
 from pipeline.run_config import RunConfig
 
@@ -28,6 +29,21 @@ _REFUSED = {
 _partitioners = tf.distribute.experimental.partitioners
 
 
+class ServesError(ValueError):
+    """This task serves the chief, and has no strategy of its own.
+
+    Attributes:
+      waits: what `server.serve` takes, as the strategy was configured.
+    """
+
+    def __init__(self, cluster: Cluster, **waits: float) -> None:
+        super().__init__(
+            f"{cluster} serves the chief, and trains nothing by itself: call "
+            "train_and_evaluate or Estimator.train, or pipeline.server.serve."
+        )
+        self.waits = waits
+
+
 class ParameterServers(tf.distribute.ParameterServerStrategy):
     """ParameterServerStrategy, and how the chief deals with the workers.
 
@@ -36,6 +52,7 @@ class ParameterServers(tf.distribute.ParameterServerStrategy):
       steps_per_closure: most steps that a worker does in one go.
       lost_after_secs: how long the chief waits for workers that it cannot do without.
       resume_input: whether workers skip what was read of their data before.
+      watch: which of the tasks do not reply any more.
     """
 
     def __init__(
@@ -67,6 +84,11 @@ class ParameterServers(tf.distribute.ParameterServerStrategy):
             rpc_layer="grpc",
         )
         super().__init__(resolver, sharding.where_asked(partitioner))
+        tasks = cluster.training_tasks
+        self.watch = liveness.Watch(
+            {name: tasks[name] for name in tasks if name != "chief 0"},
+            lost_after_secs=lost_after_secs,
+        )
 
     @property
     def num_workers(self) -> int:
@@ -107,7 +129,8 @@ def parameter_server(
       steps_per_closure: most steps that the chief hands to a worker in one go. More
         cost less time between them, and are done again where a worker dies.
       lost_after_secs: how long the chief waits for workers that died, where none
-        is left or the data of the others have ended.
+        is left or the data of the others have ended; and how long each task waits for
+        one that is stopped.
       start_timeout_secs: how long it waits for all to have started.
       resume_input: whether a worker that took another's place, and a resumed run, go
         on in the data where they were, by reading over what was read before; else
@@ -128,9 +151,10 @@ def parameter_server(
             "--execution=single_host."
         )
     if config.task_type != "chief":
-        raise ValueError(
-            f"{config.cluster} serves the chief, and trains nothing by itself: call "
-            "train_and_evaluate or Estimator.train, or pipeline.server.serve."
+        raise ServesError(
+            config.cluster,
+            start_timeout_secs=start_timeout_secs,
+            lost_after_secs=lost_after_secs,
         )
     for field, (value, reason) in _REFUSED.items():
         if getattr(config, field) == value:
@@ -147,6 +171,24 @@ def parameter_server(
         start_timeout_secs,
         resume_input,
     )
+
+
+def serve(config: RunConfig) -> None:
+    """Serves the chief, see `server.serve`, as long as the strategy is told to wait.
+
+    Args:
+      config: `cluster` says which task this is, `train_distribute` how to wait.
+    """
+    make = config.train_distribute
+    row = make.func if isinstance(make, functools.partial) else make
+    if not callable(row) or inspect.unwrap(row) is not parameter_server:
+        make = parameter_server
+    waits = {}
+    try:
+        make(config)
+    except ServesError as error:
+        waits = error.waits
+    server.serve(config.cluster, **waits)
 
 
 # TensorFlow connects a process to a cluster once.
@@ -167,12 +209,16 @@ def _connected(
     served = {name: tasks[name] for name in tasks if name != "chief 0"}
     server.wait_for(served, timeout_secs=start_timeout_secs)
     logging.info("cluster | all %d tasks are there", len(tasks))
-    return ParameterServers(
-        cluster,
-        partitioner=_partitioners.MinSizePartitioner(
-            min_shard_bytes, max_shards or cluster.num_ps_replicas
-        ),
-        steps_per_closure=steps_per_closure,
-        lost_after_secs=lost_after_secs,
-        resume_input=resume_input,
-    )
+    # A task that is stopped right now would keep TensorFlow, and Python, for ever.
+    with link_watch.watched(
+        {}, silence_secs=lost_after_secs, deadline_secs=start_timeout_secs
+    ):
+        return ParameterServers(
+            cluster,
+            partitioner=_partitioners.MinSizePartitioner(
+                min_shard_bytes, max_shards or cluster.num_ps_replicas
+            ),
+            steps_per_closure=steps_per_closure,
+            lost_after_secs=lost_after_secs,
+            resume_input=resume_input,
+        )

@@ -24,7 +24,9 @@ class PeerLostError(RuntimeError):
     """Another task of the cluster is not there, or not any more."""
 
 
-def meet(tasks: Mapping[str, str], index: int, *, timeout_secs: float) -> None:
+def meet(
+    tasks: Mapping[str, str], index: int, *, timeout_secs: float
+) -> dict[str, socket.socket]:
     """Returns once all tasks have called it.
 
     Args:
@@ -32,23 +34,31 @@ def meet(tasks: Mapping[str, str], index: int, *, timeout_secs: float) -> None:
       index: which of them this process is.
       timeout_secs: how long to wait for the others.
 
+    Returns:
+      Open connections by task's name and address: those of the leader to all others,
+      of the others to the leader. They are the caller's to close.
+
     Raises:
       PeerLostError: the others did not come in time; names them.
       ValueError: this task's port is in use, or another task was started with another
         cluster.
     """
     if len(tasks) == 1:
-        return
+        return {}
     deadline = time.monotonic() + timeout_secs
     name = list(tasks)[index]
     if index == 0:
-        _lead(_bound(name, tasks[name], listens=True), tasks, deadline)
+        arrived = _lead(_bound(name, tasks[name], listens=True), tasks, deadline)
     else:
         check_port(name, tasks[name])
-        _follow(tasks, index, deadline)
+        arrived = {0: _follow(tasks, index, deadline)}
+    called = [f"{name} ({address})" for name, address in tasks.items()]
+    return {called[number]: peer for number, peer in arrived.items()}
 
 
-def _lead(listening: socket.socket, tasks: Mapping[str, str], deadline: float) -> None:
+def _lead(
+    listening: socket.socket, tasks: Mapping[str, str], deadline: float
+) -> dict[int, socket.socket]:
     """Waits for a hello of each follower, then tells all of them to go."""
     names = list(tasks)
     arrived: dict[int, socket.socket] = {}
@@ -72,6 +82,8 @@ def _lead(listening: socket.socket, tasks: Mapping[str, str], deadline: float) -
         # Before anybody goes on: TensorFlow's server takes over this port.
         listening.close()
         _tell(arrived.values(), _GO)
+        stack.pop_all()
+    return arrived
 
 
 def _tell(peers: Iterable[socket.socket], line: str) -> None:
@@ -99,17 +111,17 @@ def _greeted(peer: socket.socket, tasks: Mapping[str, str]) -> int | None:
     return index
 
 
-def _follow(tasks: Mapping[str, str], index: int, deadline: float) -> None:
+def _follow(tasks: Mapping[str, str], index: int, deadline: float) -> socket.socket:
     """Says hello to the leader until it answers that all may go."""
     leader = next(iter(tasks))
     hello = f"{_HELLO} {index} {_fingerprint(tasks)}\n"
     reported_at = time.monotonic()
     while True:
         reported_at = _report(tasks, [leader], reported_at, deadline)
-        answer = _asked(tasks[leader], hello, deadline)
+        answer, link = _asked(tasks[leader], hello, deadline)
         if answer == _GO:
             logging.info("cluster | all %d tasks are there", len(tasks))
-            return
+            return link
         if answer.startswith("late "):
             raise PeerLostError(answer.removeprefix("late ").strip())
         if answer == _OTHER:
@@ -121,16 +133,37 @@ def _follow(tasks: Mapping[str, str], index: int, deadline: float) -> None:
         time.sleep(_RETRY_SECS)
 
 
-def _asked(address: str, hello: str, deadline: float) -> str:
-    """The leader's answer, empty where it is not there or somebody else is."""
+def _asked(
+    address: str, hello: str, deadline: float
+) -> tuple[str, socket.socket | None]:
+    """The leader's answer, empty where it is not there or somebody else is.
+
+    The connection comes with the answer that all may go; else it is closed.
+    """
     host, port = split(address)
-    try:
-        with socket.create_connection((host, port), timeout=1) as leader:
+    with contextlib.ExitStack() as stack:
+        try:
+            leader = stack.enter_context(socket.create_connection((host, port), 1))
             leader.settimeout(max(0.1, deadline - time.monotonic()))
             leader.sendall(hello.encode())
-            return leader.makefile().readline(4096)
-    except (OSError, UnicodeDecodeError):
-        return ""
+            answer = _line(leader)
+        except (OSError, UnicodeDecodeError):
+            return "", None
+        if answer == _GO:
+            stack.pop_all()
+            return answer, leader
+        return answer, None
+
+
+def _line(peer: socket.socket) -> str:
+    """One line, and nothing of what follows it."""
+    line = b""
+    while not line.endswith(b"\n") and len(line) < 4096:
+        byte = peer.recv(1)
+        if not byte:
+            break
+        line += byte
+    return line.decode()
 
 
 def _report(

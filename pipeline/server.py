@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 from absl import logging
 
+from pipeline import liveness
 from pipeline.cluster import Cluster
 from pipeline.rendezvous import PeerLostError, check_port, split
 from pipeline.signals import Notes, PreemptedError
@@ -22,7 +23,12 @@ _REPORT_SECS = 10.0
 _LEAVE_SECS = 20.0
 
 
-def serve(cluster: Cluster, *, start_timeout_secs: float = 600.0) -> None:
+def serve(
+    cluster: Cluster,
+    *,
+    start_timeout_secs: float = 600.0,
+    lost_after_secs: float = 300.0,
+) -> None:
     """Runs what the chief hands to this task; returns when the chief has ended.
 
     Where all of a cluster are to end by a signal, the chief needs the others to save.
@@ -31,10 +37,11 @@ def serve(cluster: Cluster, *, start_timeout_secs: float = 600.0) -> None:
     Args:
       cluster: this task is one of its workers or parameter servers.
       start_timeout_secs: how long to wait for the chief to start.
+      lost_after_secs: how long to wait for a chief that is stopped.
 
     Raises:
       ValueError: this task's port is in use.
-      PeerLostError: the chief did not start in time.
+      PeerLostError: the chief did not start in time, or is stopped.
       PreemptedError: it got SIGTERM or a Ctrl-C, and is not needed any more.
     """
     task = f"{cluster.task_type} {cluster.task_id}"
@@ -49,28 +56,36 @@ def serve(cluster: Cluster, *, start_timeout_secs: float = 600.0) -> None:
     logging.info("%s | serving at %s", cluster, server.target)
     chief = cluster.jobs["chief"][0]
     wait_for({"chief 0": chief}, timeout_secs=start_timeout_secs)
+    silence = liveness.Silence({"chief 0": chief}, lost_after_secs=lost_after_secs)
     with Notes(answer="got a signal; serves on while the chief saves.") as notes:
-        if _watch(chief, until=lambda: notes.received is not None):
+        if _watch(silence, until=lambda: notes.received is not None):
             logging.info("%s | the chief has ended", cluster)
             return
         name = signal.Signals(notes.received).name
         logging.info("%s | got %s, serves on while the chief saves", cluster, name)
         leaves = cluster.task_type == "worker"
         deadline = time.monotonic() + (_LEAVE_SECS if leaves else math.inf)
-        _watch(chief, until=lambda: time.monotonic() >= deadline)
+        _watch(silence, until=lambda: time.monotonic() >= deadline)
     raise PreemptedError(
         f"{cluster}: {name} ended it; the same command takes part again."
     )
 
 
-def _watch(chief: str, *, until: Callable[[], bool]) -> bool:
-    """Waits until the chief has ended, or for `until`; whether the chief has."""
+def _watch(silence: liveness.Silence, *, until: Callable[[], bool]) -> bool:
+    """Waits until the chief has ended, or for `until`; whether the chief has.
+
+    Raises:
+      PeerLostError: it is stopped.
+    """
+    (chief,) = silence.tasks.values()
     closed = 0
     while closed < _POLLS_UNTIL_GONE:
         if until():
             return False
         time.sleep(_POLL_SECS)
         closed = 0 if answers(chief) else closed + 1
+        if not closed:
+            silence.listen()
     return True
 
 

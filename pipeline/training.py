@@ -15,9 +15,9 @@ from pipeline import (
     cluster,
     end_marker,
     exit_codes,
+    parameter_server,
     preemption,
     run_log,
-    server,
     specs,
     storage,
 )
@@ -79,7 +79,7 @@ def _by_role(
     if config.task_type == cluster.EVALUATOR:
         return Evaluator(estimator, eval_specs, max_steps=train_spec.max_steps).run()
     if config.cluster.serves:
-        server.serve(config.cluster)
+        parameter_server.serve(config)
         return None
     if not config.evaluates_inline:
         train(estimator, train_spec)

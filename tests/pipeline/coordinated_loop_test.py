@@ -23,7 +23,11 @@ class Coordinator:
 
 def strategy_of(*workers):
     cluster = Cluster(jobs={"worker": workers})
-    return types.SimpleNamespace(cluster=cluster, lost_after_secs=0.1)
+    return types.SimpleNamespace(
+        cluster=cluster,
+        lost_after_secs=0.1,
+        watch=types.SimpleNamespace(check=lambda: None),
+    )
 
 
 @pytest.fixture(autouse=True)

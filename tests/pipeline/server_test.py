@@ -1,3 +1,4 @@
+import functools
 import os
 import signal
 import socket
@@ -7,7 +8,8 @@ import time
 import pytest
 import tensorflow as tf
 
-from pipeline import server
+import pipeline as ge
+from pipeline import parameter_server, server
 from pipeline.cluster import Cluster
 from pipeline.rendezvous import PeerLostError
 from pipeline.signals import PreemptedError
@@ -168,3 +170,44 @@ def test_ctrl_c_again_ends_it_at_once(fake_server, signalled):
     with chief, pytest.raises(KeyboardInterrupt):
         server.serve(task_of(address))
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_chief_that_is_stopped_is_named(fake_server):
+    chief, address = listening()
+    with (
+        chief,
+        pytest.raises(PeerLostError, match="chief 0 .* has not replied"),
+    ):
+        server.serve(task_of(address), lost_after_secs=0.3)
+
+
+def serving(**row):
+    return ge.RunConfig(
+        execution="parameter_server", cluster=task_of(silent(), "ps"), **row
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({}, {"start_timeout_secs": 600.0, "lost_after_secs": 300.0}),
+        (
+            {
+                "train_distribute": functools.partial(
+                    parameter_server.parameter_server, lost_after_secs=15
+                )
+            },
+            {"start_timeout_secs": 600.0, "lost_after_secs": 15},
+        ),
+        (
+            {"train_distribute": lambda config: pytest.fail("no strategy here")},
+            {"start_timeout_secs": 600.0, "lost_after_secs": 300.0},
+        ),
+    ],
+    ids=["default", "configured", "another"],
+)
+def test_who_serves_waits_as_the_strategy_is_told(monkeypatch, row, expected):
+    monkeypatch.setattr(server, "serve", lambda cluster, **waits: told.update(waits))
+    told = {}
+    parameter_server.serve(serving(**row))
+    assert told == expected
