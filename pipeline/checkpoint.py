@@ -268,7 +268,7 @@ def restore(state: State, path: str, *, unbuilt: Iterable[str] = ()) -> None:
       UnreadableCheckpointError: something of it is missing, cut short or damaged.
     """
     reader = Reader(path)
-    wanted, tables = flat(state), _tables(state)
+    wanted, tables = flat(state), tables_of(state)
     problems = _mismatches({**wanted, **tables}, reader, tuple(unbuilt))
     if problems:
         raise CheckpointMismatchError(
@@ -320,7 +320,8 @@ def flat(state: State) -> dict[str, tf.Variable]:
     }
 
 
-def _tables(state: State) -> dict[str, Any]:
+def tables_of(state: State) -> dict[str, Any]:
+    """Every lookup table by its full name."""
     return {
         f"{module}/{name}".rstrip("/"): value
         for module, named in state.items()

@@ -6,6 +6,7 @@ one named there is committed.
 """
 
 import collections
+import hashlib
 import os
 import re
 from typing import Any
@@ -48,6 +49,21 @@ def is_complete(path: str) -> bool:
 def written_at(path: str) -> float:
     """When a checkpoint was completed, in seconds since 1970, by its file system."""
     return tf.io.gfile.stat(f"{path}{_INDEX}").mtime_nsec / 1e9
+
+
+def identity(path: str) -> str | None:
+    """What tells a checkpoint from all others, of the same path too; None: not there.
+
+    The index has a checksum of each value, so that those of one index are the same.
+
+    Args:
+      path: path prefix.
+    """
+    try:
+        with tf.io.gfile.GFile(f"{path}{_INDEX}", "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except tf.errors.OpError:
+        return None
 
 
 def delete(path: str) -> None:

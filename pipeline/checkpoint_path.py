@@ -1,10 +1,13 @@
-"""The checkpoint that a caller asked for by its path."""
+"""The checkpoint that a caller asked for by its path, or that can be gone on from."""
 
 import os
+from collections.abc import Callable
 
 import tensorflow as tf
+from absl import logging
 
 from pipeline import checkpoint, paths
+from pipeline.checkpoint_reader import UnreadableCheckpointError
 
 
 def found(path: str | None) -> str | None:
@@ -32,3 +35,46 @@ def found(path: str | None) -> str | None:
         f"{beside[-1] if beside else 'runs/a/model.ckpt-1000'!r}, without .index, or "
         f"leave it out for the latest. Those beside it: {beside}."
     )
+
+
+def newest_sound(
+    path: str, load: Callable[[str], None], *, agreed: Callable[[bool], bool] = bool
+) -> tuple[str, list[str]]:
+    """Loads a checkpoint, or else the newest before it that can be loaded.
+
+    Args:
+      path: path prefix of the newest.
+      load: of one checkpoint.
+      agreed: whether all processes that load together can load the same one.
+
+    Returns:
+      The one that was loaded, and those that could not be.
+
+    Raises:
+      CheckpointMismatchError: it is of another model; nothing was changed.
+      UnreadableCheckpointError: so are all before it.
+    """
+    unreadable: list[str] = []
+    while True:
+        problem = None
+        try:
+            load(path)
+        except UnreadableCheckpointError as error:
+            problem = error
+        if agreed(problem is None):
+            return path, unreadable
+        unreadable.append(path)
+        words = problem or f"another process cannot read checkpoint {path}"
+        older = checkpoint.before(path)
+        if older is None:
+            raise UnreadableCheckpointError(
+                f"{words} There is none before it either: to begin anew at step 0, "
+                "choose another model_dir."
+            ) from problem
+        logging.warning(
+            "checkpoint | %s Going on from step %d, of %s.",
+            words,
+            checkpoint.step_of(older),
+            older,
+        )
+        path = older

@@ -30,14 +30,12 @@ from pipeline import (
     storage,
     summary,
 )
-from pipeline import checkpoint_path as checkpoint_path_lib
 from pipeline import input_fn as input_lib
 from pipeline import params as params_lib
 from pipeline.hooks import Hook, Run, log_line
 from pipeline.model_fn import ModeKeys
 from pipeline.peers import watches
 from pipeline.run_config import RunConfig
-from pipeline.runtime import Runtime
 from pipeline.runtimes import Runtimes
 from pipeline.saving import SavingListener
 from pipeline.trainer import Trainer
@@ -79,7 +77,9 @@ class Estimator:
         if isinstance(warm_start_from, (str, os.PathLike)):
             warm_start_from = WarmStartSettings(warm_start_from)
         self._warm_start_from = warm_start_from
-        self._runtimes = Runtimes(model_fn, factories, self._config, self._params)
+        self._runtimes = Runtimes(
+            model_fn, factories, self._config, self._params, warm_start_from
+        )
         self._eval_writers = summary.Writers()
 
     @property
@@ -154,7 +154,7 @@ class Estimator:
         checks.training(self._config, steps, max_steps, saving_listeners)
         if self._runtimes.finished(self.latest_checkpoint(), max_steps):
             return self
-        trainer = Trainer(self._runtimes.training, input_fn)
+        trainer = Trainer(self._runtimes.to_train(), input_fn)
         trainer(
             self._warm_start_from,
             steps=steps,
@@ -183,7 +183,7 @@ class Estimator:
           steps: most steps; None for all of the input.
           hooks: `begin`, `after_loop` and `end` are called.
           checkpoint_path: what to evaluate; None for the latest, or the live weights
-            while training.
+            while training, or where nothing is saved.
           name: of this evaluation, where there are several; goes into `eval_dir`.
 
         Returns:
@@ -197,13 +197,13 @@ class Estimator:
         calling.check_positive("steps", steps)
         calling.check_kind("name", name, str, "'test'")
         calling.check_all("hooks", hooks, Hook)
-        checkpoint_path = checkpoint_path_lib.found(checkpoint_path)
-        runtime = self._runtimes.evaluating
+        checkpoint_path = self._runtimes.found(checkpoint_path)
+        runtime = self._runtimes.to_use(checkpoint_path, together=True)
         feed = runtime.feed(input_fn, ModeKeys.EVAL)
         if feed.plan.endless and steps is None:
             raise input_lib.endless_input_error(input_fn)
         program = runtime.program(ModeKeys.EVAL, feed)
-        self._prepare(runtime, checkpoint_path, "evaluating", together=True)
+        self._runtimes.prepare(runtime, checkpoint_path, "evaluating", together=True)
         run = runtime.run()
         report = loops.evaluate(
             program.compiled,
@@ -237,11 +237,14 @@ class Estimator:
     ) -> Iterator[Any]:
         """Predictions for the input, in its order, computed as they are asked for.
 
+        They are made with the weights of this call, whatever comes after it: where
+        another call changes these in between, a copy is kept for what is left.
+
         Args:
           input_fn: see `pipeline.input_fn`; labels are left aside.
           predict_keys: of a dict of predictions, the ones to yield.
           hooks: `begin` and `end` are called.
-          checkpoint_path: what to predict with; None for the latest.
+          checkpoint_path: what to predict with; None as in `evaluate`.
           yield_single_examples: one example at a time, else one batch.
 
         Returns:
@@ -249,15 +252,17 @@ class Estimator:
 
         Raises:
           ValueError: keys that there are not, or predictions of unequal lengths.
+          RuntimeError: several processes train in step, and another call changed the
+            weights while predictions were left to be made.
         """
         calling.check_all("hooks", hooks, Hook)
-        checkpoint_path = checkpoint_path_lib.found(checkpoint_path)
-        runtime = self._runtimes.evaluating
+        checkpoint_path = self._runtimes.found(checkpoint_path)
+        runtime = self._runtimes.to_use(checkpoint_path, together=False)
         feed = runtime.feed(input_fn, ModeKeys.PREDICT)
-        program = runtime.program(ModeKeys.PREDICT, feed)
-        self._prepare(runtime, checkpoint_path, "predicting", together=False)
+        runtime.program(ModeKeys.PREDICT, feed)
+        self._runtimes.prepare(runtime, checkpoint_path, "predicting", together=False)
         return predictions.watched(
-            predictions.predict(program.compiled, feed),
+            predictions.predict(self._runtimes.reader(runtime, feed), feed),
             run=Run(self.model_dir, runtime.modules.step, None),
             hooks=hooks,
             keys=predict_keys,
@@ -282,8 +287,8 @@ class Estimator:
             `build_parsing_serving_input_receiver_fn`; None for the raw features of
             the input that this Estimator saw last.
           assets_extra: file to copy by its path below `assets.extra`.
-          checkpoint_path: what to export; None for the latest, or what is live
-            where nothing was saved.
+          checkpoint_path: what to export; None for the latest, or for what is live
+            while training, or where nothing is saved.
 
         Returns:
           The new directory.
@@ -291,15 +296,19 @@ class Estimator:
         Raises:
           ValueError: no checkpoint, or no input was seen and nothing says what is sent.
         """
+        runtimes, path = self._runtimes, self._runtimes.found(checkpoint_path)
+        if path is None:
+            runtimes.check_trained(" to export", ", or give checkpoint_path")
+        runtime = runtimes.exporting
         receiver = saved_model.receiver_of(
-            serving_input_receiver_fn, self._runtimes.features_spec
+            serving_input_receiver_fn, runtimes.features_spec
         )
         return exporting.export(
-            self._runtimes.exporting,
+            runtime,
             receiver,
             export_dir_base,
+            load=lambda: runtimes.prepare(runtime, path, "exporting", together=False),
             assets_extra=assets_extra,
-            checkpoint_path=checkpoint_path,
         )
 
     def check_export(
@@ -335,7 +344,12 @@ class Estimator:
           ValueError: the module is no built Keras model, or there is no checkpoint.
         """
         runtime = self._runtimes.exporting
-        return exporting.weights(runtime, name, path, self._required_checkpoint)
+
+        def load() -> None:
+            self._runtimes.check_trained("")
+            self._runtimes.prepare(runtime, None, "exporting", together=False)
+
+        return exporting.weights(runtime, name, path, load)
 
     @watches
     def wait_for_peers(self) -> None:
@@ -374,23 +388,6 @@ class Estimator:
     def eval_dir(self, name: str | None = None) -> str:
         """Where an evaluation's events go: `model_dir/eval`, or `eval_<name>`."""
         return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
-
-    def _prepare(
-        self, runtime: Runtime, path: str | None, doing: str, *, together: bool
-    ) -> None:
-        """Loads what is to be used, which while training is what is live."""
-        if path is None and runtime.training:
-            runtime.modules.synchronize()
-            return
-        if path is not None:
-            runtime.load(path)
-        elif newest := self.latest_checkpoint():
-            runtime.load_newest(newest, together=together)
-        else:
-            if runtime.modules.step == 0:
-                text = "%s has no checkpoint: %s initial values."
-                logging.warning(text, self.model_dir, doing)
-            runtime.start(self._warm_start_from)
 
     def _required_checkpoint(self) -> str:
         path = self.latest_checkpoint()

@@ -6,8 +6,7 @@ from typing import Any
 import keras
 from absl import logging
 
-from pipeline import checkpoint, saved_model
-from pipeline import checkpoint_path as checkpoint_path_lib
+from pipeline import saved_model
 from pipeline.model_fn import EstimatorSpec, ModeKeys
 from pipeline.runtime import Runtime
 from pipeline.saved_model import ServingFn, ServingInputReceiver
@@ -19,39 +18,20 @@ def export(
     receiver: ServingInputReceiver,
     export_dir_base: str,
     *,
+    load: Callable[[], None],
     assets_extra: Mapping[str, str] | None = None,
-    checkpoint_path: str | None = None,
 ) -> str:
     """Writes a SavedModel and returns its directory.
 
     Args:
-      runtime: whose modules it holds; they are set to the checkpoint.
+      runtime: whose modules it holds.
       receiver: what is sent.
       export_dir_base: where the directory is made.
+      load: sets the modules, once they are built, to what is to be exported.
       assets_extra: file to copy by its path below `assets.extra`.
-      checkpoint_path: what to export; None for the latest, or for what is live where
-        nothing was saved, or training is under way.
-
-    Raises:
-      ValueError: there is no checkpoint, and nothing was trained.
     """
-    model_dir = runtime.config.model_dir
-    live = runtime.values_from if runtime.training else None
-    # Its files may come later, as saving is asynchronous: the weights are here.
-    is_live = live is not None and checkpoint_path == live
-    path = live if is_live else checkpoint_path_lib.found(checkpoint_path) or live
-    newest = path or checkpoint.latest(model_dir)
-    # Trained without saving: what is live is all that there is.
-    if newest is None and not runtime.modules.step:
-        raise ValueError(
-            f"{model_dir} has no checkpoint to export: train first, or give "
-            "checkpoint_path."
-        )
     model_fn, outline = _built(runtime, receiver)
-    if path is not None:
-        runtime.load(path)
-    elif newest is not None:
-        runtime.load_newest(newest)
+    load()
     logging.info("export | step %d | tracing and writing", runtime.modules.step)
     model = saved_model.servable(model_fn, runtime.modules, receiver, outline)
     return saved_model.save(export_dir_base, model, assets_extra=assets_extra)
@@ -80,14 +60,14 @@ def check(
     saved_model.servable(model_fn, runtime.modules, receiver, outline)
 
 
-def weights(runtime: Runtime, name: str, path: str, newest: Callable[[], str]) -> str:
+def weights(runtime: Runtime, name: str, path: str, load: Callable[[], None]) -> str:
     """Writes the weights of one Keras model, and returns `path`.
 
     Args:
       runtime: whose module it is.
       name: of the module.
       path: to write to; ends in `.weights.h5`.
-      newest: gives the checkpoint that has the values.
+      load: sets the modules to the values.
 
     Raises:
       ValueError: the module is no built Keras model.
@@ -98,7 +78,7 @@ def weights(runtime: Runtime, name: str, path: str, newest: Callable[[], str]) -
             f"module {name!r} of {sorted(runtime.modules.by_name)} is no Keras "
             "model that this Estimator has built: train, evaluate or predict first."
         )
-    runtime.load_newest(newest())
+    load()
     module.save_weights(path)
     return path
 

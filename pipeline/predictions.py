@@ -1,5 +1,6 @@
 """Predictions: one step at a time, as they are asked for, then example by example."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,47 @@ from pipeline import user_errors
 from pipeline.hooks import Hook, Run
 from pipeline.input_fn import Feed, opened
 from pipeline.model_fn import ModeKeys
+
+
+class OnOwnWeights:
+    """The prediction step on the weights that a prediction began with.
+
+    It computes with modules that others may load or train meanwhile. Who is about to
+    tells it, and it keeps a copy, which goes into modules of its own once it is asked
+    for more; of a prediction that was dropped nobody asks, and nothing is kept.
+    """
+
+    def __init__(
+        self,
+        compiled: Callable[[Any], Any],
+        copied: Callable[[], Any],
+        elsewhere: Callable[[Any], Callable[[Any], Any]],
+    ) -> None:
+        """
+        Args:
+          compiled: the step, on modules that it shares with others.
+          copied: makes a copy of their values.
+          elsewhere: the step, on modules of its own, of a copy.
+        """
+        self._compiled = compiled
+        self._copied = copied
+        self._elsewhere = elsewhere
+        self._kept: Any = None
+        # Who predicts and who is about to change the modules may be two threads.
+        self._lock = threading.Lock()
+
+    def __call__(self, features: Any) -> Any:
+        """Predictions by local replica, of features by local replica."""
+        with self._lock:
+            if self._kept is not None:
+                self._compiled = self._elsewhere(self._kept)
+                self._kept = None
+            return self._compiled(features)
+
+    def keep(self) -> None:
+        """Copies the weights, which are about to change."""
+        with self._lock:
+            self._kept = self._copied()
 
 
 def predict(compiled: Callable[[Any], Any], feed: Feed) -> Iterator[Any]:

@@ -40,8 +40,9 @@ class RunConfig:
         and left alone otherwise. None: each run differs.
       save_summary_steps: Steps between summaries; 100 costs nothing that one could
         measure. None or 0: none.
-      save_checkpoints_steps: Steps between checkpoints; 0: never. Not together with
-        `save_checkpoints_secs`.
+      save_checkpoints_steps: Steps between checkpoints; 0: never, so that what is
+        trained lasts as long as the Estimator, whose calls go on with it. Not together
+        with `save_checkpoints_secs`.
       save_checkpoints_secs: Seconds between checkpoints. 600 where neither is given, so
         that a crash costs ten minutes at most.
       keep_checkpoint_max: How many of the last checkpoints stay on disk; 5 bounds the

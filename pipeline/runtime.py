@@ -3,17 +3,24 @@
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
-from pipeline import calling, checkpoint, feeds, modules, steps, user_errors
-from pipeline.checkpoint_reader import UnreadableCheckpointError
+from pipeline import (
+    calling,
+    checkpoint,
+    checkpoint_path,
+    feeds,
+    modules,
+    steps,
+    user_errors,
+)
 from pipeline.compiled_loop import CompiledLoop
 from pipeline.coordinated_loop import CoordinatedLoop
-from pipeline.hooks import Hook, LoggingHook, NanHook, Run, SummaryHook
+from pipeline.holding import Holding
+from pipeline.hooks import Run
 from pipeline.input_dataset import Source
 from pipeline.input_fn import Plan
 from pipeline.metrics import MetricSet
@@ -22,7 +29,6 @@ from pipeline.parameter_server import ParameterServers
 from pipeline.peers import Peers
 from pipeline.replicas import has_one_trace
 from pipeline.run_config import RunConfig
-from pipeline.saving import SavingListener
 from pipeline.warm_start import WarmStartSettings, warm_start
 
 # Programs that are kept for each mode: more shapes of input are rare, and each holds
@@ -54,11 +60,9 @@ class Runtime:
       config: the Estimator's.
       modules: on the strategy.
       peers: the processes that train on it.
-      values_from: checkpoint path that the variables equal now; None where they are
-        initial or were trained since.
+      holding: what the variables hold now.
       training: whether a training loop is under way.
       features_spec: spec of the features of the last input, or None.
-      tracker: keeps `values_from` true while training.
     """
 
     def __init__(
@@ -68,9 +72,21 @@ class Runtime:
         strategy: tf.distribute.Strategy,
         config: RunConfig,
         params: Any,
+        *,
+        seeded: bool = True,
     ) -> None:
-        """Calls the factories; the arguments are the Estimator's."""
+        """Calls the factories; the arguments are the Estimator's.
+
+        Args:
+          model_fn: the user's.
+          factories: of the modules.
+          strategy: where their variables are.
+          config: how to run.
+          params: for model_fn and input_fn.
+          seeded: by the config's seed, where it has one.
+        """
         self._model_fn = model_fn
+        self._factories = factories
         self.config = config
         self.context = {"params": params, "config": config}
         self.modules = modules.Modules(
@@ -78,14 +94,13 @@ class Runtime:
             strategy,
             context=self.context,
             precision=config.precision,
-            seed=config.tf_random_seed,
+            seed=config.tf_random_seed if seeded else None,
         )
         self.peers = Peers(strategy)
-        self.values_from: str | None = None
+        self.holding = Holding(self.modules)
         self.training = False
         self.features_spec: Any = None
         self._warm_started = False
-        self.tracker = Tracker(self)
         self._saver: checkpoint.Saver | None = None
         self._saver_names: dict[str, tuple[str, ...]] = {}
         # None, TensorFlow's choice, would compile eager steps as well; and where there
@@ -189,12 +204,22 @@ class Runtime:
                 "build them in their factory."
             )
         if added:
-            self.values_from = None
+            self.holding.after_build()
         return outline
 
     def start(self, warm_start_from: str | WarmStartSettings | None) -> None:
-        """Without a checkpoint: the values to start warm from, once."""
+        """Without a checkpoint: the values to start warm from, once.
+
+        Raises:
+          RuntimeError: the modules hold other values already.
+        """
+        if not self.holding.initial:
+            raise RuntimeError(
+                f"{self.config.model_dir} was emptied a moment ago, by whoever else "
+                "writes there: call this again, to begin anew with initial values."
+            )
         if warm_start_from is not None and not self._warm_started:
+            self.holding.before_change()
             warm_start(self.modules.named_state(), warm_start_from)
             self.modules.spread_seeds()
             self._warm_started = True
@@ -215,31 +240,8 @@ class Runtime:
           CheckpointMismatchError: it is of another model; nothing was changed.
           UnreadableCheckpointError: so are all before it.
         """
-        unreadable: list[str] = []
-        while True:
-            problem = None
-            try:
-                self.load(path)
-            except UnreadableCheckpointError as error:
-                problem = error
-            sound = problem is None
-            if self.peers.all(sound) if together else sound:
-                return path, unreadable
-            unreadable.append(path)
-            words = problem or f"another process cannot read checkpoint {path}"
-            older = checkpoint.before(path)
-            if older is None:
-                raise UnreadableCheckpointError(
-                    f"{words} There is none before it either: to begin anew at step 0, "
-                    "choose another model_dir."
-                ) from problem
-            logging.warning(
-                "checkpoint | %s Going on from step %d, of %s.",
-                words,
-                checkpoint.step_of(older),
-                older,
-            )
-            path = older
+        agreed = self.peers.all if together else bool
+        return checkpoint_path.newest_sound(path, self.load, agreed=agreed)
 
     def run(self, max_step: int | None = None) -> Run:
         """Returns what hooks see of a run that begins where the modules stand.
@@ -255,24 +257,6 @@ class Runtime:
             agree=self.peers.any,
             progress=self.config.progress,
         )
-
-    def hooks(self, hooks: Sequence[Hook], saving: Hook) -> list[Hook]:
-        """The config's hooks and the caller's, in the order in which they are called.
-
-        Args:
-          hooks: the caller's.
-          saving: comes last, so that a checkpoint holds what the others did.
-        """
-        config = self.config
-        result = [self.tracker, NanHook(fail_on_nan_loss=config.on_nan == "stop")]
-        if config.log_step_count_steps:
-            result.append(LoggingHook(config.log_step_count_steps))
-        if config.save_summary_steps:
-            result.append(SummaryHook(config.save_summary_steps))
-        result.extend(hooks)
-        if config.save_checkpoints_steps != 0:
-            result.append(saving)
-        return result
 
     def saver(self) -> checkpoint.Saver:
         """Writes the modules' checkpoints; the same one while they hold the same."""
@@ -298,18 +282,36 @@ class Runtime:
           UnreadableCheckpointError: it is damaged; nothing was changed.
           RuntimeError: a training loop would lose its weights.
         """
-        if self.values_from == path:
+        if self.holding.equals(path):
             return
         if self.training:
             raise RuntimeError(
                 f"checkpoint {path} cannot be loaded while this Estimator trains; "
                 "evaluate it in an Estimator of its own."
             )
+        self.holding.before_load()
         checkpoint.restore(
             self.modules.named_state(), path, unbuilt=self.modules.unbuilt_prefixes()
         )
         self.modules.spread_seeds()
-        self.values_from = path
+        self.holding.after_load(path)
+
+    def anew(self, *, seeded: bool = True) -> "Runtime":
+        """A runtime as this one was at first, on the same strategy.
+
+        Args:
+          seeded: see `Runtime`.
+        """
+        made = Runtime(
+            self._model_fn,
+            self._factories,
+            self.modules.strategy,
+            self.config,
+            self.context["params"],
+            seeded=seeded,
+        )
+        made.features_spec = self.features_spec
+        return made
 
     def _train_loop(
         self, plan: Plan, outline: EstimatorSpec, metrics: MetricSet
@@ -380,20 +382,3 @@ class Runtime:
         if self.config.run_eagerly:
             return step
         return tf.function(step, autograph=False, reduce_retracing=True)
-
-
-class Tracker(Hook, SavingListener):
-    """Knows of which checkpoint the variables hold the values while training."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        """
-        Args:
-          runtime: whose `values_from` it keeps.
-        """
-        self._runtime = runtime
-
-    def after_loop(self, run: Run) -> None:
-        self._runtime.values_from = None
-
-    def after_save(self, run: Run) -> None:
-        self._runtime.values_from = checkpoint.path_of(run.model_dir, run.step)

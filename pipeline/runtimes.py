@@ -6,10 +6,14 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from pipeline import checkpoint
+from pipeline import checkpoint, checkpoint_path, feeds, paths, seeds
 from pipeline import strategy as strategy_lib
+from pipeline.model_fn import ModeKeys
+from pipeline.predictions import OnOwnWeights
 from pipeline.run_config import RunConfig
 from pipeline.runtime import Runtime
+from pipeline.snapshot import Snapshot
+from pipeline.warm_start import WarmStartSettings
 
 
 class Runtimes:
@@ -21,12 +25,14 @@ class Runtimes:
         factories: Mapping[str, Callable[..., Any]],
         config: RunConfig,
         params: Any,
+        warm_start_from: str | WarmStartSettings | None = None,
     ) -> None:
         """The arguments are the Estimator's."""
         self._model_fn = model_fn
         self._factories = factories
         self._config = config
         self._params = params
+        self._warm_start_from = warm_start_from
         self._training: Runtime | None = None
         self._evaluating: Runtime | None = None
 
@@ -60,6 +66,117 @@ class Runtimes:
         """What a SavedModel can be made of: no parameter servers."""
         return self.evaluating if self._config.num_ps_replicas else self.training
 
+    def to_train(self) -> Runtime:
+        """The runtime that trains; see `to_use`."""
+        return self._renewed(self.training, None, together=True)
+
+    def to_use(self, path: str | None, *, together: bool) -> Runtime:
+        """The runtime that evaluates, made anew where initial values are wanted.
+
+        That is where model_dir is empty and the modules hold what came from elsewhere:
+        another checkpoint that was looked at, or one of a model_dir that was deleted.
+
+        Args:
+          path: path prefix of the checkpoint to use; None for where the run stands.
+          together: all processes that train in step call this.
+        """
+        return self._renewed(self.evaluating, path, together=together)
+
+    def found(self, path: str | None) -> str | None:
+        """A checkpoint that a caller asked for, see `checkpoint_path.found`.
+
+        That of the live weights counts while its files are still being written.
+
+        Args:
+          path: as the caller gave it.
+
+        Raises:
+          ValueError: it is not there.
+        """
+        live = self._training.holding.path if self._training is not None else None
+        if path and live and self._training.training and paths.same(path, live):
+            return live
+        return checkpoint_path.found(path)
+
+    def prepare(
+        self, runtime: Runtime, path: str | None, doing: str, *, together: bool
+    ) -> None:
+        """Sets a runtime's modules to what is to be used.
+
+        A checkpoint that was asked for; or what is live while training, or was trained
+        by a run that saves nothing; or the newest checkpoint; or initial values.
+
+        Args:
+          runtime: what `to_use` gave; built.
+          path: path prefix of the checkpoint that was asked for, or None.
+          doing: what for, as "evaluating".
+          together: all processes that train in step call this.
+        """
+        newest = None if path else checkpoint.latest(self._config.model_dir)
+        if path is not None:
+            runtime.load(path)
+        elif self.is_live(newest):
+            self._take_live(runtime)
+        elif newest is not None:
+            runtime.load_newest(newest, together=together)
+        else:
+            if runtime.holding.initial:
+                text = "%s has no checkpoint: %s initial values."
+                logging.warning(text, self._config.model_dir, doing)
+            runtime.start(self._warm_start_from)
+
+    def reader(self, runtime: Runtime, feed: feeds.AnyFeed) -> OnOwnWeights:
+        """The prediction step on what the modules hold now, whatever they hold later.
+
+        Args:
+          runtime: what `prepare` readied.
+          feed: the input that it was built for.
+        """
+
+        def elsewhere(kept: Snapshot) -> Callable[[Any], Any]:
+            if not runtime.peers.alone:
+                raise RuntimeError(
+                    "a prediction was under way when its weights were about to change "
+                    "by another call, and several processes cannot keep them for it: "
+                    "take all of it first, results = list(estimator.predict(...))."
+                )
+            with seeds.undisturbed():
+                other = runtime.anew(seeded=False)
+                program = other.program(ModeKeys.PREDICT, feed)
+            kept.put(other.modules)
+            return program.compiled
+
+        compiled = runtime.program(ModeKeys.PREDICT, feed).compiled
+        step = OnOwnWeights(compiled, lambda: Snapshot(runtime.modules), elsewhere)
+        runtime.holding.add_reader(step)
+        return step
+
+    def check_trained(self, purpose: str, instead: str = "") -> None:
+        """Checks that there is a checkpoint, or what was trained without one.
+
+        Args:
+          purpose: what it is for, as " to export".
+          instead: what else could be done, as ", or give checkpoint_path".
+
+        Raises:
+          ValueError: there is neither.
+        """
+        newest = checkpoint.latest(self._config.model_dir)
+        if newest is None and not self.is_live(newest):
+            raise ValueError(
+                f"{self._config.model_dir} has no checkpoint{purpose}: train first"
+                f"{instead}."
+            )
+
+    def is_live(self, newest: str | None) -> bool:
+        """Whether the run stands at what the trained modules hold, or held last.
+
+        Args:
+          newest: path prefix of the newest checkpoint in model_dir, or None.
+        """
+        live = self._training
+        return live is not None and (live.training or live.holding.is_unsaved(newest))
+
     def finished(self, latest: str | None, max_steps: int | None) -> bool:
         """Whether there is nothing to train; says so.
 
@@ -67,11 +184,11 @@ class Runtimes:
           latest: path prefix of the latest checkpoint, or None.
           max_steps: global step to train to, or None.
         """
-        if latest is None or max_steps is None:
+        step = self.step(latest)
+        if max_steps is None or step < max_steps:
             return False
-        step = checkpoint.step_of(latest)
         # Where it cannot be read, training says what it goes on from.
-        if step < max_steps or not checkpoint.is_readable(latest):
+        if not self.is_live(latest) and not checkpoint.is_readable(latest):
             return False
         logging.warning(
             "train | step %d is at max_steps %d already: not training.", step, max_steps
@@ -91,7 +208,7 @@ class Runtimes:
     @property
     def values_from(self) -> str | None:
         """Checkpoint whose values the trained modules hold, or None."""
-        return self._training.values_from if self._training is not None else None
+        return self._training.holding.path if self._training is not None else None
 
     def wait_until_saved(self) -> None:
         """Returns once what the training runtime saves is on disk."""
@@ -99,11 +216,50 @@ class Runtimes:
             self._training.saver().wait()
 
     def step(self, latest: str | None) -> int:
-        """The trained modules' global step, or that of the latest checkpoint."""
+        """The global step at which the run stands.
+
+        Args:
+          latest: path prefix of the latest checkpoint, or None.
+        """
         live = self._training
-        if live is not None and (live.training or latest is None):
+        if live is not None and live.training:
             return live.modules.step
+        if self.is_live(latest):
+            return live.holding.unsaved_step
         return checkpoint.step_of(latest) if latest else 0
+
+    def _take_live(self, runtime: Runtime) -> None:
+        live = self._training
+        if not live.training:
+            live.holding.bring_back()
+        live.modules.synchronize()
+        if runtime is live:
+            return
+        if live.holding.path is not None:
+            runtime.load(live.holding.path)
+        else:
+            runtime.holding.take(Snapshot(live.modules))
+
+    def _renewed(
+        self, runtime: Runtime, path: str | None, *, together: bool
+    ) -> Runtime:
+        wanted = False
+        if path is None and not runtime.holding.initial:
+            newest = checkpoint.latest(self._config.model_dir)
+            wanted = newest is None and not self.is_live(newest)
+        if not (runtime.peers.any(wanted) if together else wanted):
+            return runtime
+        logging.warning(
+            "%s has no checkpoint, and the modules hold values from elsewhere: "
+            "beginning anew.",
+            self._config.model_dir,
+        )
+        made = runtime.anew()
+        if runtime is self._training:
+            self._training = made
+        else:
+            self._evaluating = made
+        return made
 
     def _made(self, config: RunConfig) -> Runtime:
         strategy = strategy_lib.create(config)

@@ -27,6 +27,12 @@ class Writer:
         """
         self._logdir = logdir
         self._file: tf.io.TFRecordWriter | None = None
+        self._path = ""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether somebody deleted what it has written, and with it what is to come."""
+        return self._file is not None and not tf.io.gfile.exists(self._path)
 
     def scalars(self, step: int, values: Mapping[str, Any]) -> None:
         """Writes one point for each value; arrays as one point an element.
@@ -60,30 +66,40 @@ class Writer:
 
     def _write(self, step: int, proto: Any) -> None:
         if self._file is None:
-            self._file = _new_event_file(self._logdir)
+            self._file, self._path = _new_event_file(self._logdir)
         event = tf.compat.v1.Event(wall_time=time.time(), step=step, summary=proto)
         self._file.write(event.SerializeToString())
         self._file.flush()
 
 
 class Writers(dict[str, Writer]):
-    """One writer a directory, so that many evaluations share an event file."""
+    """One writer a directory, so that many evaluations share an event file.
+
+    Where the file was deleted, with its model_dir maybe, another one is begun.
+    """
+
+    def __getitem__(self, logdir: str) -> Writer:
+        writer = super().__getitem__(logdir)
+        if writer.is_gone:
+            writer = self[logdir] = Writer(logdir)
+        return writer
 
     def __missing__(self, logdir: str) -> Writer:
         return self.setdefault(logdir, Writer(logdir))
 
 
-def _new_event_file(logdir: str) -> tf.io.TFRecordWriter:
+def _new_event_file(logdir: str) -> tuple[tf.io.TFRecordWriter, str]:
     """A file of a name that TensorBoard looks for and nobody else uses."""
     tf.io.gfile.makedirs(logdir)
     # TensorBoard reads files in the order of their names, so that two of one second
     # need the nanoseconds.
     secs, nanos = divmod(time.time_ns(), 10**9)
     unique = f"{secs}.{socket.gethostname()}.{nanos:09d}.{uuid.uuid4().hex[:8]}"
-    file = tf.io.TFRecordWriter(os.path.join(logdir, f"events.out.tfevents.{unique}"))
+    path = os.path.join(logdir, f"events.out.tfevents.{unique}")
+    file = tf.io.TFRecordWriter(path)
     version = tf.compat.v1.Event(wall_time=time.time(), file_version="brain.Event:2")
     file.write(version.SerializeToString())
-    return file
+    return file, path
 
 
 def formatted(values: Mapping[str, Any]) -> list[str]:

@@ -22,7 +22,7 @@ from pipeline import (
     storage,
 )
 from pipeline import input_fn as input_lib
-from pipeline.hooks import Hook, Run
+from pipeline.hooks import Hook, LoggingHook, NanHook, Run, SummaryHook
 from pipeline.model_fn import ModeKeys
 from pipeline.runtime import Program, Runtime
 from pipeline.saving import CheckpointHook, SavingListener
@@ -119,16 +119,24 @@ class Trainer:
                 # Nothing is written any more when the claim ends.
                 self._runtime.saver().settle()
                 raise
+            finally:
+                self._runtime.holding.after_writing()
 
     def _load(self, warm_start_from: str | WarmStartSettings | None) -> str | None:
         """Loads what there is to go on from, and returns its path."""
         runtime = self._runtime
         newest = checkpoint.latest(runtime.config.model_dir)
+        unsaved = runtime.holding.is_unsaved(newest)
+        if unsaved:
+            runtime.holding.bring_back()
+        goes_by_modules = unsaved or newest is None
         self._check_start(
-            checkpoint.step_of(newest) if newest else runtime.modules.step
+            runtime.modules.step if goes_by_modules else checkpoint.step_of(newest)
         )
-        path, unreadable = newest, []
-        if newest is None:
+        path, unreadable = None, []
+        if unsaved:
+            pass
+        elif newest is None:
             runtime.start(warm_start_from)
         else:
             path, unreadable = runtime.load_newest(newest, together=True)
@@ -140,6 +148,8 @@ class Trainer:
             position.remove_old_positions(runtime.config.model_dir, keep=path)
         if unreadable:
             runtime.peers.wait()  # All are to see which one is the latest now.
+        if runtime.config.save_checkpoints_steps == 0 and not unsaved:
+            runtime.holding.begin_unsaved(path)
         return path
 
     def _train(
@@ -162,7 +172,7 @@ class Trainer:
         )
         run = runtime.run(max_steps if steps is None else start + steps)
         loop = loops.TrainLoop(
-            self._program.compiled,
+            self._steps,
             self._program.metrics,
             steps_per_loop=config.steps_per_loop,
             peers=peers,
@@ -173,7 +183,7 @@ class Trainer:
             runtime.saver(),
             source.save,
             states=loop.state,
-            listeners=[runtime.tracker, *saving_listeners],
+            listeners=[runtime.holding, *saving_listeners],
         )
 
         in_old_pass = source.resumed
@@ -192,7 +202,7 @@ class Trainer:
             ended = loop(
                 run,
                 source.iterator,
-                runtime.hooks(hooks, saving),
+                self._hooks(hooks, saving),
                 next_pass=next_pass,
                 saved=hook_states.read(path) if path else None,
             )
@@ -200,10 +210,37 @@ class Trainer:
             runtime.training = False
             progress.close_all()
             source.close()
+        if config.save_checkpoints_steps == 0:
+            # What else a checkpoint sees to: each replica is to go on from the same.
+            runtime.modules.synchronize()
         # The last checkpoint is there for all.
         peers.wait()
         if ended and run.step == start:
             raise input_lib.empty_input_error(self._input_fn, ModeKeys.TRAIN)
+
+    def _steps(self, iterator: Any, start: int, boundaries: Sequence[int]) -> Any:
+        """The compiled loop, which changes what predictions may be made with."""
+        self._runtime.holding.before_change()
+        return self._program.compiled(iterator, start, boundaries)
+
+    def _hooks(self, hooks: Sequence[Hook], saving: Hook) -> list[Hook]:
+        """The config's hooks and the caller's, in the order in which they are called.
+
+        Args:
+          hooks: the caller's.
+          saving: comes last, so that a checkpoint holds what the others did.
+        """
+        config = self._runtime.config
+        stops = config.on_nan == "stop"
+        result = [self._runtime.holding, NanHook(fail_on_nan_loss=stops)]
+        if config.log_step_count_steps:
+            result.append(LoggingHook(config.log_step_count_steps))
+        if config.save_summary_steps:
+            result.append(SummaryHook(config.save_summary_steps))
+        result.extend(hooks)
+        if config.save_checkpoints_steps != 0:
+            result.append(saving)
+        return result
 
     def _check_start(self, start: int) -> None:
         """All have to go on from the same checkpoint; says who takes part."""

@@ -180,7 +180,7 @@ def test_a_checkpoint_of_a_tpu_is_one_of_any_strategy(strategy, tmp_path):
     assert any((value == 7).all() for value in saved.values() if value.ndim == 2)
     restored = other.modules.named_variables()
     assert len(restored) == len(saved)
-    runtime.values_from = None
+    runtime.holding.after_change()
     kernel.assign(tf.zeros(kernel.shape))
     runtime.load(path)
     assert (kernel.numpy() == 7).all()

@@ -1,0 +1,72 @@
+"""Values of a run's modules in memory, apart from the variables that hold them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pipeline import checkpoint
+from pipeline.model_fn import SpecError
+from pipeline.modules import Modules
+from pipeline.sharding import shards_of
+
+_STEP = f"{checkpoint.DRIVER}/global_step"
+
+
+class Snapshot:
+    """A copy of what variables and tables hold at the moment that it is made.
+
+    Attributes:
+      step: the global step then.
+    """
+
+    def __init__(self, modules: Modules) -> None:
+        """
+        Args:
+          modules: of replicas that hold the same, see `Modules.synchronize`.
+        """
+        state = modules.named_state()
+        local = modules.strategy.experimental_local_results
+        self._values = {
+            name: _joined([local(shard)[0].numpy() for shard in shards_of(variable)])
+            for name, variable in checkpoint.flat(state).items()
+        }
+        self._tables = {
+            name: table.export() for name, table in checkpoint.tables_of(state).items()
+        }
+        self.step = int(self._values[_STEP])
+
+    def put(self, modules: Modules) -> None:
+        """Sets modules to these values, all of them or none.
+
+        Args:
+          modules: the same, or others made by the same factories, maybe on another
+            strategy, with no more layers built.
+
+        Raises:
+          SpecError: they hold what this copy lacks.
+        """
+        state = modules.named_state()
+        variables, tables = checkpoint.flat(state), checkpoint.tables_of(state)
+        lacking = sorted({*variables, *tables} - {*self._values, *self._tables})
+        if lacking:
+            raise SpecError(
+                f"model_fn uses {lacking} in this mode and not in the one whose values "
+                "it is to take: call those layers in each mode, or build them in their "
+                "factory."
+            )
+        for name, variable in variables.items():
+            first = 0
+            for shard in shards_of(variable):
+                rows = shard.shape[0] if shard is not variable else None
+                value = self._values[name]
+                shard.assign(value if rows is None else value[first : first + rows])
+                first += rows or 0
+        for name, table in tables.items():
+            table.remove(table.export()[0])
+            table.insert(*self._tables[name])
+        modules.spread_seeds()
+
+
+def _joined(parts: Sequence[Any]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
