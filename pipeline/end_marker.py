@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+from typing import Any
 
 from pipeline import atomic_file
 
@@ -58,11 +59,22 @@ def write(model_dir: str, marker: EndMarker) -> None:
 
 def read(model_dir: str) -> EndMarker | None:
     """How the training in `model_dir` ended; None while it goes on."""
-    text = atomic_file.read(os.path.join(model_dir, FILE))
-    if text is None:
-        return None
-    fields = json.loads(text)
-    return EndMarker(**{**fields, "details": tuple(fields["details"])})
+    return atomic_file.read_json(
+        os.path.join(model_dir, FILE),
+        _parsed,
+        instead="whether training has ended is not known",
+    )
+
+
+def _parsed(fields: Any) -> EndMarker:
+    marker = EndMarker(**{**fields, "details": tuple(fields["details"])})
+    steps = marker.step, marker.checkpoint_step or 0
+    words = *marker.details, marker.reason
+    if not all(isinstance(step, int) for step in steps):
+        raise TypeError(f"steps {steps}")
+    if not all(isinstance(word, str) for word in words) or marker.reason not in _WORDS:
+        raise ValueError(f"words {words}")
+    return marker
 
 
 def remove(model_dir: str) -> None:

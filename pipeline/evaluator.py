@@ -9,6 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -263,9 +264,12 @@ class _Evaluation:
         self._estimator = estimator
         self._spec = spec
         self._record = os.path.join(estimator.eval_dir(spec.name), _RECORD)
-        record = json.loads(atomic_file.read(self._record) or "{}")
-        self.step = record.get("step", -1)
-        self._written_at = record.get("written_at", -math.inf)
+        record = atomic_file.read_json(
+            self._record,
+            _parsed,
+            instead="what was evaluated is not known, and is evaluated again",
+        )
+        self.step, self._written_at = record or (-1, -math.inf)
         self.result: Result | None = None
 
     def __call__(self, path: str, *, is_final: bool) -> None:
@@ -314,6 +318,13 @@ class _Evaluation:
             self._spec.throttle_secs,
         )
         return True
+
+
+def _parsed(record: Any) -> tuple[int, float]:
+    step, written_at = record["step"], record["written_at"]
+    if not isinstance(step, int):
+        raise TypeError(f"step {step!r}")
+    return step, float(written_at)
 
 
 def _identity(path: str) -> tuple[str, float]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -219,7 +220,19 @@ class BestExporter(Exporter):
     def _is_due(
         self, export_path: str, eval_result: Mapping[str, Any], is_final: bool
     ) -> bool:
-        return self._is_better(_read(export_path), eval_result)
+        best = atomic_file.read_json(
+            os.path.join(export_path, _RECORD),
+            self._parsed,
+            instead="the next evaluation is the best so far",
+        )
+        return self._is_better(best, eval_result)
+
+    def _parsed(self, record: Any) -> dict[str, Any]:
+        best = dict(record.items())
+        value = best.get(self._metric, 0.0)
+        if self._compare_fn is None and not isinstance(value, (int, float)):
+            raise TypeError(f"{self._metric} {value!r}")
+        return best
 
     def _after_export(self, export_path: str, eval_result: Mapping[str, Any]) -> None:
         _write(export_path, eval_result)
@@ -238,11 +251,16 @@ class BestExporter(Exporter):
                 f"evaluation does not have: it has {sorted(current)}."
             )
         value = current[self._metric]
+        if np.ndim(value) > 0:
+            raise ValueError(
+                f"{type(self).__name__} {self.name!r} compares {self._metric!r}, which "
+                f"is an array of shape {np.shape(value)}: write compare_fn=better, of "
+                "the best and the current evaluation."
+            )
         if math.isnan(value):
             return False
-        if best is None or self._metric not in best:
+        if best is None or math.isnan(before := best.get(self._metric, math.nan)):
             return True
-        before = best[self._metric]
         return value > before if self._higher_is_better else value < before
 
 
@@ -267,11 +285,6 @@ def keep_record(old: str, new: str, *, is_shared: bool) -> None:
         return
     atomic_file.write(kept, text)
     logging.info("export | %s goes on from %s", kept, record)
-
-
-def _read(export_path: str) -> dict[str, Any] | None:
-    text = atomic_file.read(os.path.join(export_path, _RECORD))
-    return None if text is None else json.loads(text)
 
 
 def _write(export_path: str, values: Mapping[str, Any]) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from pipeline import atomic_file
 from pipeline.hooks import Hook
@@ -18,6 +17,8 @@ from pipeline.hooks import Hook
 # Below model_dir, apart from the checkpoints that the states belong to.
 _FOLDER = "hooks"
 _END = ".json"
+# What `Window.restore` reads.
+_IN_A_WINDOW = {"step", "num_steps", "seconds", "loss", "weight", "metrics", "scalars"}
 
 
 def named(hooks: Sequence[Hook]) -> dict[str, Hook]:
@@ -67,17 +68,10 @@ def read(path: str) -> dict[str, Any]:
     Args:
       path: path prefix of the checkpoint.
     """
-    file = _file_of(path)
-    try:
-        text = atomic_file.read(file)
-        return {"hooks": {}, "windows": []} if text is None else json.loads(text)
-    except ValueError as error:
-        logging.warning(
-            "%s, which has what hooks knew, cannot be read (%s): they begin anew.",
-            file,
-            error,
-        )
-        return {"hooks": {}, "windows": []}
+    found = atomic_file.read_json(
+        _file_of(path), _parsed, instead="what hooks knew is lost, and they begin anew"
+    )
+    return found or {"hooks": {}, "windows": []}
 
 
 def remove_old(directory: str, *, keep: str | None) -> None:
@@ -92,8 +86,24 @@ def remove_old(directory: str, *, keep: str | None) -> None:
     for name in tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []:
         checkpoint = name.removesuffix(_END)
         index = os.path.join(directory, f"{checkpoint}.index")
-        if checkpoint != kept and not tf.io.gfile.exists(index):
+        is_old = checkpoint != kept and not tf.io.gfile.exists(index)
+        if is_old and not name.endswith(atomic_file.DAMAGED):
             atomic_file.remove(os.path.join(folder, name))
+
+
+def _parsed(states: Any) -> dict[str, Any]:
+    hooks, windows = states["hooks"], states["windows"]
+    if not isinstance(windows, list):
+        raise TypeError(f"windows {windows!r}")
+    for name, held in hooks.items():
+        window = held.get("window", 0)
+        if "window" in held and window not in range(len(windows)):
+            raise ValueError(f"window {window!r} of {name}")
+    for window in windows:
+        if not window.keys() >= _IN_A_WINDOW:
+            raise KeyError(f"a window of {sorted(window)}")
+        window["metrics"].items()
+    return {"hooks": hooks, "windows": windows}
 
 
 def _file_of(path: str) -> str:

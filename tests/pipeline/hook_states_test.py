@@ -206,11 +206,12 @@ def test_hooks_are_named_by_class_and_order():
 
 def test_states_come_back(tmp_path):
     path = f"{tmp_path}/model.ckpt-3"
-    hooks = {"A": {"best": np.float32(0.1), "counts": np.arange(2)}, "B": None}
-    hook_states.write(path, {"hooks": hooks, "windows": [1]})
-    best = float(np.float32(0.1))
-    expected = {"A": {"best": best, "counts": [0, 1]}, "B": None}
-    assert hook_states.read(path) == {"hooks": expected, "windows": [1]}
+    state = {"best": np.float32(0.1), "counts": np.arange(2)}
+    hooks = {"A": {"state": state}, "B": {"state": None}}
+    hook_states.write(path, {"hooks": hooks, "windows": []})
+    state = {"best": float(np.float32(0.1)), "counts": [0, 1]}
+    expected = {"A": {"state": state}, "B": {"state": None}}
+    assert hook_states.read(path) == {"hooks": expected, "windows": []}
     assert hook_states.read(f"{tmp_path}/model.ckpt-4") == NOTHING
 
 
@@ -222,14 +223,28 @@ def test_no_states_leave_no_file(tmp_path):
     assert not list(tmp_path.glob("hooks/*"))
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[:10], lambda b: b"\xff" + b[1:]])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda b: b[:10],
+        lambda b: b"\xff" + b[1:],
+        lambda b: b"[]",
+        lambda b: b"null",
+        lambda b: b"",
+        lambda b: b'{"hooks": {"Hook": 3}, "windows": []}',
+        lambda b: b'{"hooks": {"Hook": {"window": 2}}, "windows": []}',
+        lambda b: b'{"hooks": {}, "windows": [{"step": 3}]}',
+    ],
+)
 def test_a_damaged_file_is_named_and_hooks_begin_anew(tmp_path, caplog, damage):
     path = str(tmp_path / "model.ckpt-5")
     hook_states.write(path, {"hooks": {"Hook": {"state": 1}}, "windows": []})
     file = tmp_path / "hooks" / "model.ckpt-5.json"
     file.write_bytes(damage(file.read_bytes()))
     assert hook_states.read(path) == NOTHING
-    assert f"{file}, which has what hooks knew, cannot be read" in caplog.text
+    assert f"{file} is damaged (" in caplog.text
+    assert f"What is left of it is at {file}.damaged." in caplog.text
+    assert not file.exists()
 
 
 def test_a_state_that_is_no_json_is_named(tmp_path):
