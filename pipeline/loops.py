@@ -284,7 +284,7 @@ def evaluate(
     for hook in hooks:
         call_method("hook", hook, "begin", run)
     done, ended, size = 0, False, min(_FIRST_EVAL_STEPS, steps_per_loop)
-    total = feed.plan.num_steps if steps is None else steps
+    total = _num_steps(feed) if steps is None else steps
     shown = progress.bar("eval", last_step=total, shown=run.shows_progress)
     with opened(feed) as box, shown as bar:
         while not (ended or done == steps or run.agree(bool(run.stop_reasons))):
@@ -304,3 +304,11 @@ def evaluate(
     for hook in hooks:
         call_method("hook", hook, "end", run)
     return report()
+
+
+def _num_steps(feed: Feed) -> int | None:
+    """Steps in one pass over the input, None where nobody knows before its end."""
+    if feed.plan.num_steps is not None or not isinstance(feed, Feed):
+        return feed.plan.num_steps
+    length = int(feed.dataset.cardinality())
+    return -(-length // feed.plan.nexts_per_step) if length >= 0 else None

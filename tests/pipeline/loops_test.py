@@ -1,6 +1,8 @@
 """Compiled loops and windows, over a step that adds up the numbers of its input."""
 
+import contextlib
 import dataclasses
+import types
 
 import keras
 import numpy as np
@@ -379,3 +381,16 @@ def test_evaluation_calls_hooks(finite):
     report = evaluate(finite, hook, steps_per_loop=4)
     assert [name for name, _ in hook.calls] == ["begin", "loop", "end"]
     assert report.num_steps == 4
+
+
+def test_an_evaluation_shows_how_far_it_is(monkeypatch):
+    seen = []
+
+    @contextlib.contextmanager
+    def bar(phase, *, last_step, shown):
+        seen.append((phase, last_step))
+        yield types.SimpleNamespace(move=seen.append)
+
+    monkeypatch.setattr(loops.progress, "bar", bar)
+    evaluate(Fake(range(100)))
+    assert seen == [("eval", 100), 16, 48, 100]
