@@ -14,10 +14,12 @@ import pathlib
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pipeline
-from pipeline import *  # noqa: F403, for type checkers.
+
+if TYPE_CHECKING:  # At run time it would import TensorFlow for a mistyped flag, too.
+    from pipeline import *  # noqa: F403
 
 _NAME = "gin_estimator"
 _ROOT = pathlib.Path(__file__).resolve().parent.parent

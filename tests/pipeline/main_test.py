@@ -168,6 +168,7 @@ except SystemExit as ended:
         (["pipeline.main", "--help"], 0),
         (["pipeline", "--hlep"], 2),
         (["pipeline.main"], 2),
+        (["gin_estimator.main", "--hlep"], 2),
         (["pipeline.launch", "--help"], 0),
         (["pipeline.launch", "--wrkers=2", "--", "--model_dir=m"], 2),
     ],
