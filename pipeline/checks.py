@@ -9,6 +9,7 @@ from pipeline import calling, paths
 from pipeline import params as params_lib
 from pipeline.cluster import EVALUATOR
 from pipeline.run_config import RunConfig
+from pipeline.saving import SavingListener
 
 
 def contract(
@@ -87,6 +88,7 @@ def training(config: RunConfig, steps: Any, max_steps: Any, listeners: Any) -> N
       listeners: those of a caller are warned of where nothing is saved.
 
     Raises:
+      TypeError: a listener that is none.
       ValueError: this task evaluates; or steps and max_steps are both given, or one is
         no int above 0.
     """
@@ -98,6 +100,7 @@ def training(config: RunConfig, steps: Any, max_steps: Any, listeners: Any) -> N
             f"steps ({steps}) and max_steps ({max_steps}) are both given: steps "
             "counts from here, max_steps from the beginning; give one."
         )
+    calling.check_all("saving_listeners", listeners, SavingListener)
     kinds = [type(each) for each in listeners]
     names = [k.__name__ for k in kinds if not k.__module__.startswith("pipeline.")]
     if names and config.save_checkpoints_steps == 0:

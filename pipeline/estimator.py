@@ -74,11 +74,12 @@ class Estimator:
         """
         factories, self._params = checks.contract(model_fn, modules, params)
         self._config = checks.run_config(config, model_dir)
-        if isinstance(warm_start_from, (str, os.PathLike)):
-            warm_start_from = WarmStartSettings(warm_start_from)
-        self._warm_start_from = warm_start_from
+        if isinstance(start := warm_start_from, (str, os.PathLike)):
+            start = WarmStartSettings(start)
+        calling.check_kind("warm_start_from", start, WarmStartSettings, "'runs/1'")
+        self._warm_start_from = start
         self._runtimes = Runtimes(
-            model_fn, factories, self._config, self._params, warm_start_from
+            model_fn, factories, self._config, self._params, start
         )
         self._eval_writers = summary.Writers()
 

@@ -43,9 +43,16 @@ def gradient_of(
       op: whose variables are trained.
 
     Raises:
-      SpecError: the loss depends on none of them.
+      SpecError: the loss depends on none of them, or one is there twice.
     """
-    values = tape.gradient(objective, [variables.raw(v) for v in op.variables])
+    raw = [variables.raw(v) for v in op.variables]
+    twice = [v.name for i, v in enumerate(raw) if any(v is w for w in raw[:i])]
+    if twice:
+        raise SpecError(
+            f"TrainOp.variables holds {twice} twice, which would be updated twice: "
+            "hand in each once."
+        )
+    values = tape.gradient(objective, raw)
     present = [i for i, value in enumerate(values) if value is not None]
     if not present:
         names = [v.name for v in op.variables]

@@ -99,7 +99,7 @@ class Run:
 
     def request_stop(self, reason: str) -> None:
         """Ends the run after this step; what was done is saved."""
-        self.stop_reasons.append(reason)
+        self.stop_reasons.append(str(reason))
 
 
 class Hook:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from pipeline.input_fn import Batch, rows_in
 from pipeline.metrics import MetricSet
-from pipeline.model_fn import EstimatorSpec, SpecError
+from pipeline.model_fn import EstimatorSpec, SpecError, kind_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ def mean(loss: Any, weights: Any, rows: Any) -> tuple[tf.Tensor, Any]:
       weights: broadcastable to `loss`, or None for 1.
       rows: examples in the batch.
     """
-    loss = tf.cast(loss, tf.float32)
+    loss = _floating("TrainOp.loss", loss)
     if loss.shape.rank is None:
         raise SpecError(
             "loss has a shape that cannot be known before it runs: give it one, "
@@ -83,9 +83,27 @@ def mean(loss: Any, weights: Any, rows: Any) -> tuple[tf.Tensor, Any]:
 def objective(spec: EstimatorSpec, rows: Any) -> tuple[tf.Tensor, Any]:
     """The spec's mean loss with its regularization, and its sum of weights."""
     loss, weight = mean(spec.loss, spec.loss_weights, rows)
-    if spec.regularization_losses:
-        loss += tf.add_n([tf.cast(t, tf.float32) for t in spec.regularization_losses])
+    for term in spec.regularization_losses:
+        term = _floating("regularization_losses", term)
+        if term.shape.rank not in (0, None):
+            raise SpecError(
+                f"regularization_losses holds a tensor of shape {term.shape}: reduce "
+                "it to a scalar, or hand in network.losses."
+            )
+        loss += term
     return loss, weight
+
+
+def _floating(field: str, value: Any) -> tf.Tensor:
+    try:
+        value = tf.convert_to_tensor(value)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{field} has {kind_of(value)}, not a tensor.") from error
+    if not value.dtype.is_floating:
+        raise SpecError(
+            f"{field} has dtype {value.dtype.name}; it must be floating point."
+        )
+    return tf.cast(value, tf.float32)
 
 
 def shared(weight: Any, share: tf.Tensor | None) -> Any:

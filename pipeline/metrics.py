@@ -199,6 +199,12 @@ def _build(name: str, declared: Metric) -> keras.metrics.Metric:
             *user_errors.lines_of(error),
         ]
         raise SpecError("\n".join(lines)) from error
+    if not metric.variables:
+        raise SpecError(
+            f"metric {name!r} ({type(metric).__name__}) keeps its state in no Keras "
+            "variable, where the driver could find it: write self.total = self."
+            "add_variable((), 'zeros') in its constructor."
+        )
     if not additive:
         raise SpecError(
             f"metric {name!r} ({type(metric).__name__}) keeps a state that is no sum "
@@ -211,7 +217,10 @@ def _build(name: str, declared: Metric) -> keras.metrics.Metric:
 
 def _result(name: str, metric: keras.metrics.Metric, state: list[Any]) -> Any:
     where = _method_of(name, metric, "result")
-    return user_errors.call(where, metric.stateless_result, state)
+    value = user_errors.call(where, metric.stateless_result, state)
+    if isinstance(value, (int, float)):
+        return tf.convert_to_tensor(value)
+    return value
 
 
 def _method_of(

@@ -118,8 +118,9 @@ class TrainOp:
                     f"TrainOp.variables holds {kind_of(variable)}, not a variable: "
                     "write TrainOp(optimizer, network.trainable_variables)."
                 )
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise SpecError(f"TrainOp.clip_norm is {self.clip_norm}; it must be > 0.")
+        clip = self.clip_norm
+        if clip is not None and (isinstance(clip, str) or not clip > 0):
+            raise SpecError(f"TrainOp.clip_norm is {clip!r}; it must be > 0.")
         for name in ("every", "repeat"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:

@@ -118,6 +118,8 @@ def choose(batch: Any, keys: Sequence[str] | str | None) -> Any:
     """
     if keys is None:
         return batch
+    if not isinstance(keys, (str, list, tuple, set)):
+        raise ValueError(f"predict_keys is {keys!r}: write predict_keys=['logits'].")
     keys = [keys] if isinstance(keys, str) else list(keys)
     if not isinstance(batch, Mapping):
         raise ValueError(f"predict_keys {keys} given, but predictions are no dict.")

@@ -20,6 +20,7 @@ from pipeline.metrics import MetricSet
 from pipeline.model_fn import EstimatorSpec, TrainOp
 from pipeline.modules import Modules
 from pipeline.replicas import Replicas, all_reduce, has_one_trace, run_each
+from pipeline.user_errors import call
 
 BoundModelFn = Callable[[Any, Any, tf.Tensor], EstimatorSpec]
 # Of micro-batches by local replica, or as `replicas.run_each` says.
@@ -263,7 +264,8 @@ class TrainStep:
             mine = [each_row_once(g, sparse=self._sparse) for g in mine]
             if op.clip_norm is not None:
                 mine, _ = tf.clip_by_global_norm(mine, op.clip_norm)
-            op.optimizer.apply(mine, self._trained[i])
+            where = f"optimizer {op.optimizer.name}, a {type(op.optimizer).__name__}"
+            call(lambda w=where: w, op.optimizer.apply, mine, self._trained[i])
 
     def _scaled(self, objective: tf.Tensor) -> tf.Tensor:
         scale = self._state.get("loss_scale")

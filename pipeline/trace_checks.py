@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.model_fn import EstimatorSpec, SpecError
+from pipeline.model_fn import EstimatorSpec, SpecError, kind_of
 
 # Where `tf.summary` writes; without a default writer all it leaves is a constant.
 _WRITES = re.compile(r"(?:(.*)/)?write_summary(?:_\d+)?/(.*)")
@@ -45,7 +45,11 @@ def remarks(graph: tf.Graph, spec: EstimatorSpec, rows: int | None) -> Iterator[
       graph: that model_fn was traced into.
       spec: what it returned, of symbolic tensors.
       rows: examples in the batch; None where the shapes do not tell.
+
+    Raises:
+      SpecError: predictions that no step could return.
     """
+    _check_predictions(spec.predictions)
     tags = _summaries(graph)
     if tags:
         yield (
@@ -62,6 +66,17 @@ def remarks(graph: tf.Graph, spec: EstimatorSpec, rows: int | None) -> Iterator[
             "[batch, ...], whose mean is minimised, and raise the learning rate "
             "instead."
         )
+
+
+def _check_predictions(predictions: Any) -> None:
+    for value in [] if predictions is None else tf.nest.flatten(predictions):
+        try:
+            tf.nest.map_structure(tf.convert_to_tensor, value, expand_composites=True)
+        except (TypeError, ValueError) as error:
+            raise SpecError(
+                f"predictions holds {kind_of(value)}, not a tensor: give each a "
+                "leading batch dimension, predictions={'logits': logits}."
+            ) from error
 
 
 @contextlib.contextmanager

@@ -98,8 +98,8 @@ def call(where: Callable[[], str], fn: Callable[..., Any], *args: Any) -> Any:
 def call_method(kind: str, owner: Any, name: str, *args: Any) -> Any:
     """Calls a method of the user's hook, listener or exporter, as `call` does.
 
-    A method that this project defines gets no note: what it raises unasked is a fault
-    of the project, and keeps its traceback.
+    An object of this project's own classes gets no note: what it raises unasked is a
+    fault of the project, and keeps its traceback.
 
     Args:
       kind: what `owner` is, such as "hook".
@@ -112,7 +112,7 @@ def call_method(kind: str, owner: Any, name: str, *args: Any) -> Any:
     """
     method = getattr(owner, name)
     # None in a class that was made without a module, as by exec.
-    if (getattr(method, "__module__", None) or "").startswith(_PACKAGE):
+    if (type(owner).__module__ or "").startswith(_PACKAGE):
         return method(*args)
     step = getattr(args[0], "step", None) if args else None
     at = "" if step is None else f" at step {step}"

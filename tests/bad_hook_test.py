@@ -216,6 +216,38 @@ def scalar_that_is_no_number(model_dir):
     train(model_dir, model_fn=changed(scalars=scalars))
 
 
+@told("metric 'mine' (Mine) keeps its state in no Keras variable", "add_variable((), ")
+def metric_that_counts_in_python(model_dir):
+    class Mine(keras.metrics.Metric):
+        count = 0
+
+        def update_state(self, values):
+            self.count += 1
+
+        def result(self):
+            return self.count
+
+    train(
+        model_dir,
+        model_fn=changed(metrics=lambda logits: {"mine": ge.metric(Mine, logits)}),
+    )
+
+
+@told("AttributeError: 'Mine' object has no", "hook Mine.begin at step 0")
+def hook_that_forgets_the_constructor(model_dir):
+    class Mine(ge.StopAtStepHook):
+        def __init__(self):
+            pass
+
+    train(model_dir, hooks=[Mine()])
+
+
+@told("saving_listeners is SavingListener", "write saving_listeners=[...]")
+def listeners_are_one_listener(model_dir):
+    estimator = fakes.make_estimator(model_dir)
+    estimator.train(data(), steps=1, saving_listeners=ge.SavingListener())
+
+
 @pytest.mark.parametrize("row", table.rows)
 def test_mistake(row, tmp_path):
     table.check(row, tmp_path)

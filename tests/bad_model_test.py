@@ -1,5 +1,7 @@
 """Mistakes in model_fn and its modules: one row a mistake, see `mistakes.py`."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -291,6 +293,85 @@ def network_of_the_outside(model_dir):
         return changed()(features, labels, mode, outside, optimizer)
 
     train(model_dir, model_fn=model_fn)
+
+
+def op_with(**options):
+    """A model_fn whose TrainOp has these fields."""
+
+    def model_fn(features, labels, mode, network, optimizer):
+        spec = changed()(features, labels, mode, network, optimizer)
+        op = ge.TrainOp(optimizer, network.trainable_variables)
+        op = dataclasses.replace(op, **options)
+        return ge.EstimatorSpec(mode, loss=spec.loss, train_op=op)
+
+    return model_fn
+
+
+@told("TrainOp.loss has dtype int64; it must be floating point")
+def loss_of_an_op_of_ints(model_dir):
+    train(model_dir, model_fn=op_with(loss=np.zeros([16], np.int64)))
+
+
+@told("TrainOp.loss has Huber", "not a tensor")
+def loss_of_an_op_is_a_function(model_dir):
+    train(model_dir, model_fn=op_with(loss=keras.losses.Huber()))
+
+
+@told("TrainOp.clip_norm is '1'; it must be > 0")
+def clip_norm_as_text(model_dir):
+    train(model_dir, model_fn=op_with(clip_norm="1"))
+
+
+@told("TrainOp.variables holds [", "twice: hand in each once")
+def variables_twice(model_dir):
+    def model_fn(features, labels, mode, network, optimizer):
+        spec = changed()(features, labels, mode, network, optimizer)
+        op = ge.TrainOp(optimizer, 2 * network.trainable_variables)
+        return ge.EstimatorSpec(mode, loss=spec.loss, train_op=op)
+
+    train(model_dir, model_fn=model_fn)
+
+
+@told(
+    "regularization_losses holds a tensor of shape (None, 3)", "reduce it to a scalar"
+)
+def regularization_that_is_a_matrix(model_dir):
+    train(model_dir, model_fn=changed(regularization_losses=lambda logits: [logits]))
+
+
+@told("regularization_losses has L2", "not a tensor")
+def regularization_that_is_a_function(model_dir):
+    losses = [keras.regularizers.L2(0.1)]
+    train(model_dir, model_fn=changed(regularization_losses=losses))
+
+
+@told("predictions holds Dense", "not a tensor", "predictions={'logits': logits}")
+def predictions_that_are_a_layer(model_dir):
+    def model_fn(features, labels, mode, network, optimizer):
+        if mode == ge.ModeKeys.PREDICT:
+            return ge.EstimatorSpec(mode, {"dense": network.layers[0]})
+        return changed()(features, labels, mode, network, optimizer)
+
+    next(train(model_dir, model_fn=model_fn).predict(data()))
+
+
+@told("predict_keys is 3: write predict_keys=['logits']")
+def predict_keys_that_are_a_number(model_dir):
+    next(train(model_dir).predict(data(), predict_keys=3))
+
+
+@told("KeyError: 'rate'", "optimizer sgd", "a SGD", 'raise KeyError("rate")')
+def schedule_that_raises(model_dir):
+    class Schedule(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step):
+            raise KeyError("rate")
+
+    train(model_dir, optimizer=lambda: keras.optimizers.SGD(Schedule()))
+
+
+@told("warm_start_from is int 3: write warm_start_from='runs/1'")
+def warm_start_from_a_number(model_dir):
+    ge.Estimator(changed(), str(model_dir), warm_start_from=3)
 
 
 @pytest.mark.parametrize("row", table.rows)
