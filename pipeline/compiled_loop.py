@@ -245,7 +245,7 @@ class CompiledLoop:
             if self._peers is not None:
                 more = self._peers.anywhere(more)
             state = {key: carried[key] for key in carried if key != "more"}
-            state = tf.cond(more, lambda: one(take(), state), lambda: state)
+            state = plan.where(more, lambda: one(take(), state), state)
             return ({**state, "more": more},)
 
         carried = {"step": start, **packing.zeros()}

@@ -29,6 +29,10 @@ from pipeline.worker_iterators import WorkerIterators
 # Pieces a worker and segment: two, so that a slow worker keeps no other waiting long.
 _PIECES_PER_WORKER = 2
 _MOST_PAUSE_SECS = 0.02
+# Where TensorFlow makes what no worker reaches: in this process, before it connects.
+_HERE = "/job:localhost"
+# What a worker says that was handed no table of its own.
+_NO_TABLE = "Placeholder' with dtype resource"
 _CHECK_SECS = 1.0
 
 
@@ -170,8 +174,18 @@ class CoordinatedLoop:
             numbers = tf.constant([first, min(first + size, stop)], tf.int64)
             args = iterator.per_worker, numbers
             results.append(self._coordinator.schedule(self._call, args=args))
-        wait_until_done(self._coordinator, self._strategy)
-        pieces = [self._piece(row) for row in self._coordinator.fetch(results)]
+        try:
+            wait_until_done(self._coordinator, self._strategy)
+            fetched = self._coordinator.fetch(results)
+        except tf.errors.InvalidArgumentError as error:
+            if _NO_TABLE not in str(error):
+                raise
+            raise ValueError(
+                "model_fn looks up a table inside of tf.cond, tf.case or "
+                "tf.switch_case, where TensorFlow gives a parameter server's workers "
+                "no table: write ids = table.lookup(words) before it."
+            ) from error
+        pieces = [self._piece(row) for row in fetched]
         iterator.count(pieces)
         iterator.ended.update(piece.worker for piece in pieces if not piece.more)
         return [piece for piece in pieces if piece.num_steps]
@@ -182,6 +196,7 @@ class CoordinatedLoop:
         step, more, nonfinite, totals = self._loop.segment(
             iterator, numbers[0], numbers[1]
         )
+        check_captures(tf.compat.v1.get_default_graph())
         mine = tf.one_hot(worker, self._strategy.num_workers, dtype=tf.int64)
         self._strategy.worker_steps.assign_add(mine * (step - numbers[0]))
         row = worker, numbers[0], step, more, nonfinite, totals.as_tree()
@@ -251,6 +266,25 @@ def wait_until_done(
                 f"no worker ({', '.join(workers)}) has answered for {limit:g} s. Start "
                 "all tasks again: they go on from the last checkpoint. "
                 "parameter_server.lost_after_secs says how long to wait."
+            )
+
+
+def check_captures(graph: Any) -> None:
+    """Refuses what a worker cannot reach, which TensorFlow would ask for without end.
+
+    Args:
+      graph: of a function for workers.
+
+    Raises:
+      ValueError: it uses a table or variable of this process.
+    """
+    for value, _ in graph.captures:
+        if value.dtype == tf.resource and value.device.startswith(_HERE):
+            raise ValueError(
+                "model_fn uses a lookup table or a variable that is none of its "
+                "modules, and was made where a parameter server's workers cannot "
+                "reach it: write Estimator(modules={'table': make_table, ...}), and "
+                "take it as an argument of model_fn."
             )
 
 

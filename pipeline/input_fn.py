@@ -108,6 +108,10 @@ class Plan:
 
         return more, taken
 
+    def where(self, more: tf.Tensor, step: Callable[[], Any], state: Any) -> Any:
+        """Returns what `step` does to `state` where `more` is true, else `state`."""
+        return tf.cond(more, step, lambda: state)
+
     def to_predict(self, batches: list[list[Batch]]) -> tuple[Any, list[Any]]:
         """What the prediction step takes of a step's batches, and each one's share."""
         mine = [batch for (batch,) in batches]

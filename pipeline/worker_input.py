@@ -26,6 +26,24 @@ _STEPS = "workers"
 
 
 @dataclasses.dataclass(frozen=True)
+class WorkerPlan(Plan):
+    """How a worker takes a step's batches."""
+
+    def where(self, more: tf.Tensor, step: Callable[[], Any], state: Any) -> Any:
+        """Does the same as `Plan.where`, by a loop of one turn at most.
+
+        Each worker has its own lookup tables, which TensorFlow hands to a function when
+        it is called: through a loop, not into the branches of `tf.cond`.
+        """
+        _, state = tf.while_loop(
+            lambda again, _: again,
+            lambda *_: (tf.constant(False), step()),
+            [more, state],
+        )
+        return state
+
+
+@dataclasses.dataclass(frozen=True)
 class WorkerFeed:
     """Each worker's data, and how they are taken.
 
@@ -96,7 +114,7 @@ def make_worker_feed(
         datasets = [datasets[0].shard(num_workers, i) for i in range(num_workers)]
     infinite = tf.data.INFINITE_CARDINALITY
     endless = all(bool(dataset.cardinality() == infinite) for dataset in datasets)
-    plan = Plan(
+    plan = WorkerPlan(
         endless=endless,
         replicas=replicas,
         num_micro_batches=num_micro_batches,

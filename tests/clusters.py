@@ -130,6 +130,31 @@ def run(script, scenario, folder, *, workers=2, timeout=180.0):
     return tasks
 
 
+def run_forked(script, arguments, timeout):
+    """Runs a script of `tests.scripts` that forks a cluster, which ends with it.
+
+    Args:
+      script: its name; its first argument is a folder.
+      arguments: of the script.
+      timeout: seconds after which all its processes are killed.
+    """
+    with open(pathlib.Path(arguments[0]) / "parent.log", "wb") as log:
+        parent = subprocess.Popen(
+            [sys.executable, "-m", f"tests.scripts.{script}", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            parent.wait(timeout)
+        finally:
+            if parent.poll() is None:
+                os.killpg(parent.pid, signal.SIGKILL)
+                parent.wait()
+
+
 def main(scenarios):
     """What a script of `tests/scripts` does when it is run.
 

@@ -1,8 +1,6 @@
 """A task that is stopped, not killed, ends those that would wait for it."""
 
 import json
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -84,22 +82,7 @@ def test_what_is_stuck_in_tensorflow_ends():
 
 @pytest.mark.parametrize("victim", ["worker 1", "ps 0", "chief 0"])
 def test_no_task_waits_for_one_that_is_stopped(victim, tmp_path):
-    command = [sys.executable, "-m", "tests.scripts.stopped_task"]
-    with open(tmp_path / "parent.log", "wb") as log:
-        parent = subprocess.Popen(
-            [*command, str(tmp_path), victim],
-            cwd=clusters.ROOT,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": str(clusters.ROOT)},
-            start_new_session=True,
-        )
-        try:
-            parent.wait(MOST_SECS)
-        finally:
-            if parent.poll() is None:
-                os.killpg(parent.pid, signal.SIGKILL)
-                parent.wait()
+    clusters.run_forked("stopped_task", [str(tmp_path), victim], MOST_SECS)
     codes = json.loads((tmp_path / "codes.json").read_text())
     logs = {path.stem: path.read_text() for path in tmp_path.glob("*_?.log")}
     if victim == "chief 0":
