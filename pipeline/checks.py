@@ -5,7 +5,7 @@ from typing import Any
 
 from absl import logging
 
-from pipeline import calling, paths
+from pipeline import calling, package, paths
 from pipeline import params as params_lib
 from pipeline.cluster import EVALUATOR
 from pipeline.run_config import RunConfig
@@ -102,7 +102,8 @@ def training(config: RunConfig, steps: Any, max_steps: Any, listeners: Any) -> N
         )
     calling.check_all("saving_listeners", listeners, SavingListener)
     kinds = [type(each) for each in listeners]
-    names = [k.__name__ for k in kinds if not k.__module__.startswith("pipeline.")]
+    ours = f"{package.NAME}."
+    names = [k.__name__ for k in kinds if not k.__module__.startswith(ours)]
     if names and config.save_checkpoints_steps == 0:
         logging.warning(
             "saving_listeners %s will not be called: RunConfig(save_checkpoints_steps"
