@@ -25,14 +25,22 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from pipeline import checkpoint_files, checkpoint_reader, storage
+from pipeline import (
+    checkpoint_files,
+    checkpoint_reader,
+    foreign_checkpoint,
+    storage,
+)
 from pipeline.checkpoint_reader import Reader, UnreadableCheckpointError
 from pipeline.retention import Retention
 from pipeline.sharding import ShardedVariable
+from pipeline.variables import is_rate
 
 State = Mapping[str, Mapping[str, Any]]
 
 DRIVER = "driver"
+# Below it, beside the driver's variables, is what was configured, see `configured`.
+CONFIGURED = f"{DRIVER}/configured"
 _NAME = "model.ckpt"
 _VARIABLES = (tf.Variable, ShardedVariable)
 
@@ -237,7 +245,8 @@ def read_names(path: str) -> dict[str, list[int]]:
     Raises:
       UnreadableCheckpointError: it is damaged.
     """
-    return Reader(path).shapes
+    shapes = Reader(path).shapes
+    return {n: shape for n, shape in shapes.items() if not n.startswith(CONFIGURED)}
 
 
 def read_value(path: str, name: str) -> Any:
@@ -250,7 +259,7 @@ def read_value(path: str, name: str) -> Any:
     reader = Reader(path)
     if name not in reader.shapes:
         raise KeyError(
-            f"{path} holds no variable {name!r}; it holds {sorted(reader.shapes)}"
+            f"{path} holds no variable {name!r}; it holds {sorted(read_names(path))}"
         )
     return reader.value(name)
 
@@ -271,30 +280,44 @@ def restore(state: State, path: str, *, unbuilt: Iterable[str] = ()) -> None:
     wanted, tables = flat(state), tables_of(state)
     problems = _mismatches({**wanted, **tables}, reader, tuple(unbuilt))
     if problems:
+        foreign = foreign_checkpoint.is_foreign(reader)
         raise CheckpointMismatchError(
             f"checkpoint {path} is not of this model.\n{problems}\n"
             "Use the model that it was saved from, another model_dir, or "
             "Estimator(warm_start_from=...) to take over a part."
+            + (f"\n{foreign_checkpoint.described(path)}" if foreign else "")
         )
     for name in tables:
         reader.check_table(name)
     reader.assign([(v, name) for name, v in wanted.items() if name in reader.shapes])
+    read_tables(reader, tables)
+
+
+def read_tables(reader: Reader, table_by_name: Mapping[str, Any]) -> None:
+    """Fills lookup tables by what a checkpoint holds under their names.
+
+    Raises:
+      UnreadableCheckpointError: one is cut short or damaged; nothing was changed.
+    """
     # At the places of the checkpoint, which may hold more than this mode has built.
     nested: dict[str, Any] = {}
-    for name, table in tables.items():
+    for name, table in table_by_name.items():
+        reader.check_table(name)
         _insert(nested, reader.place_of(name), table)
     if nested:
-        tf.train.Checkpoint(**nested).read(path).expect_partial()
+        tf.train.Checkpoint(**nested).read(reader.path).expect_partial()
 
 
 def _mismatches(
     wanted: Mapping[str, Any], reader: Reader, unbuilt: tuple[str, ...]
 ) -> str:
-    optional = DRIVER + "/"
     saved = {**reader.shapes, **reader.tables}
-    lacking = [n for n in wanted if n not in saved and not n.startswith(optional)]
-    allowed = (*unbuilt, optional)
-    extra = [n for n in saved if n not in wanted and not f"{n}/".startswith(allowed)]
+    # A constant rate may have become a schedule, which is no variable, or been one.
+    either = {n for n in {*wanted, *saved} if is_rate(n, wanted) and is_rate(n, saved)}
+    either |= {n for n in {*wanted, *saved} if n.startswith(DRIVER + "/")}
+    lacking = [n for n in wanted if n not in {*saved, *either}]
+    extra = [n for n in saved if n not in {*wanted, *either}]
+    extra = [n for n in extra if not f"{n}/".startswith(unbuilt)]
     reshaped = [
         f"{name}: {list(variable.shape)} in the model, {saved[name]} saved"
         for name, variable in wanted.items()

@@ -246,14 +246,10 @@ class Modules:
 
     def _replica_local(self) -> dict[str, tf.Variable]:
         """Variables of which each replica has another value; not optimizers' slots."""
-        flat = self.named_variables()
-        kind = keras.optimizers.Optimizer
-        optimizers = tuple(
-            f"{name}/" for name, m in self.by_name.items() if isinstance(m, kind)
-        )
+        optimizers = variables.optimizer_prefixes(self.by_name)
         return {
             name: variable
-            for name, variable in flat.items()
+            for name, variable in self.named_variables().items()
             if _is_replica_local(variable) and not name.startswith(optimizers)
         }
 

@@ -18,6 +18,7 @@ from pipeline import (
     user_errors,
 )
 from pipeline.compiled_loop import CompiledLoop
+from pipeline.configured import Configured
 from pipeline.coordinated_loop import CoordinatedLoop
 from pipeline.holding import Holding
 from pipeline.hooks import Run
@@ -29,7 +30,8 @@ from pipeline.parameter_server import ParameterServers
 from pipeline.peers import Peers
 from pipeline.replicas import has_one_trace
 from pipeline.run_config import RunConfig
-from pipeline.warm_start import WarmStartSettings, warm_start
+from pipeline.variables import finalize
+from pipeline.warm_start import WarmStart, WarmStartSettings
 
 # Programs that are kept for each mode: more shapes of input are rare, and each holds
 # a compiled graph of the model.
@@ -63,6 +65,7 @@ class Runtime:
       holding: what the variables hold now.
       training: whether a training loop is under way.
       features_spec: spec of the features of the last input, or None.
+      configured: what the factories have set.
     """
 
     def __init__(
@@ -96,11 +99,12 @@ class Runtime:
             precision=config.precision,
             seed=config.tf_random_seed if seeded else None,
         )
+        self.configured = Configured(self.modules)
+        self._warm_start = WarmStart(self.modules)
         self.peers = Peers(strategy)
         self.holding = Holding(self.modules)
         self.training = False
         self.features_spec: Any = None
-        self._warm_started = False
         self._saver: checkpoint.Saver | None = None
         self._saver_names: dict[str, tuple[str, ...]] = {}
         # None, TensorFlow's choice, would compile eager steps as well; and where there
@@ -196,6 +200,7 @@ class Runtime:
         """
         before = set(self.modules.named_variables())
         outline = self.modules.build(model_fn, element_spec)
+        self.configured.note()
         added = sorted(set(self.modules.named_variables()) - before)
         if added and self.training:
             raise SpecError(
@@ -208,7 +213,7 @@ class Runtime:
         return outline
 
     def start(self, warm_start_from: str | WarmStartSettings | None) -> None:
-        """Without a checkpoint: the values to start warm from, once.
+        """Without a checkpoint: the values to start warm from, each once.
 
         Raises:
           RuntimeError: the modules hold other values already.
@@ -218,11 +223,9 @@ class Runtime:
                 f"{self.config.model_dir} was emptied a moment ago, by whoever else "
                 "writes there: call this again, to begin anew with initial values."
             )
-        if warm_start_from is not None and not self._warm_started:
+        if warm_start_from is not None:
             self.holding.before_change()
-            warm_start(self.modules.named_state(), warm_start_from)
-            self.modules.spread_seeds()
-            self._warm_started = True
+            self._warm_start(warm_start_from)
 
     def load_newest(
         self, path: str, *, together: bool = False
@@ -265,9 +268,10 @@ class Runtime:
         if self._saver is None or self._saver_names != names:
             config = self.config
             self._saver_names = names
+            driver = state[checkpoint.DRIVER] | self.configured.record()
             self._saver = checkpoint.Saver(
                 config.model_dir,
-                state,
+                {**state, checkpoint.DRIVER: driver},
                 keep_max=config.keep_checkpoint_max,
                 keep_every_n_hours=config.keep_checkpoint_every_n_hours,
                 asynchronous=config.async_checkpoint,
@@ -294,6 +298,8 @@ class Runtime:
             self.modules.named_state(), path, unbuilt=self.modules.unbuilt_prefixes()
         )
         self.modules.spread_seeds()
+        finalize(self.modules.by_name.values())
+        self.configured.loaded(path)
         self.holding.after_load(path)
 
     def anew(self, *, seeded: bool = True) -> "Runtime":

@@ -9,6 +9,7 @@ from pipeline import checkpoint
 from pipeline.model_fn import SpecError
 from pipeline.modules import Modules
 from pipeline.sharding import shards_of
+from pipeline.variables import finalize
 
 _STEP = f"{checkpoint.DRIVER}/global_step"
 
@@ -66,6 +67,7 @@ class Snapshot:
             table.remove(table.export()[0])
             table.insert(*self._tables[name])
         modules.spread_seeds()
+        finalize(modules.by_name.values())
 
 
 def _joined(parts: Sequence[Any]) -> np.ndarray:

@@ -135,11 +135,12 @@ class Trainer:
         )
         path, unreadable = None, []
         if unsaved:
-            pass
+            runtime.configured.forget()
         elif newest is None:
             runtime.start(warm_start_from)
         else:
             path, unreadable = runtime.load_newest(newest, together=True)
+            runtime.configured.apply(tells=runtime.peers.leads)
         if runtime.peers.leads:
             runtime.saver().resume(path, unreadable=unreadable)
             position.remove_unfinished(runtime.config.model_dir)

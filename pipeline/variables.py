@@ -6,8 +6,9 @@ from the structure: `conv2d/kernel`, `conv2d_1/kernel`, `head/bias`,
 `dropout/seed_generator_state`; for optimizers `velocity/dense/kernel`.
 """
 
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -103,9 +104,66 @@ def unbuilt_parts(module: Any) -> list[str]:
     """
     if isinstance(module, keras.optimizers.Optimizer):
         return [] if module.built else [""]
-    if not isinstance(module, keras.Layer):
-        return []
-    return sorted(prefix for prefix, layer in _layers(module) if not layer.built)
+    return sorted(prefix for prefix, layer in layers(module) if not layer.built)
+
+
+def optimizer_prefixes(modules: Mapping[str, Any]) -> tuple[str, ...]:
+    """Full name prefixes of the optimizers among modules by name."""
+    kind = keras.optimizers.Optimizer
+    return tuple(f"{name}/" for name, m in modules.items() if isinstance(m, kind))
+
+
+def is_rate(name: str, among: Container[str]) -> bool:
+    """Whether a name among others of its module or run is an optimizer's rate."""
+    match = re.fullmatch(r"(.*/)?learning_rate(_\d+)?", name)
+    return match is not None and f"{match[1] or ''}iteration" in among
+
+
+def parts(module: Any) -> Iterator[tuple[str, Any]]:
+    """Every layer, random stream and immutable table, each with its name prefix.
+
+    Args:
+      module: any kind of module; nothing is below an optimizer.
+    """
+    return _parts(module, "", set())
+
+
+def _parts(value: Any, prefix: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    if id(value) in seen or isinstance(value, keras.optimizers.Optimizer):
+        return
+    seen.add(id(value))
+    if isinstance(value, keras.Layer):
+        for below, layer in layers(value):
+            yield f"{prefix}{below}", layer
+            for item in vars(layer).values():
+                if isinstance(item, keras.random.SeedGenerator):
+                    yield f"{prefix}{below}", item
+    elif isinstance(value, (keras.random.SeedGenerator, tf.lookup.StaticHashTable)):
+        yield prefix, value
+    else:
+        for key, item in _items(value):
+            yield from _parts(item, f"{prefix}{key}/", seen)
+
+
+def _items(value: Any) -> Iterator[tuple[Any, Any]]:
+    """What a container or a `tf.Module` holds, by key, number or attribute."""
+    if isinstance(value, Mapping):
+        yield from value.items()
+    elif isinstance(value, (list, tuple)):
+        yield from enumerate(value)
+    elif isinstance(value, (tf.Module, tf.__internal__.tracking.AutoTrackable)):
+        own = vars(value).items()
+        yield from ((key, item) for key, item in own if not key.startswith("_self_"))
+
+
+def finalize(modules: Iterable[Any]) -> None:
+    """Lets layers take over their variables that were set from outside.
+
+    `Normalization` computes with constants that it made of these.
+    """
+    for _, part in itertools.chain.from_iterable(map(parts, modules)):
+        if isinstance(part, keras.layers.Normalization):
+            part.finalize_state()
 
 
 def _optimizer_names(
@@ -142,8 +200,12 @@ def _slot_prefix(reference: Any) -> str:
     return re.sub("[/:]", "_", str(path)) + "_"
 
 
-def _layers(layer: keras.Layer, prefix: str = "") -> Iterator[tuple[str, keras.Layer]]:
-    """`layer` and all below it, each with its name prefix, a shared one once."""
+def layers(module: Any) -> Iterator[tuple[str, keras.Layer]]:
+    """A layer and all below it, each with its name prefix, a shared one once.
+
+    Args:
+      module: a layer; another kind of module yields none.
+    """
     seen: set[int] = set()
 
     def walk(layer: keras.Layer, prefix: str) -> Iterator[tuple[str, keras.Layer]]:
@@ -155,11 +217,11 @@ def _layers(layer: keras.Layer, prefix: str = "") -> Iterator[tuple[str, keras.L
             if id(child) not in seen:
                 yield from walk(child, f"{prefix}{name}/")
 
-    return walk(layer, prefix)
+    return walk(module, "") if isinstance(module, keras.Layer) else iter(())
 
 
 def _layer_names(layer: keras.Layer) -> Iterator[tuple[str, Any]]:
-    for prefix, each in _layers(layer):
+    for prefix, each in layers(layer):
         below = {id(v) for child in _children(each) for v in child.variables}
         for variable in each.variables:
             if id(variable) not in below:
@@ -194,16 +256,9 @@ def _object_names(
         yield f"{prefix}seed_generator_state", value.state
     elif isinstance(value, (keras.Layer, keras.optimizers.Optimizer)):
         yield from ((f"{prefix}{key}", v) for key, v in named_state(value).items())
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
+    else:
+        for key, item in _items(value):
             yield from _object_names(item, seen, f"{prefix}{key}/")
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _object_names(item, seen, f"{prefix}{index}/")
-    elif isinstance(value, (tf.Module, tf.__internal__.tracking.AutoTrackable)):
-        for key, item in vars(value).items():
-            if not key.startswith("_self_"):
-                yield from _object_names(item, seen, f"{prefix}{key}/")
 
 
 def _unique(names: Iterable[tuple[str, Any]]) -> dict[str, Any]:

@@ -2,27 +2,39 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
-from pipeline import checkpoint, paths
+from pipeline import checkpoint, foreign_checkpoint, paths, variables
 from pipeline.checkpoint import CheckpointMismatchError, State
 from pipeline.checkpoint_reader import Reader
-from pipeline.sharding import shards_of
+from pipeline.modules import Modules
+
+_SEED = re.compile(r".+/seed_generator_state(_\d+)?")
+# Rows of the table in the log; verbosity DEBUG shows all.
+_MOST_ROWS = 40
 
 
 @dataclasses.dataclass(frozen=True)
 class WarmStartSettings:
     """What to take over from another run's checkpoint, as in tf.estimator.
 
+    The global step is the run's own.
+
     Attributes:
       ckpt_to_initialize_from: a checkpoint's path prefix, or a model_dir.
       vars_to_warm_start: regular expression, or a list of them, that names such as
-        `network/dense/kernel` match in full; None for all trainable variables. The
-        global step is the run's own.
+        `network/dense/kernel` match in full. None for all of the model: weights,
+        frozen ones too, moving statistics and tables; neither optimizers nor random
+        streams.
       var_name_to_prev_var_name: the name there by the name here, where they differ.
+      learning_rates_and_iterations: whether optimizers go on with the learning rates
+        and the iterations from there, which schedules count. False leaves them as
+        configured, at iteration 0, whatever the expressions match; a name that is
+        written out, `optimizer/iteration`, is taken.
     """
 
     ckpt_to_initialize_from: str
@@ -30,13 +42,13 @@ class WarmStartSettings:
     var_name_to_prev_var_name: Mapping[str, str] = dataclasses.field(
         default_factory=dict
     )
+    learning_rates_and_iterations: bool = False
 
     def __post_init__(self) -> None:
         if self.ckpt_to_initialize_from:
             path = paths.normal(self.ckpt_to_initialize_from)
             object.__setattr__(self, "ckpt_to_initialize_from", path)
-        chosen = self.vars_to_warm_start
-        for pattern in [chosen] if isinstance(chosen, str) else chosen or ():
+        for pattern in self.patterns:
             try:
                 re.compile(pattern)
             except (re.error, TypeError) as error:
@@ -45,21 +57,82 @@ class WarmStartSettings:
                     f"expression ({error}): write 'network/.*', say."
                 ) from error
 
-    def chooses(self, name: str, variable: tf.Variable) -> bool:
-        """Whether `variable` is taken over."""
+    @property
+    def patterns(self) -> Sequence[str]:
+        """The regular expressions; none where nothing was chosen."""
         chosen = self.vars_to_warm_start
-        if chosen is None:
-            return shards_of(variable)[0].trainable
-        patterns = [chosen] if isinstance(chosen, str) else chosen
-        return any(re.fullmatch(pattern, name) for pattern in patterns)
+        return [chosen] if isinstance(chosen, str) else chosen or ()
+
+    def left_out(self, name: str, value: Any, optimizer: str | None) -> str | None:
+        """Why a variable or table is left as it is; None for one that is taken over.
+
+        Args:
+          name: its full name.
+          value: the variable or table.
+          optimizer: the name prefix of the optimizer that it belongs to, or None.
+        """
+        counts = optimizer is not None and _is_count(name, value, optimizer)
+        if counts and self.learning_rates_and_iterations:
+            return None
+        if self.vars_to_warm_start is None:
+            if optimizer is not None:
+                return "an optimizer's; choose it by vars_to_warm_start"
+            if _SEED.fullmatch(name):
+                return "a random stream; choose it by vars_to_warm_start"
+            return None
+        if not any(re.fullmatch(pattern, name) for pattern in self.patterns):
+            return "not in vars_to_warm_start"
+        if counts and name not in self.patterns:
+            return "only by learning_rates_and_iterations=True"
+        return None
 
 
-def warm_start(state: State, source: "str | WarmStartSettings") -> None:
-    """Takes over values from elsewhere, and logs for each where it comes from.
+class WarmStart:
+    """Takes over each variable of a run's modules once, as they are built."""
+
+    def __init__(self, modules: Modules) -> None:
+        """
+        Args:
+          modules: which hold initial values, but for what was taken over.
+        """
+        self._modules = modules
+        self._done: set[str] = set()
+
+    def __call__(self, source: "str | WarmStartSettings | None") -> None:
+        """Takes over what was not there at the last call; None takes nothing."""
+        if source is None:
+            return
+        seen = warm_start(
+            self._modules.named_state(),
+            source,
+            optimizers=variables.optimizer_prefixes(self._modules.by_name),
+            unbuilt=self._modules.unbuilt_prefixes(),
+            done=self._done,
+        )
+        self._done.update(seen)
+        self._modules.spread_seeds()
+        variables.finalize(self._modules.by_name.values())
+
+
+def warm_start(
+    state: State,
+    source: "str | WarmStartSettings",
+    *,
+    optimizers: Sequence[str] = (),
+    unbuilt: Sequence[str] = (),
+    done: Container[str] = (),
+) -> list[str]:
+    """Takes over values from elsewhere, and logs a table of where they come from.
 
     Args:
-      state: variable by module and name.
-      source: see `WarmStartSettings`; a path alone takes over all trainable variables.
+      state: variable or table by module and name.
+      source: see `WarmStartSettings`; a path alone takes over all of the model.
+      optimizers: name prefixes of the optimizers, `optimizer/`.
+      unbuilt: name prefixes of what comes later, and is started warm then.
+      done: names of what an earlier call has seen to.
+
+    Returns:
+      The names that it has seen to.
 
     Raises:
       CheckpointMismatchError: a variable to take over is not there, or has another
@@ -69,42 +142,155 @@ def warm_start(state: State, source: "str | WarmStartSettings") -> None:
     """
     if isinstance(source, str):
         source = WarmStartSettings(source)
-    path = source.ckpt_to_initialize_from
-    if tf.io.gfile.isdir(path):
-        path = checkpoint.latest(path)
-    if path is None or not tf.io.gfile.exists(f"{path}.index"):
-        raise ValueError(
-            f"no checkpoint to start warm from at {source.ckpt_to_initialize_from!r}: "
-            "give a model_dir or a prefix such as runs/a/model.ckpt-1000."
-        )
-    reader = Reader(path)
+    reader = Reader(_found(source.ckpt_to_initialize_from))
     own = {
-        n: v
-        for n, v in checkpoint.flat(state).items()
-        if not n.startswith(f"{checkpoint.DRIVER}/")
+        name: value
+        for name, value in {
+            **checkpoint.flat(state),
+            **checkpoint.tables_of(state),
+        }.items()
+        if not name.startswith(f"{checkpoint.DRIVER}/")
     }
-    wanted = {n: v for n, v in own.items() if source.chooses(n, v)}
-    unknown = sorted(set(source.var_name_to_prev_var_name) - set(own))
-    if unknown or not wanted:
+    reasons = {
+        name: source.left_out(
+            name, value, next((o for o in optimizers if name.startswith(o)), None)
+        )
+        for name, value in own.items()
+    }
+    previous = {
+        name: source.var_name_to_prev_var_name.get(name, name)
+        for name, reason in reasons.items()
+        if reason is None
+    }
+    _check_chosen(source, own, previous, unbuilt)
+    fresh = {name: there for name, there in previous.items() if name not in done}
+    _check_there(reader, own, fresh)
+    is_table = reader.tables.keys()
+    reader.assign(
+        [(own[n], there) for n, there in fresh.items() if there not in is_table]
+    )
+    checkpoint.read_tables(
+        reader, {there: own[n] for n, there in fresh.items() if there in is_table}
+    )
+    left = {n: why for n, why in reasons.items() if why is not None and n not in done}
+    if fresh or not done:
+        _log(reader.path, fresh, left)
+    return list(own)
+
+
+def _found(given: str) -> str:
+    """The path prefix of the checkpoint to take from."""
+    path: str | None = given
+    if tf.io.gfile.isdir(given):
+        try:
+            path = checkpoint.latest(given)
+        except ValueError:  # Its checkpoints have no steps, so they are not ours.
+            path = None
+    if path is not None and tf.io.gfile.exists(f"{path}.index"):
+        return path
+    there = foreign_checkpoint.described(given)
+    raise ValueError(
+        f"no checkpoint to start warm from at {given!r}: give a model_dir or a prefix "
+        f"such as runs/a/model.ckpt-1000. {there}"
+    )
+
+
+def _is_count(name: str, value: Any, optimizer: str) -> bool:
+    """Whether it is an optimizer's learning rate or iterations, or moves with these."""
+    return "/" not in name.removeprefix(optimizer) and value.shape.rank == 0
+
+
+def _check_chosen(
+    source: WarmStartSettings,
+    own: Mapping[str, Any],
+    chosen: Mapping[str, str],
+    unbuilt: Sequence[str],
+) -> None:
+    mapped = source.var_name_to_prev_var_name
+    unknown = sorted(n for n in mapped if n not in own)
+    unknown = [n for n in unknown if not n.startswith(tuple(unbuilt))]
+    if unknown or not (chosen or unbuilt):
         raise ValueError(
-            f"vars_to_warm_start={source.vars_to_warm_start!r} chooses {len(wanted)} "
+            f"vars_to_warm_start={source.vars_to_warm_start!r} chooses {len(chosen)} "
             f"variables, and var_name_to_prev_var_name names {unknown}, which the "
             f"model does not have. It has {sorted(own)}."
         )
-    names = {n: source.var_name_to_prev_var_name.get(n, n) for n in wanted}
-    saved = reader.shapes
-    absent = sorted(previous for previous in names.values() if previous not in saved)
-    reshaped = [
-        f"{n}: {list(v.shape)} in the model, {saved[names[n]]} saved"
-        for n, v in wanted.items()
-        if names[n] in saved and list(v.shape) != saved[names[n]]
-    ]
-    if absent or reshaped:
+
+
+def _check_there(
+    reader: Reader, own: Mapping[str, Any], previous: Mapping[str, str]
+) -> None:
+    saved = {**reader.shapes, **dict.fromkeys(reader.tables)}
+    absent = sorted(there for there in previous.values() if there not in saved)
+    reshaped = []
+    for name, there in previous.items():
+        shape = list(own[name].shape) if hasattr(own[name], "shape") else None
+        if there in saved and saved[there] != shape:
+            reshaped.append(f"{name}: {shape} in the model, {saved[there]} saved")
+    if absent and foreign_checkpoint.is_foreign(reader):
         raise CheckpointMismatchError(
-            f"cannot start warm from {path}: it lacks {absent}; of another shape are "
-            f"{reshaped}. It holds {sorted(saved)}. Choose by "
+            f"cannot start warm from {reader.path}, which is none of this project's "
+            f"checkpoints. {foreign_checkpoint.described(reader.path)}"
+        )
+    if absent or reshaped:
+        held = sorted(n for n in saved if not n.startswith(checkpoint.CONFIGURED))
+        raise CheckpointMismatchError(
+            f"cannot start warm from {reader.path}: it lacks {absent}; of another "
+            f"shape are {reshaped}. It holds {held}. Choose by "
             "WarmStartSettings(vars_to_warm_start='network/.*')."
         )
-    reader.assign([(variable, names[name]) for name, variable in wanted.items()])
-    for name in wanted:
-        logging.info("warm start | %s from %s in %s", name, names[name], path)
+
+
+def _log(path: str, taken: Mapping[str, str], left: Mapping[str, str]) -> None:
+    head = f"warm start | {len(taken)} of {len(taken) + len(left)} from {path}"
+    sections = [("taken over", "from there", taken), ("left as it is", "why", left)]
+    short, full = (_table(sections, most) for most in (_MOST_ROWS, None))
+    logging.info("%s", "\n".join([head, *short]))
+    if short != full:
+        logging.debug("%s", "\n".join([head, *full]))
+
+
+def _table(sections: Any, most: int | None) -> list[str]:
+    rows = []
+    for title, other, items in sections:
+        if items:
+            rows += [(title, other, ""), *_rows(items, most)]
+    width = max((len(name) for name, _, _ in rows), default=0)
+    return [f"  {n.ljust(width)}  {other}{count}".rstrip() for n, other, count in rows]
+
+
+def _rows(items: Mapping[str, str], most: int | None) -> list[tuple[str, str, str]]:
+    """Names with what they come from, a row for many below one prefix where too many.
+
+    Args:
+      items: by name, the name there or a reason.
+      most: rows, at the most; None for all.
+    """
+    depth = max(name.count("/") for name in items)
+    while True:
+        groups: dict[tuple[str, str], int] = {}
+        for name, other in items.items():
+            row = _shortened(name, other, depth)
+            groups[row] = groups.get(row, 0) + 1
+        if most is None or len(groups) <= most or not depth:
+            break
+        depth -= 1
+    rows = [
+        (name, other, f"  ({count})" if count > 1 else "")
+        for (name, other), count in groups.items()
+    ]
+    if most is not None and len(rows) > most:
+        rest = sum(list(groups.values())[most:])
+        return [*rows[:most], ("...", f"and {rest} more", "")]
+    return rows
+
+
+def _shortened(name: str, other: str, depth: int) -> tuple[str, str]:
+    """A name and the name there, where all below the first parts of it is one row."""
+    parts = name.split("/")
+    if len(parts) <= depth + 1:
+        return name, other
+    end = "/" + "/".join(parts[depth + 1 :])
+    if other.endswith(end):
+        return name.removesuffix(end) + "/*", other.removesuffix(end) + "/*"
+    return name.removesuffix(end) + "/*", other

@@ -7,7 +7,6 @@ import tensorflow as tf
 
 import pipeline as ge
 from pipeline import checkpoint
-from pipeline.warm_start import warm_start
 from tests import fakes
 
 TABLE = tf.lookup.experimental.MutableHashTable
@@ -154,84 +153,6 @@ def test_an_asynchronous_save_holds_the_values_of_its_moment(tmp_path):
     assert checkpoint.read_value(path, "net/b").tolist() == [100.0]
 
 
-def test_warm_start_takes_what_is_trained(tmp_path):
-    path = save(tmp_path, state(**SAVED))
-    other = state(**OTHER)
-    other["net"]["b"] = tf.Variable([0.0], trainable=False)
-    other["driver"]["global_step"] = tf.Variable([0], trainable=False)
-    warm_start(other, path)
-    assert values(other) == {
-        "net/a/kernel": [1.0, 2.0],
-        "net/b": [0.0],
-        "driver/global_step": [0],
-    }
-
-
-@pytest.mark.parametrize(
-    ("chosen", "taken"),
-    [
-        (".*/kernel", {"net/a/kernel"}),
-        (["net/a/.*", "net/b"], {"net/a/kernel", "net/b"}),
-        (".*", {"net/a/kernel", "net/b"}),
-    ],
-)
-def test_warm_start_by_name(chosen, taken, tmp_path):
-    save(tmp_path, state(**SAVED))
-    other = state(**OTHER)
-    settings = ge.WarmStartSettings(str(tmp_path), vars_to_warm_start=chosen)
-    warm_start(other, settings)
-    changed = {n for n, v in values(other).items() if any(v)}
-    # The step is the run's own, whatever the expression.
-    assert changed == taken
-
-
-def test_warm_start_from_other_names_is_logged(tmp_path, log):
-    path = save(tmp_path, state(**SAVED))
-    other = state(head={"kernel": [0.0, 0.0]})
-    settings = ge.WarmStartSettings(
-        path, var_name_to_prev_var_name={"head/kernel": "net/a/kernel"}
-    )
-    warm_start(other, settings)
-    assert values(other) == {"head/kernel": [1.0, 2.0]}
-    assert f"warm start | head/kernel from net/a/kernel in {path}" in log()
-
-
-def test_warm_start_from_what_is_not_there(tmp_path):
-    path = save(tmp_path, state(**SAVED))
-    other = state(net={"a/kernel": [0.0], "c": [0.0]})
-    with pytest.raises(ge.CheckpointMismatchError) as error:
-        warm_start(other, path)
-    assert (
-        f"cannot start warm from {path}: it lacks ['net/c']; of another shape are "
-        "['net/a/kernel: [1] in the model, [2] saved']. It holds ['driver/global_step'"
-    ) in str(error.value)
-    assert values(other) == {"net/a/kernel": [0.0], "net/c": [0.0]}
-
-
-@pytest.mark.parametrize("source", ["absent", "", "model.ckpt-9"])
-def test_warm_start_from_no_checkpoint(source, tmp_path):
-    with pytest.raises(ValueError) as error:
-        warm_start(state(**OTHER), str(tmp_path / source))
-    assert "no checkpoint to start warm from at" in str(error.value)
-    assert "give a model_dir or a prefix such as runs/a/model.ckpt-1000." in str(
-        error.value
-    )
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"vars_to_warm_start": "nett/.*"}, "nett/.*"),
-        ({"var_name_to_prev_var_name": {"net/x": "net/b"}}, "net/x"),
-    ],
-)
-def test_warm_start_by_a_name_that_is_not_there(options, text, tmp_path):
-    path = save(tmp_path, state(**SAVED))
-    with pytest.raises(ValueError) as error:
-        warm_start(state(**OTHER), ge.WarmStartSettings(path, **options))
-    assert text in str(error.value)
-
-
 # The rest is on a run of two steps, on two replicas, of a network with state of all
 # kinds.
 
@@ -296,35 +217,3 @@ def test_what_a_mode_does_not_build_may_be_in_the_checkpoint(mode, trained):
     else:
         expected = [p["logits"] for p in trained.predict(PREDICT)]
         np.testing.assert_allclose(list(fresh.predict(PREDICT)), expected, rtol=1e-5)
-
-
-def test_warm_start_once(trained, tmp_path):
-    def make(model_dir):
-        config = ge.RunConfig(
-            model_dir=str(model_dir),
-            save_summary_steps=None,
-            log_step_count_steps=None,
-            async_checkpoint=False,
-        )
-        return ge.Estimator(
-            fakes.classifier_fn,
-            modules={"network": network, "optimizer": fakes.adam},
-            config=config,
-            warm_start_from=trained.model_dir,
-        )
-
-    warm = make(tmp_path)
-    warm.train(TRAIN, max_steps=1)
-    name = "network/dense_1/kernel"
-    theirs = trained.get_variable_value(name)
-    first = checkpoint.read_value(f"{tmp_path}/model.ckpt-0", name)
-    np.testing.assert_array_equal(first, theirs)
-    after = warm.get_variable_value(name)
-    assert np.any(after != theirs)
-    # A checkpoint of its own comes first from now on.
-    again = make(tmp_path)
-    again.train(TRAIN, steps=1)
-    assert again.global_step == 2
-    np.testing.assert_array_equal(
-        checkpoint.read_value(f"{tmp_path}/model.ckpt-1", name), after
-    )

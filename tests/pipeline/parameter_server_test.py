@@ -75,6 +75,10 @@ def test_the_loss_falls_and_a_run_resumes(ran):
     assert counts["resumed_examples"] == [50 * 16]
 
 
+def test_a_rate_that_is_configured_otherwise_on_resuming_is_taken(ran):
+    assert ran["counts"]["rates"] == pytest.approx([0.01, 0.005])
+
+
 def test_the_chief_evaluates_every_example_once(ran):
     evaluated = ran["counts"]["evaluated"]
     assert evaluated["examples"] == 960

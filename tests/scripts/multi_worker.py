@@ -297,7 +297,10 @@ def evaluates_along(folder):
 
 
 def goes_on(folder):
-    """An uninterrupted run and one in three parts, with all that is random."""
+    """An uninterrupted run and one in three parts, with all that is random.
+
+    Then one step more, for which another learning rate is configured.
+    """
     input_fn = endless(lambda d: d.shuffle(200, seed=3))
 
     def train(name, *max_steps):
@@ -308,7 +311,20 @@ def goes_on(folder):
         return fakes.weights(folder / name)
 
     whole, parts = train("whole", 40), train("parts", 11, 26, 40)
-    return max(float(np.abs(whole[key] - parts[key]).max()) for key in whole)
+    made = []
+
+    def optimizer():
+        made.append(fakes.adam(learning_rate=0.002))
+        return made[0]
+
+    estimator = make_estimator(
+        folder / "parts",
+        network=lambda: fakes.network(dropout=0.3),
+        optimizer=optimizer,
+    )
+    estimator.train(input_fn, max_steps=41)
+    most = max(float(np.abs(whole[key] - parts[key]).max()) for key in whole)
+    return most, round(float(made[0].learning_rate.numpy()), 6)
 
 
 def starts_anywhere(folder):

@@ -144,7 +144,7 @@ def model_fn(features, labels, mode, network, head, optimizer, head_optimizer, s
     )
 
 
-def estimator(name, **options):
+def estimator(name, *, head_rate=0.01, **options):
     """Of `model_fn`, with BatchNormalization and dropout in it."""
     layers = keras.layers
     return ge.Estimator(
@@ -159,7 +159,7 @@ def estimator(name, **options):
             ),
             "head": lambda: layers.Dense(fakes.NUM_CLASSES),
             "optimizer": fakes.adam,
-            "head_optimizer": fakes.adam,
+            "head_optimizer": lambda: fakes.adam(learning_rate=head_rate),
         },
         config=config(name, **options),
     )
@@ -175,7 +175,7 @@ def counts():
     """Steps, examples and updates, and the loss; then on from the checkpoint."""
     trained, recorder = estimator("counts"), fakes.Recorder(50)
     trained.train(rows_fn, max_steps=150, hooks=[recorder])
-    again = estimator("counts")
+    again = estimator("counts", head_rate=0.005)
     after = fakes.Recorder(50)
     again.train(rows_fn, steps=50, hooks=[after])
     report(
@@ -186,6 +186,10 @@ def counts():
         resumed_examples=[window["examples"] for window in after.values],
         global_step=again.global_step,
         updates=updates(again),
+        rates=[
+            float(again.get_variable_value(f"{name}/learning_rate"))
+            for name in ("optimizer", "head_optimizer")
+        ],
         evaluated=again.evaluate(unsharded_rows_fn),
     )
 
