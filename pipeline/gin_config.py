@@ -175,6 +175,13 @@ def _import(statement: gin_reader.Import) -> None:
     except ModuleNotFoundError as error:
         # `from package import thing` is a module to gin, and a name in one to Python.
         missing = error.name or ""
+        # Their own module was written beside a checkout.
+        if package.IS_INSTALLED and missing.partition(".")[0] == package.CHECKOUT_NAME:
+            raise ConfigError(
+                f"{statement.location}\n{statement.module} imports {missing}, which is "
+                f"called {package.NAME} once it is installed: write import "
+                f"{package.NAME} as ge."
+            ) from error
         if not f"{statement.module}.".startswith(f"{missing}."):
             raise
         names = {name: package.library(name) for name in package.LIBRARIES}

@@ -11,6 +11,7 @@ import os
 import pathlib
 
 NAME = __name__.partition(".")[0]
+CHECKOUT_NAME = "pipeline"
 INSTALLED_NAME = "gin_estimator"
 IS_INSTALLED = NAME == INSTALLED_NAME
 

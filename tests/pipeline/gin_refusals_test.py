@@ -280,3 +280,17 @@ def test_gin_config_that_is_not_installed():
     empty = types.ModuleType("gin")
     with pytest.raises(ImportError, match="pip install gin-config"):
         gin_registry.check_installed(empty)
+
+
+def test_a_module_that_was_written_beside_a_checkout(monkeypatch):
+    """Installed, there is no package `pipeline`: the message has the name to write."""
+
+    def import_module(name):
+        raise ModuleNotFoundError("No module named 'pipeline'", name="pipeline")
+
+    monkeypatch.setattr(gin_config.importlib, "import_module", import_module)
+    monkeypatch.setattr(gin_config.package, "IS_INSTALLED", True)
+    monkeypatch.setattr(gin_config.package, "NAME", "gin_estimator")
+    message = error_of("import my_models\n")
+    assert "my_models imports pipeline, which is called gin_estimator once" in message
+    assert "write import gin_estimator as ge." in message
