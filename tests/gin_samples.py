@@ -70,6 +70,12 @@ def sample_seeking(mode, input_context, params, config, first_batch):
     """Never called."""
 
 
+@gin.configurable(module="sample")
+def sample_sized(params, config, units: int = 3):
+    """The factory of a module that requires what the driver supplies."""
+    return params, config, units
+
+
 def parse(text="", *params):
     """Writes BASE and the text as run.gin, here, and parses it."""
     pathlib.Path("run.gin").write_text(BASE + text, encoding="utf-8")

@@ -7,7 +7,7 @@ import gin
 import keras
 import pytest
 
-from pipeline import gin_config, gin_reader, gin_registry, gin_types
+from pipeline import calling, gin_config, gin_reader, gin_registry, gin_types
 from pipeline.estimator import Estimator
 from pipeline.run_config import RunConfig
 from pipeline.training import EvalSpec, TrainSpec
@@ -33,6 +33,15 @@ def test_modules_are_factories_that_gin_configures():
     optimizer = modules["optimizer"]()
     assert type(optimizer) is keras.optimizers.Adam
     assert float(optimizer.learning_rate) == 0.5
+
+
+def test_a_factory_requires_what_the_driver_supplies():
+    modules = "{'network': @sample_sized, 'optimizer': @Adam}"
+    parse(f"Estimator.modules = {modules}\nsample_sized.units = 7\n")
+    factory = gin_config.bound(Estimator)["modules"]["network"]
+    context = {"params": {"depth": 2}, "config": "the RunConfig"}
+    made = calling.call_factory(factory, context, role="the factory")
+    assert made == ({"depth": 2}, "the RunConfig", 7)
 
 
 @pytest.mark.parametrize("name", ["Adam", "optimizers.Adam", "keras.optimizers.Adam"])

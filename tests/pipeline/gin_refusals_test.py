@@ -268,6 +268,7 @@ def test_argument_without_default_that_nobody_sets(text):
 
 def test_arguments_that_the_driver_supplies():
     parse("TrainSpec.input_fn = @sample_seeking\n")
+    parse("Estimator.modules = {'network': @sample_sized}\n")
 
 
 def test_model_fn_that_does_not_take_a_module():
