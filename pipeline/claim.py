@@ -1,4 +1,5 @@
 """Who trains in a model_dir: one at a time, as two would overwrite each other's files.
+And who evaluates for one folder of events.
 
 The claim is a small file that names its holder, who writes it again every ten seconds
 and deletes it in the end. Where the holder was killed it is stale: on this machine as
@@ -24,7 +25,41 @@ from absl import logging
 
 from pipeline import atomic_file, heartbeat
 
-FILE = "training.claim"
+
+@dataclasses.dataclass(frozen=True)
+class Role:
+    """What only one process at a time does in a folder.
+
+    Attributes:
+      file: name of the claim.
+      phase: as the log calls it.
+      does: in words.
+      risk: what two would do.
+      instead: what else to choose.
+    """
+
+    file: str
+    phase: str
+    does: str
+    risk: str
+    instead: str
+
+
+TRAINING = Role(
+    "training.claim",
+    "train",
+    "trains there",
+    "overwrite each other's checkpoints",
+    "choose another model_dir",
+)
+EVALUATION = Role(
+    "evaluator.claim",
+    "eval",
+    "evaluates for it",
+    "export and record past each other",
+    "give this evaluation a name of its own, EvalSpec(name='test')",
+)
+FILE = TRAINING.file
 RENEW_SECS = 10.0
 EXPIRE_SECS = 60.0
 
@@ -72,14 +107,19 @@ class Claim:
 
 @contextlib.contextmanager
 def held(
-    model_dir: str, *, renew_secs: float = RENEW_SECS, expire_secs: float = EXPIRE_SECS
+    model_dir: str,
+    *,
+    role: Role = TRAINING,
+    renew_secs: float = RENEW_SECS,
+    expire_secs: float = EXPIRE_SECS,
 ) -> Iterator[Callable[[], None]]:
-    """Makes this the only training in a model_dir while the block runs.
+    """Makes this the only one of a role in a model_dir while the block runs.
 
     A claim from another machine is watched until it is renewed, or expires.
 
     Args:
-      model_dir: is made where it is not there.
+      model_dir: is made where it is not there; or another folder.
+      role: what this one does.
       renew_secs: seconds between writes of the claim.
       expire_secs: seconds without one after which a claim of another machine is stale.
 
@@ -90,24 +130,24 @@ def held(
     Raises:
       ClaimedError: names the holder.
     """
-    path = os.path.join(model_dir, FILE)
+    path = os.path.join(model_dir, role.file)
     own = _own()
     tf.io.gfile.makedirs(model_dir)
     _HELD.add(own.token)
     try:
-        _take(path, own, expire_secs)
+        _take(path, own, role, expire_secs)
     except BaseException:
         _HELD.discard(own.token)
         raise
 
     def taken_over() -> Claim | None:
-        found = read(model_dir)
+        found = _read(path)
         return found if found is not None and found.token != own.token else None
 
     def check() -> None:
         if holder := taken_over():
             raise ClaimedError(
-                f"{holder} took over {model_dir}: this training seemed dead, as it did "
+                f"{holder} took over {model_dir}: this process seemed dead, as it did "
                 f"not renew {path} for {expire_secs:g} s. It ends, and writes nothing "
                 "more there."
             )
@@ -125,46 +165,50 @@ def held(
 
 
 def read(model_dir: str) -> Claim | None:
-    """The claim on a model_dir, None where there is none."""
-    text = atomic_file.read(os.path.join(model_dir, FILE))
+    """The claim of a training on a model_dir, None where there is none."""
+    return _read(os.path.join(model_dir, FILE))
+
+
+def _read(path: str) -> Claim | None:
+    text = atomic_file.read(path)
     try:
         return Claim(**json.loads(text)) if text else None
     except (ValueError, TypeError):
-        logging.warning("%s/%s is damaged, and does not count.", model_dir, FILE)
+        logging.warning("%s is damaged, and does not count.", path)
         return None
 
 
-def _take(path: str, own: Claim, expire_secs: float) -> None:
+def _take(path: str, own: Claim, role: Role, expire_secs: float) -> None:
     seen: Claim | None = None
     while True:
         with _alone(os.path.dirname(path)) as alone:
-            found = read(os.path.dirname(path))
+            found = _read(path)
             if found is None or _is_stale(found, path, own, expire_secs):
                 if found is not None:
-                    logging.warning("train | %s died: taking over.", found)
+                    logging.warning("%s | %s died: taking over.", role.phase, found)
                 _write(path, own)
                 break
         renewed = seen is not None and found != seen
         if renewed or _is_of(found, own):
-            raise _refusal(path, found, own)
+            raise _refusal(path, found, own, role)
         if seen is None:
-            logging.info("train | waiting to see whether %s is alive.", found)
+            logging.info("%s | waiting to see whether %s is alive.", role.phase, found)
             seen = found
         time.sleep(_POLL_SECS)
     if not alone:
         time.sleep(_SETTLE_SECS)
-        found = read(os.path.dirname(path))
+        found = _read(path)
         if found is not None and found.token != own.token:
-            raise _refusal(path, found, own)
+            raise _refusal(path, found, own, role)
 
 
 def _release(path: str, own: Claim) -> None:
     try:
-        found = read(os.path.dirname(path))
+        found = _read(path)
         if found is not None and found.token == own.token:
             atomic_file.remove(path)
     except tf.errors.OpError as error:
-        logging.warning("train | cannot remove %s: %s", path, error)
+        logging.warning("cannot remove %s: %s", path, error)
 
 
 def _write(path: str, claim: Claim) -> None:
@@ -258,16 +302,16 @@ def _machine() -> str:
         return ""
 
 
-def _refusal(path: str, found: Claim, own: Claim) -> ClaimedError:
+def _refusal(path: str, found: Claim, own: Claim, role: Role) -> ClaimedError:
     model_dir = os.path.dirname(path)
-    if _is_of(found, own) and found.pid == own.pid:
+    if role == TRAINING and _is_of(found, own) and found.pid == own.pid:
         return ClaimedError(
             f"model_dir {model_dir} is in use: this {found} trains there already, in "
             "another call of Estimator.train. Wait for its end, or give each Estimator "
             "a model_dir of its own."
         )
     return ClaimedError(
-        f"model_dir {model_dir} is in use: {found} trains there, and two would "
-        "overwrite each other's checkpoints. Wait for its end, end it, or choose "
-        f"another model_dir. If you know that it does not run, delete {path}."
+        f"{'model_dir ' if role == TRAINING else ''}{model_dir} is in use: {found} "
+        f"{role.does}, and two would {role.risk}. Wait for its end, end it, or "
+        f"{role.instead}. If you know that it does not run, delete {path}."
     )

@@ -4,6 +4,7 @@ All that it shares with them is model_dir: the checkpoints, its leases on them, 
 marker that training leaves at its end.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -14,7 +15,16 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from pipeline import atomic_file, checkpoint, checkpoint_files, end_marker, lease, specs
+from pipeline import (
+    atomic_file,
+    checkpoint,
+    checkpoint_files,
+    claim,
+    end_marker,
+    lease,
+    specs,
+    storage,
+)
 from pipeline.checkpoint_reader import UnreadableCheckpointError
 from pipeline.end_marker import EndMarker
 from pipeline.estimator import Estimator
@@ -71,6 +81,8 @@ class Evaluator:
         self._model_dir = estimator.model_dir
         self._eval_specs = eval_specs
         self._estimator = estimator
+        self._folders = [estimator.eval_dir(spec.name) for spec in eval_specs]
+        self._checks: list[Callable[[], None]] = []
         self._evaluations = [
             _Evaluation(estimator, spec, eval_specs) for spec in eval_specs
         ]
@@ -92,7 +104,26 @@ class Evaluator:
 
         Returns:
           The last evaluation's metrics and exports; None where there is no checkpoint.
+
+        Raises:
+          ClaimedError: another evaluator does the same.
+          StorageError: model_dir cannot be written.
         """
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(
+                storage.writing(
+                    self._model_dir,
+                    "what an evaluator leaves in model_dir",
+                    only_named=True,  # Reading the data can fail, too.
+                    instead="let the evaluator see it where it can be written",
+                )
+            )
+            for folder in self._folders:
+                claimed = claim.held(folder, role=claim.EVALUATION)
+                self._checks.append(stack.enter_context(claimed))
+            return self._run()
+
+    def _run(self) -> Result | None:
         # Before the first lease, see `lease.deleting`.
         lease.prepare(self._model_dir)
         specs.keep_records(self._model_dir, self._eval_specs)
@@ -204,6 +235,8 @@ class Evaluator:
         """Evaluates and exports by every spec; whether the checkpoint was there."""
         step = checkpoint.step_of(path)
         identity = _identity(path)
+        for check in self._checks:
+            check()
         try:
             with lease.reading(path):
                 for evaluation in self._evaluations:

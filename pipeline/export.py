@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from pipeline import atomic_file, saved_model, user_errors
+from pipeline import atomic_file, saved_model, storage, user_errors
 from pipeline.model_fn import kind_of
 from pipeline.saved_model import (
     ServingFn,
@@ -130,7 +130,8 @@ class Exporter:
         if not due:
             return None
         path = self._export(estimator, export_path, checkpoint_path)
-        self._after_export(export_path, eval_result)
+        with storage.writing(export_path, "the record of the export", only_named=True):
+            self._after_export(export_path, eval_result)
         return path
 
     def _is_due(

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from absl import logging
 
-from pipeline import saved_model
+from pipeline import saved_model, storage
 from pipeline.model_fn import EstimatorSpec, ModeKeys
 from pipeline.runtime import Runtime
 from pipeline.saved_model import ServingFn, ServingInputReceiver
@@ -34,7 +34,13 @@ def export(
     load()
     logging.info("export | step %d | tracing and writing", runtime.modules.step)
     model = saved_model.servable(model_fn, runtime.modules, receiver, outline)
-    return saved_model.save(export_dir_base, model, assets_extra=assets_extra)
+    with storage.writing(
+        export_dir_base,
+        "the SavedModel",
+        only_named=True,  # Assets are read besides.
+        instead="choose another export_dir_base",
+    ):
+        return saved_model.save(export_dir_base, model, assets_extra=assets_extra)
 
 
 def check(

@@ -35,8 +35,9 @@ def writing(
     what: str,
     *,
     num_bytes: int | None = None,
-    last_good: Callable[[], str | None] = lambda: None,
+    last_good: Callable[[], str | None] | None = None,
     only_named: bool = False,
+    instead: str = "choose another model_dir",
 ) -> Iterator[None]:
     """Turns a file system's refusal to write, in the block, into an error of ours.
 
@@ -44,9 +45,11 @@ def writing(
       directory: the model_dir.
       what: is written, as "checkpoint runs/a/model.ckpt-10".
       num_bytes: of it; None where that is not known.
-      last_good: path prefix of the last checkpoint, which is not touched, or None.
+      last_good: path prefix of the last checkpoint, which is not touched, or None;
+        itself None where no checkpoint is written.
       only_named: the block does other things as well, and of their errors only those
         count that name `directory`.
+      instead: what else can be done.
 
     Raises:
       StorageError: says what the matter is and that the last checkpoint is intact.
@@ -60,9 +63,9 @@ def writing(
         raise StorageError(
             f"{what} could not be written: {_CAUSES[code]}"
             f"{_space(directory, num_bytes) if code in _OF_SPACE else ''} "
-            f"({_first_line(error)}). {_intact(last_good())} "
+            f"({_first_line(error)}).{_intact(last_good) if last_good else ''} "
             f"{'Free some space' if code in _OF_SPACE else f'See to {directory}'}, or "
-            "choose another model_dir, and start the same command again."
+            f"{instead}, and start the same command again."
         ) from error
 
 
@@ -90,7 +93,8 @@ def _first_line(error: Exception) -> str:
     return line.rpartition("}} ")[2].partition(" [Op:")[0]
 
 
-def _intact(path: str | None) -> str:
+def _intact(last_good: Callable[[], str | None]) -> str:
+    path = last_good()
     if path is None:
-        return "No checkpoint was there before."
-    return f"The last good checkpoint, {path}, is intact: training goes on from it."
+        return " No checkpoint was there before."
+    return f" The last good checkpoint, {path}, is intact: training goes on from it."

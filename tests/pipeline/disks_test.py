@@ -11,8 +11,11 @@ import tensorflow as tf
 
 import pipeline as ge
 from pipeline import checkpoint, end_marker, training
+from pipeline.evaluator import Evaluator
 from tests import fakes
 from tests.interrupted import EVAL, PREDICT, TRAIN, X, equal, make, path
+
+RAW = ge.build_raw_serving_input_receiver_fn(tf.TensorSpec([None, X.shape[1]]))
 
 
 def mounted(folder, *options):
@@ -118,6 +121,16 @@ def test_a_disk_that_becomes_read_only(asynchronous, disk, straight):
     assert len(list(make(run).predict(PREDICT))) == len(X)
     with pytest.raises(ge.StorageError, match="the summary of the evaluation could"):
         make(run).evaluate(EVAL)
+    with pytest.raises(ge.StorageError) as error:
+        make(run).export_saved_model(str(disk / "export"), RAW)
+    assert "the SavedModel could not be written: the file system is read-only" in str(
+        error.value
+    )
+    assert f"See to {disk}/export, or choose another export_dir_base, and" in str(
+        error.value
+    )
+    with pytest.raises(ge.StorageError, match="what an evaluator leaves in model_dir"):
+        Evaluator(make(run), [ge.EvalSpec(EVAL)]).run()
     remount("rw")
     make(run).train(TRAIN, max_steps=6)
     assert equal(run, straight)

@@ -2,8 +2,10 @@
 
 import pytest
 
+import pipeline as ge
 from pipeline import end_marker
-from tests.evaluator_world import Exporter, World
+from pipeline.claim import ClaimedError
+from tests.evaluator_world import EVAL, Exporter, World
 
 # Restarts.
 
@@ -48,6 +50,31 @@ def test_a_throttle_holds_over_a_restart(tmp_path):
     world.end(11)
     world.run(max_steps=11, throttle_secs=100)
     assert world.evaluated == [0, 10, 11]
+
+
+def test_a_second_evaluator_is_refused(tmp_path):
+    world = World(tmp_path)
+    world.save(0)
+    refused = []
+
+    def another():
+        with pytest.raises(ClaimedError) as error:
+            world.run()
+        refused.append(str(error.value))
+        # One of another evaluation goes its own way.
+        world.end(0)
+        world.run(ge.EvalSpec(EVAL, name="other", start_delay_secs=0))
+
+    world.at(10, another)
+    world.run()
+    assert len(refused) == 1
+    assert refused[0].startswith(f"{tmp_path}/eval is in use: process ")
+    assert (
+        "evaluates for it, and two would export and record past each other. Wait for "
+        "its end, end it, or give this evaluation a name of its own, EvalSpec(name="
+        "'test'). If you know that it does not run, delete " in refused[0]
+    )
+    assert not list(tmp_path.glob("eval*/*.claim"))
 
 
 def test_another_training_in_the_same_place_is_evaluated_anew(tmp_path, log):
