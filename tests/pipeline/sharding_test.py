@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline import checkpoint, sharding, variables
+from pipeline import checkpoint, modules, sharding, snapshot, variables
 from pipeline.warm_start import warm_start
 
 ROWS, WIDTH = 7, 3
@@ -91,3 +91,20 @@ def test_a_warm_start_takes_over_a_table(tmp_path):
     state = state_of(2)
     warm_start(state, path)
     assert state["table"]["table"].numpy().min() == 4.0
+
+
+def test_a_copy_in_memory_fits_any_number_of_shards():
+    rows = np.arange(ROWS * WIDTH).reshape(ROWS, WIDTH)
+
+    def held(num_shards, value=0.0):
+        factories = {"table": lambda: Table(num_shards, value)}
+        return modules.Modules(factories, tf.distribute.get_strategy())
+
+    copy = snapshot.Snapshot(held(3, rows))
+    for num_shards in (1, 2, 3):
+        other = held(num_shards)
+        copy.put(other)
+        shards = sharding.shards_of(other.by_name["table"].table)
+        got = np.concatenate([shard.numpy() for shard in shards])
+        np.testing.assert_array_equal(got, rows)
+    assert copy.step == 0
