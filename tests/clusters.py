@@ -19,6 +19,7 @@ import sys
 import time
 
 from pipeline import launch
+from tests import patience
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -60,12 +61,12 @@ class Task:
 
     def wait_for(self, text, timeout=90.0):
         """Returns once it has written `text`."""
-        deadline = time.monotonic() + timeout
+        is_over = patience.deadline(timeout)
         while text not in self.text:
             assert self.process.poll() is None, (
                 f"{self.name} ended: {self.text[-3000:]}"
             )
-            assert time.monotonic() < deadline, f"no {text!r} in {self.text[-3000:]}"
+            assert not is_over(), f"no {text!r} in {self.text[-3000:]}"
             time.sleep(0.05)
 
 
@@ -101,13 +102,13 @@ def started(command, folder, *, workers=2, ps=0):
 
 def wait(tasks, timeout=120.0):
     """Waits until all have ended, each with its `code` and `ended_at`."""
-    deadline = time.monotonic() + timeout
+    is_over = patience.deadline(timeout)
     while any(task.code is None for task in tasks):
         for task in tasks:
             if task.code is None and task.process.poll() is not None:
                 task.code, task.ended_at = task.process.returncode, time.monotonic()
         running = [task.name for task in tasks if task.code is None]
-        if running and time.monotonic() > deadline:
+        if running and is_over():
             logs = "\n".join(f"{task.name}: {task.end_of_log}" for task in tasks)
             raise AssertionError(f"{running} did not end in {timeout} s:\n{logs}")
         time.sleep(0.05)
@@ -148,7 +149,7 @@ def run_forked(script, arguments, timeout):
             start_new_session=True,
         )
         try:
-            parent.wait(timeout)
+            parent.wait(patience.stretched(timeout))
         finally:
             if parent.poll() is None:
                 os.killpg(parent.pid, signal.SIGKILL)

@@ -233,7 +233,7 @@ def test_a_container_s_script_makes_a_tf_config(code, tmp_path):
         env={**_KUBERNETES, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     if "TF_CONFIG" in code:

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tests import fakes
+from tests import fakes, patience
 from tests.clusters import ROOT
 
 DIGITS = ("--gin_file=gin/digits.gin",)
@@ -37,7 +37,7 @@ def run(module, *flags, timeout=180):
         text=True,
     ) as process:
         try:
-            text, _ = process.communicate(timeout=timeout)
+            text, _ = process.communicate(timeout=patience.stretched(timeout))
         except subprocess.TimeoutExpired:
             process.terminate()
             raise
@@ -116,9 +116,9 @@ def test_a_killed_worker_ends_the_cluster_and_is_named(tmp_path):
         worker = _task(launcher, index=1)
         began = time.monotonic()
         worker.send_signal(signal.SIGKILL)
-        code = launcher.wait(timeout=90)
+        code = launcher.wait(timeout=patience.stretched(90))
     assert code == 128 + signal.SIGKILL
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < patience.stretched(60)
     assert "worker 1 was killed by SIGKILL" in log.read_text()
     assert running_on(model_dir) == []
 
@@ -158,7 +158,7 @@ def test_a_restarted_cluster_ends_as_if_nothing_had_happened(
     with launched(log, *flags, f"--model_dir={model_dir}") as launcher:
         _wait_for(log, "checkpoint | step 200 ")
         _task(launcher, index=1).send_signal(number)
-        code = launcher.wait(timeout=180)
+        code = launcher.wait(timeout=patience.stretched(180))
     text = log.read_text()
     assert code == 0, text[-3000:]
     assert f"{reason}; restart 1 of 1" in text
@@ -186,7 +186,7 @@ def test_servers_worker_is_replaced_alone_and_a_signal_to_all_saves(tmp_path):
         # The chief finds it again in the steps that follow.
         _wait_for(log, "train | step ", times=log.read_text().count("train | ") + 3)
         launcher.send_signal(signal.SIGTERM)
-        code = launcher.wait(timeout=60)
+        code = launcher.wait(timeout=patience.stretched(60))
     text = log.read_text()
     assert code == 75, text[-3000:]
     assert "worker 1 was killed by SIGKILL; restart 1 of 1, of this task alone" in text
@@ -200,9 +200,9 @@ def test_servers_worker_is_replaced_alone_and_a_signal_to_all_saves(tmp_path):
 
 
 def _wait_for(log, text, *, times=1, timeout=90):
-    deadline = time.monotonic() + timeout
+    is_over = patience.deadline(timeout)
     while log.read_text().count(text) < times:
-        assert time.monotonic() < deadline, log.read_text()[-3000:]
+        assert not is_over(), log.read_text()[-3000:]
         time.sleep(0.1)
 
 

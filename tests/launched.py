@@ -8,6 +8,7 @@ import uuid
 
 import psutil
 
+from tests import patience
 from tests.clusters import ROOT
 
 LAUNCHER = """
@@ -61,14 +62,14 @@ class Launched:
         )
 
     def wait_for(self, *names):
-        end = time.monotonic() + 15
+        is_over = patience.deadline(15)
         while not all((self.folder / name).exists() for name in names):
-            assert time.monotonic() < end, f"{names} did not start"
+            assert not is_over(), f"{names} did not start"
             time.sleep(0.01)
 
     def finish(self):
         """Returns exit code, stdout and stderr; nothing is left by then."""
-        out, err = self.process.communicate(timeout=20)
+        out, err = self.process.communicate(timeout=patience.stretched(20))
         assert not self.left(), err
         return self.process.returncode, out, err
 

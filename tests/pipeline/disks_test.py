@@ -12,7 +12,7 @@ import tensorflow as tf
 import pipeline as ge
 from pipeline import checkpoint, end_marker, training
 from pipeline.evaluator import Evaluator
-from tests import fakes
+from tests import fakes, patience
 from tests.interrupted import EVAL, PREDICT, TRAIN, X, equal, make, path
 
 RAW = ge.build_raw_serving_input_receiver_fn(tf.TensorSpec([None, X.shape[1]]))
@@ -46,9 +46,9 @@ class At(ge.Hook):
     def after_step(self, run):
         if run.step != self._step:
             return
-        deadline = time.monotonic() + 20
+        is_over = patience.deadline(20)
         while checkpoint.latest(run.model_dir) != path(run.model_dir, 2):
-            assert time.monotonic() < deadline
+            assert not is_over()
             time.sleep(0.01)
         self._change()
 

@@ -13,7 +13,7 @@ from absl import flags, logging
 
 import pipeline as ge
 from pipeline import gin_config, main, signals
-from tests import clusters, fakes
+from tests import clusters, fakes, patience
 from tests.clusters import ROOT
 
 X, Y = fakes.classification_data(64)
@@ -289,7 +289,7 @@ def test_a_wait_in_tensorflow_is_ended(tmp_path, monkeypatch):
         task = clusters.Task("program", process, log, log)
         task.wait_for("waiting")
         task.kill(signal.SIGTERM)
-        assert process.wait(timeout=60) == 75
+        assert process.wait(timeout=patience.stretched(60)) == 75
     assert "ended by SIGTERM" in task.text
 
 

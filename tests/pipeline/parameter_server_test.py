@@ -16,7 +16,7 @@ import pytest
 import pipeline as ge
 from pipeline import parameter_server, strategy
 from pipeline.cluster import Cluster
-from tests import fakes
+from tests import fakes, patience
 
 LIMIT_SECS = 240
 
@@ -29,8 +29,8 @@ def ran(tmp_path_factory, worker_id):
     try:
         out.mkdir()
     except FileExistsError:
-        deadline = time.monotonic() + LIMIT_SECS
-        while not (out / "codes.json").exists() and time.monotonic() < deadline:
+        is_over = patience.deadline(LIMIT_SECS)
+        while not (out / "codes.json").exists() and not is_over():
             time.sleep(0.5)
     else:
         run(out)
@@ -49,7 +49,7 @@ def run(out):
             start_new_session=True,
         )
         try:
-            parent.wait(LIMIT_SECS)
+            parent.wait(patience.stretched(LIMIT_SECS))
         finally:
             if parent.poll() is None:
                 os.killpg(parent.pid, signal.SIGKILL)
