@@ -68,7 +68,7 @@ def load_digits() -> tuple[Arrays, Arrays]:
     if sklearn_datasets is None:
         raise ModuleNotFoundError(
             "digits_input_fn reads its images from scikit-learn, which is not "
-            "installed: pip install 'gin-estimator[demo]'"
+            "installed: python -m pip install scikit-learn"
         )
     digits = sklearn_datasets.load_digits()
     images = (digits.images / 16.0).astype(np.float32)[..., np.newaxis]

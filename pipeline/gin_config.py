@@ -69,6 +69,12 @@ def parse(gin_files: Sequence[str], gin_params: Sequence[str] = ()) -> None:
     gin_registry.register()
     for statement in config.imports:
         _import(statement)
+        if other := package.other_copy():
+            raise ConfigError(
+                f"{statement.location}\n{statement.module} uses the checkout {other}, "
+                f"and this is {package.FOLDER}: write python -m "
+                f"{package.CHECKOUT_NAME}.main, or pip install --editable the checkout."
+            )
     resolved = gin_checks.check(config)
     gin_reach.check_read(config, resolved)
     try:

@@ -9,6 +9,7 @@ the name `gin_estimator` too.
 import importlib.util
 import os
 import pathlib
+import sys
 
 NAME = __name__.partition(".")[0]
 CHECKOUT_NAME = "pipeline"
@@ -48,3 +49,14 @@ def other_library(name: str) -> str | None:
     folder = (HOME / name).resolve()
     ours = [place for place in places if pathlib.Path(place).resolve() == folder]
     return None if ours or not places else str(places[0])
+
+
+def other_copy() -> str | None:
+    """Returns the folder of a checkout that was imported beside what is installed.
+
+    Its model_fns return classes that this copy does not know.
+    """
+    other = sys.modules.get(CHECKOUT_NAME) if IS_INSTALLED else None
+    path = getattr(other, "__path__", ())
+    # A user's own package of that name is another matter.
+    return next((p for p in path if (pathlib.Path(p) / "package.py").exists()), None)

@@ -49,9 +49,7 @@ def test_training_is_endless():
 
 def test_without_scikit_learn(monkeypatch):
     monkeypatch.setattr(digits, "sklearn_datasets", None)
-    with pytest.raises(
-        ModuleNotFoundError, match=r"pip install 'gin-estimator\[demo\]'"
-    ):
+    with pytest.raises(ModuleNotFoundError, match="-m pip install scikit-learn"):
         inputs.digits_input_fn(ModeKeys.TRAIN, batch_size=64)
 
 

@@ -295,3 +295,11 @@ def test_a_module_that_was_written_beside_a_checkout(monkeypatch):
     message = error_of("import my_models\n")
     assert "my_models imports pipeline, which is called gin_estimator once" in message
     assert "write import gin_estimator as ge." in message
+
+
+def test_a_checkout_beside_what_is_installed(monkeypatch):
+    """As by `gin-estimator` in a checkout's folder: its classes are others."""
+    monkeypatch.setattr(gin_config.package, "IS_INSTALLED", True)
+    message = error_of("import json\n")
+    assert f"json uses the checkout {gin_config.package.FOLDER}, and this is" in message
+    assert "write python -m pipeline.main, or pip install --editable" in message

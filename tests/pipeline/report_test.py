@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline import gin_reader, jobs, report, run_log
+from pipeline import command_line, gin_reader, jobs, report, run_log
 from pipeline.run_config import RunConfig
 
 
@@ -24,6 +24,22 @@ def test_tensorflows_chatter_is_not_logged():
 def test_next_commands_without_a_macro_for_the_steps():
     lines = list(report.next_commands("my run", None))
     assert lines[3].endswith("--model_dir='my run-2' --gin.RunConfig.tf_random_seed=1")
+
+
+@pytest.mark.parametrize("found", [None, "a spec"])
+def test_tensorboard_is_named_with_what_it_lacks(monkeypatch, found):
+    monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: found)
+    line = list(report.next_commands("run", 10))[1]
+    assert ("-m pip install tensorboard && " in line) == (found is None)
+
+
+@pytest.mark.parametrize(("found", "name"), [(None, "linear"), ("a spec", "digits")])
+def test_the_example_is_one_that_can_be_run(monkeypatch, found, name):
+    monkeypatch.setattr(command_line.importlib.util, "find_spec", lambda name: found)
+    files = [pathlib.Path("/elsewhere/gin") / f"{n}.gin" for n in ("digits", "linear")]
+    text = command_line.usage(files)
+    assert "\n  digits.gin\n  linear.gin\n" in text
+    assert f"--gin_file={name}.gin --model_dir=runs/{name}" in text
 
 
 def test_places_name_the_newest_export(tmp_path):
