@@ -66,6 +66,14 @@ class TrainingInput:
         """Over the training data, after the last example trained on."""
         return self._box[0]
 
+    @property
+    def place(self) -> str:
+        """Where it was opened, for logs; known until the first step."""
+        if not self.resumed:
+            return "its beginning"
+        began = int(self._modules.driver_state["input_start"].numpy())
+        return f"step {self._modules.step - began} of its pass"
+
     def begin_anew(self) -> Any:
         """Starts another pass over the data, and returns its iterator."""
         logging.info(

@@ -171,6 +171,9 @@ class Trainer:
         source = feeds.training_input(
             self._feed, runtime.modules, peers=peers, path=path
         )
+        if path is not None and peers.leads:
+            text = "train | resumed from step %d of %s | input at %s"
+            logging.info(text, start, path, source.place)
         run = runtime.run(max_steps if steps is None else start + steps)
         loop = loops.TrainLoop(
             self._steps,

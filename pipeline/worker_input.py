@@ -155,6 +155,13 @@ class WorkerInput:
         self.resumed = bool(steps)
         self.iterator = self._opened(steps)
 
+    @property
+    def place(self) -> str:
+        """Where it was opened, for logs; known until the first step."""
+        if not self.resumed:
+            return "its beginning"
+        return f"steps {list(self.iterator.steps)} of the workers' passes"
+
     def begin_anew(self) -> WorkerIterators:
         """Starts another pass over the data, and returns its iterators."""
         logging.info(
