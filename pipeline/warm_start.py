@@ -254,7 +254,9 @@ def _table(sections: Any, most: int | None) -> list[str]:
     rows = []
     for title, other, items in sections:
         if items:
-            rows += [(title, other, ""), *_rows(items, most)]
+            # What is left out is mostly one optimizer's.
+            few = most if items is sections[0][2] or most is None else most // 8
+            rows += [(title, other, ""), *_rows(items, few)]
     width = max((len(name) for name, _, _ in rows), default=0)
     return [f"  {n.ljust(width)}  {other}{count}".rstrip() for n, other, count in rows]
 
