@@ -93,7 +93,16 @@ def constant_arrays(
 
     Returns:
       `x` and `y` with a leading dimension of `num_examples`.
+
+    Raises:
+      ValueError: an example without values, which TensorFlow would not survive.
     """
+    for name, row in (("x", x), ("y", y)):
+        if not np.size(row):
+            raise ValueError(
+                f"constant_arrays.{name} is {row!r}, which holds no value: write "
+                f"constant_arrays.{name} = (1.0,)."
+            )
 
     def repeated(row: Any) -> np.ndarray:
         return np.repeat(np.asarray(row, np.float32)[np.newaxis], num_examples, axis=0)

@@ -87,6 +87,9 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
     Raises:
       flags.Error: what is none, or contradicts another; says what to write.
     """
+    for argument in argv:
+        if not paths.is_text(argument):
+            raise flags.Error(f"{argument!r} is no UTF-8: write another path or value.")
     options = define()
     rest = options(without_sugar(argv))[1:]
     if options.help or options.version:

@@ -90,6 +90,7 @@ def check(config: Config) -> list[Resolved]:
         where an object belongs or the other way round.
     """
     defined = macros(config)
+    _check_macros(defined)
     found = []
     for binding in config.bindings:
         _check_references(binding, defined)
@@ -129,6 +130,25 @@ def find(name: str, location: Location) -> Entry:
         f"{location}\n{name} is not a known function or class.{hint} One of your own "
         "needs @gin.configurable, and its module a line `import ...` in the gin file."
     )
+
+
+def _check_macros(defined: dict[str, Binding]) -> None:
+    """Raises where macros are defined by each other, so that none has a value."""
+    for name, binding in defined.items():
+        seen, waiting = [name], [binding.value]
+        while waiting:
+            for item in nested(waiting.pop()):
+                if not isinstance(item, Macro) or item.name not in defined:
+                    continue
+                if item.name == name:
+                    chain = " = ".join(f"%{n}" for n in (*seen, name))
+                    raise ConfigError(
+                        f"{binding.location}\nmacros stand for each other: {chain}. "
+                        f"Write {name} = VALUE."
+                    )
+                if item.name not in seen:
+                    seen.append(item.name)
+                    waiting.append(defined[item.name].value)
 
 
 def _check_references(binding: Binding, defined: dict[str, Binding]) -> None:

@@ -30,6 +30,20 @@ def normal(path: str | os.PathLike[str]) -> str:
     return resolved(path)
 
 
+def is_text(path: object) -> bool:
+    """Whether a path is UTF-8, which TensorFlow takes. Anything but a str counts so.
+
+    Python holds bytes that are none as surrogates, such as those of the command line.
+    """
+    if not isinstance(path, str):
+        return True
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def same(first: str, second: str) -> bool:
     """Whether two paths lead to the same place, links included."""
     first, second = normal(first), normal(second)

@@ -233,9 +233,14 @@ def split(address: str) -> tuple[str, int]:
       ValueError: it has no port.
     """
     host, _, port = address.removeprefix("grpc://").rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not (port.isascii() and port.isdigit()):
         raise ValueError(
             f"TF_CONFIG: the address {address!r} has no port: write host:2222."
+        )
+    if len(port) > 5 or not 0 < int(port) < 1 << 16:
+        raise ValueError(
+            f"TF_CONFIG: the address {address!r} has the port {port}: write one from 1 "
+            "to 65535."
         )
     return host.strip("[]"), int(port)
 

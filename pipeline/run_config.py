@@ -4,6 +4,7 @@ import dataclasses
 import math
 import numbers
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -291,10 +292,21 @@ _CHOICES = {
 }
 
 
+# Of this machine; as TensorFlow has it without job and task.
+_DEVICE = re.compile(r"/?(device:)?[a-z_]+:[0-9]{1,18}", re.IGNORECASE | re.ASCII)
+# TensorFlow makes threads for each, and takes hours for many.
+_MOST_CPUS = 64
+
+
 def _check_model_dir(value: Any) -> str | None:
     if value is None:
         return None
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(path, str) and "\0" in path or not paths.is_text(path):
+        raise ValueError(
+            f"RunConfig.model_dir is {path!r}, which is no path in UTF-8: write "
+            "model_dir='runs/1'."
+        )
     if not isinstance(path, str) or not path:
         raise ValueError(
             f"RunConfig.model_dir must be a non-empty path or None, got {value!r}. "
@@ -312,7 +324,22 @@ def _check_devices(value: Any) -> tuple[str, ...] | None:
             f"RunConfig.devices must be device names or None, got {value!r}. Write "
             f"devices=('GPU:0',), or leave it out for all local devices."
         )
-    if len(set(names)) < len(names):
+    wrong = [name for name in names if not _DEVICE.fullmatch(name)]
+    if wrong:
+        raise ValueError(
+            f"RunConfig.devices has {wrong[0]!r}, which is no device of this machine: "
+            "write 'GPU:0' or 'CPU:1', a kind and a number."
+        )
+    kinds = {name.upper().rpartition("/")[2].removeprefix("DEVICE:") for name in names}
+    most = max(_MOST_CPUS, os.cpu_count() or 1)
+    for kind, _, number in (name.partition(":") for name in kinds):
+        if kind == "CPU" and int(number) >= most:
+            raise ValueError(
+                f"RunConfig.devices has 'CPU:{number}', and this machine is divided "
+                f"into {most} logical CPUs at the most: write 'CPU:0' to "
+                f"'CPU:{most - 1}'."
+            )
+    if len(kinds) < len(names):
         raise ValueError(
             f"RunConfig.devices has a device twice: {names}. List each one once."
         )

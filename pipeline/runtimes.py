@@ -28,6 +28,7 @@ class Runtimes:
         warm_start_from: str | WarmStartSettings | None = None,
     ) -> None:
         """The arguments are the Estimator's."""
+        strategy_lib.look_for_devices()
         self._model_fn = model_fn
         self._factories = factories
         self._config = config

@@ -328,7 +328,13 @@ def _named(spec: tf.TypeSpec, name: str) -> tf.TypeSpec:
 
 def _new_directory(export_dir_base: str) -> str:
     """A directory below, named by the time, that no export has taken yet."""
-    tf.io.gfile.makedirs(export_dir_base)
+    try:
+        tf.io.gfile.makedirs(export_dir_base)
+    except (tf.errors.OpError, UnicodeEncodeError) as error:
+        raise ValueError(
+            f"export_dir_base {export_dir_base!r} cannot be made: "
+            f"{getattr(error, 'message', error)}. Write one where this user may write."
+        ) from error
     taken = existing_exports(export_dir_base)
     newest = int(os.path.basename(taken[-1])) if taken else 0
     return os.path.join(export_dir_base, str(max(int(time.time()), newest + 1)))

@@ -43,7 +43,7 @@ def create(config: RunConfig) -> tf.distribute.Strategy:
       ValueError: an execution that this version does not offer, a cluster of several
         tasks without one, or devices that this machine does not have.
     """
-    _look_for_devices()
+    look_for_devices()
     if config.task_type == EVALUATOR:
         return resolved(config.eval_distribute or single_host, config)
     if config.train_distribute is not None:
@@ -223,7 +223,7 @@ ROWS = (*BY_EXECUTION.values(), one_device, mirrored, central_storage)
 
 
 @functools.cache
-def _look_for_devices() -> None:
+def look_for_devices() -> None:
     """Has TensorFlow say now, where it is not heard, that a machine has no GPU."""
     with run_log.quiet():
         tf.config.list_physical_devices("GPU")

@@ -7,16 +7,26 @@ calls: no TPU has run it. docs/tpu.md says what was tested instead.
 import contextlib
 import dataclasses
 import functools
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
+from pipeline import rendezvous
 from pipeline.run_config import RunConfig
 
 # The TPU of this machine, as against one that is reached by its name or address.
 LOCAL = "local"
+_REACH_SECS = 20.0
+
+
+def _reach(name: str) -> None:
+    """Asks whether a TPU's address is there; TensorFlow would wait for it for ever."""
+    if name.startswith("grpc://"):
+        host = rendezvous.split(name)
+        socket.create_connection(host, timeout=_REACH_SECS).close()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +34,7 @@ class Api:
     """TensorFlow's calls, in the order in which they are made.
 
     Attributes:
+      reach: raises OSError where nothing listens at an address.
       resolver: knows the TPU's hosts by its name, zone and project.
       connect: to these hosts; it returns at once for the TPU of this machine.
       initialize: clears the TPU, with all variables on it; returns its topology.
@@ -31,6 +42,7 @@ class Api:
       strategy: on the resolver.
     """
 
+    reach: Callable[[str], None] = _reach
     resolver: Callable[..., Any] = tf.distribute.cluster_resolver.TPUClusterResolver
     connect: Callable[..., Any] = tf.config.experimental_connect_to_cluster
     initialize: Callable[..., Any] = tf.tpu.experimental.initialize_tpu_system
@@ -91,6 +103,7 @@ def connected(
     """
     logging.info("tpu | looking for %r; this waits until it answers", name)
     with _explained(name, zone, project):
+        api.reach(name)
         resolver = api.resolver(tpu=name, zone=zone, project=project)
         api.connect(resolver)
         topology = api.initialize(resolver)
@@ -134,6 +147,10 @@ def _advice(name: str, error: Exception) -> str:
             "TensorFlow asks Google for the addresses of a TPU by name: pip install "
             "cloud-tpu-client, or write --tpu=grpc://ADDRESS:8470, or on the TPU VM "
             "itself --tpu=local."
+        )
+    if name.startswith("grpc://") and isinstance(error, (OSError, ValueError)):
+        return (
+            "Nothing listens there: write --tpu=grpc://ADDRESS:8470 of one that does."
         )
     if isinstance(error, OSError):
         return (
