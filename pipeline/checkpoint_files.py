@@ -102,6 +102,11 @@ def has_state(directory: str) -> bool:
         return tf.io.gfile.exists(os.path.join(directory, _STATE))
     except tf.errors.UnimplementedError as error:  # Of a file system: s4://bucket.
         raise _cannot_be_made(directory, error) from error
+    except tf.errors.OpError as error:  # Of one that does not answer: gs://bucket.
+        raise ValueError(
+            f"{directory!r} cannot be read: {error.message.partition(chr(10))[0]}. "
+            "Can this machine reach it? Else write another --model_dir."
+        ) from error
 
 
 def set_aside(path: str) -> str:

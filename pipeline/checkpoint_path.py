@@ -22,8 +22,15 @@ def found(path: str | None) -> str | None:
     given = path
     if path:
         path = paths.normal(path)
-    if path is None or tf.io.gfile.exists(f"{path}.index"):
-        return path
+    try:
+        if path is None or tf.io.gfile.exists(f"{path}.index"):
+            return path
+    except tf.errors.OpError as error:
+        raise ValueError(
+            f"checkpoint_path {given!r} cannot be read: "
+            f"{error.message.partition(chr(10))[0]}. Write one that this machine "
+            "reaches."
+        ) from error
     is_directory = tf.io.gfile.isdir(path)
     newest = checkpoint.latest(path) if is_directory else None
     if newest is not None:

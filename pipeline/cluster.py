@@ -7,8 +7,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from pipeline import rendezvous
-
 # Global ids are given out in this order; parameter servers come last.
 TRAINING_JOBS = ("chief", "worker", "ps")
 EVALUATOR = "evaluator"
@@ -194,9 +192,6 @@ def _parse_addresses(job: str, value: Any) -> tuple[str, ...]:
                 f'TF_CONFIG: "{job}" in "cluster" holds {address!r}, which is no '
                 f'address. Write "{job}": ["host:2222"].'
             )
-        # Whoever listens there checks its own; the others would wait for it.
-        if ":" in address:
-            rendezvous.split(address)
     return tuple(value)
 
 

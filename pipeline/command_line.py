@@ -180,6 +180,20 @@ def _typed(path: pathlib.Path) -> str:
     return path.name if near.startswith(os.pardir) else near
 
 
+def open_streams() -> None:
+    """Opens stdin, stdout and stderr where they are closed, for nobody.
+
+    Else the next file that is opened takes their place: what is written to stderr
+    would go into a checkpoint.
+    """
+    number = os.open(os.devnull, os.O_RDWR)
+    while number <= 2:
+        number = os.open(os.devnull, os.O_RDWR)
+    os.close(number)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for the process's life)
+
+
 def say(line: str) -> int:
     """Writes a line to stdout, at once.
 

@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       The exit code.
     """
     argv = list(sys.argv if argv is None else argv)
+    command_line.open_streams()
     with signals.answered():
         try:
             options = command_line.parse(argv)

@@ -359,12 +359,7 @@ def _make(name: str, factory: Callable[..., Any], context: Mapping[str, Any]) ->
     with user_errors.noted(lambda: f"the factory of module {name!r}"):
         role = f"the factory of module {name!r},"
         module = calling.call_factory(factory, context, role=role)
-    if not variables.is_trackable_module(module):
-        raise TypeError(
-            f"the factory of module {name!r} returned {kind_of(module)}, which "
-            "TensorFlow cannot track: return a Keras model, layer or optimizer, a "
-            "tf.Module, a tf.Variable or a lookup table."
-        )
+    variables.check_module(name, module)
     return module
 
 

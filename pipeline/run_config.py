@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline import cluster as cluster_lib
-from pipeline import habits, paths, slurm
+from pipeline import habits, paths, rendezvous, slurm
 from pipeline.executions import EXECUTIONS
 
 # A strategy, or what makes it of a RunConfig.
@@ -124,6 +124,9 @@ class RunConfig:
                 f"RunConfig.cluster must be a Cluster, got {self.cluster!r}. Write "
                 f"cluster=parse_tf_config(text), or leave it out to read TF_CONFIG."
             )
+        for address in self.cluster.training_tasks.values():
+            if ":" in address:  # Of another's, which this one would wait for.
+                rendezvous.split(address)
 
     @property
     def cluster_spec(self) -> tf.train.ClusterSpec:

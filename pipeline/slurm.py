@@ -36,6 +36,12 @@ def tf_config(execution: str) -> str | None:
     num_tasks = _integer("SLURM_STEP_NUM_TASKS", 1)
     if execution not in EXECUTIONS or "SLURM_PROCID" not in os.environ or num_tasks < 2:
         return None
+    rank = os.environ["SLURM_PROCID"]
+    if rank.isdecimal() and (len(rank) > 9 or int(rank) >= num_tasks):
+        raise ValueError(
+            f"SLURM: SLURM_PROCID is {rank!r} in a step of {num_tasks} tasks: write 0 "
+            f"to {num_tasks - 1}, or unset it for a local run."
+        )
     resolver = _resolver(_jobs(execution, num_tasks), num_tasks)
     jobs = resolver.cluster_spec().as_dict()
     job, index = resolver.get_task_info()

@@ -24,9 +24,8 @@ _REACH_SECS = 20.0
 
 def _reach(name: str) -> None:
     """Asks whether a TPU's address is there; TensorFlow would wait for it for ever."""
-    if name.startswith("grpc://"):
-        host = rendezvous.split(name)
-        socket.create_connection(host, timeout=_REACH_SECS).close()
+    host = rendezvous.split(name)
+    socket.create_connection(host, timeout=_REACH_SECS).close()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +102,8 @@ def connected(
     """
     logging.info("tpu | looking for %r; this waits until it answers", name)
     with _explained(name, zone, project):
-        api.reach(name)
+        if name.startswith("grpc://"):
+            api.reach(name)
         resolver = api.resolver(tpu=name, zone=zone, project=project)
         api.connect(resolver)
         topology = api.initialize(resolver)

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from pipeline.model_fn import kind_of
 from pipeline.sharding import ShardedVariable, shards_of
 
 _TABLES = (
@@ -278,3 +279,33 @@ def _count(name: str, taken: dict[str, int]) -> str:
     """`name` the first time, `name_1` the second."""
     taken[name] = taken.get(name, -1) + 1
     return f"{name}_{taken[name]}" if taken[name] else name
+
+
+def check_module(name: str, module: Any) -> None:
+    """Checks what a factory returned.
+
+    Args:
+      name: of the module.
+      module: what was returned.
+
+    Raises:
+      TypeError: nothing that TensorFlow tracks, or an optimizer that has a layer for a
+        learning rate.
+    """
+    if not is_trackable_module(module):
+        raise TypeError(
+            f"the factory of module {name!r} returned {kind_of(module)}, which "
+            "TensorFlow cannot track: return a Keras model, layer or optimizer, a "
+            "tf.Module, a tf.Variable or a lookup table."
+        )
+    # Keras calls any callable without arguments, in the middle of the first step, and
+    # has no public way to see what it was given.
+    rate = getattr(module, "_learning_rate", None)
+    if isinstance(module, keras.optimizers.Optimizer) and isinstance(
+        rate, keras.layers.Layer
+    ):
+        raise TypeError(
+            f"module {name!r}: the learning rate of {type(module).__name__} is the "
+            f"layer {type(rate).__name__}: write a number, such as "
+            f"{type(module).__name__}.learning_rate = 0.01, or a schedule."
+        )
