@@ -14,6 +14,7 @@ from pipeline import (
     dry_run,
     exits,
     gin_config,
+    gin_list,
     jobs,
     report,
     strategy,
@@ -43,6 +44,10 @@ def run(options: flags.FlagValues, argv: Sequence[str]) -> int:
 
 
 def _run(options: flags.FlagValues, argv: Sequence[str]) -> None:
+    if options.list:
+        for line in gin_list.lines(options.gin_file, options.gin_param):
+            command_line.say(line)
+        return
     which_tpu = command_line.tpu_bindings(options)
     gin_config.parse(options.gin_file, [*options.gin_param, *which_tpu])
     gin_config.require(options.job)
