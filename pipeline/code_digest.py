@@ -1,0 +1,169 @@
+"""Digests of arrays and of Python functions, the same in each process.
+
+An array of any size costs about as much as one of 16 MiB. A function is what it and the
+functions that it names do, and the values that they see.
+"""
+
+import functools
+import hashlib
+import sysconfig
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+_SAMPLES = 1024
+_SAMPLE_BYTES = 16 * 1024
+_MOST_STRINGS = 10_000
+_MOST_VALUES = 2_000
+_LIBRARIES = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
+)
+
+
+def of(data: bytes) -> str:
+    """Of bytes."""
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def of_array(value: Any) -> str:
+    """Of an array's or a tensor's elements; of a large one's samples.
+
+    Args:
+      value: numpy array or eager tensor, of any dtype.
+    """
+    if isinstance(value, tf.Tensor) and value.dtype == tf.string:
+        flat = tf.reshape(value, [-1])
+        value = flat[:: max(1, int(tf.size(flat)) // _MOST_STRINGS)].numpy()
+    # A tensor's `numpy()` would copy it.
+    array = value if isinstance(value, np.ndarray) else _view(value)
+    if array.dtype.hasobject:
+        flat = array.reshape(-1)
+        some = flat[:: max(1, flat.size // _MOST_STRINGS)]
+        return of(repr([array.shape, *some.tolist()]).encode())
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+    data = array.reshape(-1).view(np.uint8)
+    digest = hashlib.blake2b(f"{array.shape} {array.dtype}".encode(), digest_size=8)
+    if data.size <= _SAMPLES * _SAMPLE_BYTES:
+        digest.update(data)
+    else:
+        last = data.size - _SAMPLE_BYTES
+        for index in range(_SAMPLES):
+            start = last * index // (_SAMPLES - 1)
+            digest.update(data[start : start + _SAMPLE_BYTES])
+    return digest.hexdigest()
+
+
+def of_function(function: Any) -> str:
+    """Of a Python function: its code, what it closes over, what it names."""
+    seen = _Seen()
+    return of("\n".join(seen.lines(function)).encode())
+
+
+def _view(tensor: Any) -> np.ndarray:
+    try:
+        return np.asarray(memoryview(tensor))
+    except (TypeError, ValueError, BufferError):
+        return np.asarray(tensor)
+
+
+class _Seen:
+    """Describes values, each once."""
+
+    def __init__(self) -> None:
+        self._ids: dict[int, int] = {}
+        self._kept: list[Any] = []
+
+    def lines(self, value: Any) -> Iterable[str]:
+        """A value in lines of text."""
+        if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+            yield repr(value)
+            return
+        if id(value) in self._ids:
+            yield f"again {self._ids[id(value)]}"
+            return
+        if len(self._ids) >= _MOST_VALUES:
+            return
+        self._ids[id(value)] = len(self._ids)
+        self._kept.append(value)  # Else another one could get its id.
+        if isinstance(value, functools.partial):
+            yield "partial"
+            yield from self._all([value.func, value.args, value.keywords])
+        elif isinstance(value, types.MethodType):
+            yield from self._all([value.__func__, value.__self__])
+        elif isinstance(value, types.FunctionType):
+            yield from self._function(value)
+        elif isinstance(value, types.CodeType):
+            yield from self._code(value)
+        elif isinstance(value, (np.ndarray, tf.Tensor)):
+            yield self._array(value)
+        elif isinstance(value, Mapping):
+            yield "mapping"
+            yield from self._all([part for item in value.items() for part in item])
+        elif isinstance(value, (list, tuple)):
+            yield type(value).__name__
+            yield from self._all(value)
+        elif isinstance(value, (set, frozenset)):
+            yield f"set {sorted(map(repr, value))}"
+        else:
+            yield from self._object(value)
+
+    def _all(self, values: Iterable[Any]) -> Iterable[str]:
+        for each in values:
+            yield from self.lines(each)
+
+    def _function(self, value: types.FunctionType) -> Iterable[str]:
+        yield f"function {value.__qualname__.rpartition('.')[2]}"
+        if _is_library(value.__code__.co_filename) and not value.__closure__:
+            return
+        yield from self._code(value.__code__)
+        yield from self._all([value.__defaults__, value.__kwdefaults__])
+        for cell in value.__closure__ or ():
+            try:
+                yield from self.lines(cell.cell_contents)
+            except ValueError:  # Not set yet.
+                yield "empty"
+        if _is_library(value.__code__.co_filename):
+            return
+        for name in _names(value.__code__):
+            if name in value.__globals__:
+                yield name
+                yield from self.lines(value.__globals__[name])
+
+    def _code(self, code: types.CodeType) -> Iterable[str]:
+        yield of(code.co_code)
+        yield repr(code.co_names)
+        yield from self._all(code.co_consts)
+
+    def _array(self, value: Any) -> str:
+        if isinstance(value, tf.Tensor):
+            if value.dtype in (tf.variant, tf.resource) or not hasattr(value, "numpy"):
+                return value.dtype.name
+        return of_array(value)
+
+    def _object(self, value: Any) -> Iterable[str]:
+        yield type(value).__qualname__
+        if isinstance(value, (type, types.ModuleType)):
+            yield value.__name__
+            return
+        library = type(value).__module__.partition(".")[0] in ("tensorflow", "keras")
+        for name, each in sorted(getattr(value, "__dict__", {}).items()):
+            # Of TensorFlow's objects, which count things, only what was given to them.
+            if not library or callable(each):
+                yield name
+                yield from self.lines(each)
+
+
+def _names(code: types.CodeType) -> Iterable[str]:
+    """What a function and those inside of it name."""
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            yield from _names(each)
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith((*_LIBRARIES, "<frozen")) or "site-packages" in file
