@@ -139,9 +139,9 @@ class _Seen:
         yield from self._all(code.co_consts)
 
     def _array(self, value: Any) -> str:
-        if isinstance(value, tf.Tensor):
-            if value.dtype in (tf.variant, tf.resource) or not hasattr(value, "numpy"):
-                return value.dtype.name
+        hidden = value.dtype in (tf.variant, tf.resource) or not hasattr(value, "numpy")
+        if isinstance(value, tf.Tensor) and hidden:
+            return value.dtype.name
         return of_array(value)
 
     def _object(self, value: Any) -> Iterable[str]:

@@ -15,7 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from pipeline import input_dataset, static_input
+from pipeline import fingerprint, input_dataset, static_input
+from pipeline.fingerprint import Fingerprint
 from pipeline.input_dataset import Source
 from pipeline.input_fn import Batch, Plan
 from pipeline.replicas import Replicas
@@ -67,9 +68,10 @@ class DistributedFeed:
     Attributes:
       plan: how elements become batches.
       element_spec: `(features, labels)` as type specs of one replica's batch.
-      dataset_of: a host's dataset of its pipeline, past a number of steps.
+      dataset_of: a host's dataset of its pipeline, past a number of elements.
       global_batch: of all replicas, in one micro-batch.
       starts_anywhere: whether input_fn takes `first_batch`; else it skips.
+      yielded: the dataset of one pipeline, of which no iterator is made.
     """
 
     plan: DistributedPlan
@@ -77,6 +79,7 @@ class DistributedFeed:
     dataset_of: Callable[[tf.distribute.InputContext, int], tf.data.Dataset]
     global_batch: int
     starts_anywhere: bool = False
+    yielded: tf.data.Dataset | None = None
 
     @property
     def saves_position(self) -> bool:
@@ -87,13 +90,17 @@ class DistributedFeed:
         """Such as 'one input pipeline a host | global batch 64', for logs."""
         return f"one input pipeline a host | global batch {self.global_batch}"
 
-    def iterator(self, num_steps: int = 0) -> Any:
-        """A new distributed iterator, past what `num_steps` steps take."""
+    def iterator(self, skipped: int = 0) -> Any:
+        """A new distributed iterator, past so many elements on each host."""
         return iter(
             self.plan.strategy.distribute_datasets_from_function(
-                lambda input_context: self.dataset_of(input_context, num_steps)
+                lambda input_context: self.dataset_of(input_context, skipped)
             )
         )
+
+    def fingerprint(self) -> Fingerprint:
+        """Describes the data, so that a run that goes on knows them again."""
+        return fingerprint.of(self.yielded)
 
     def again(self) -> "DistributedFeed":
         """The same: input_fn is called for each iterator."""
@@ -122,10 +129,9 @@ def make_feed(
     dataset, endless = dataset_for(source, one)
 
     def dataset_of(
-        input_context: tf.distribute.InputContext, num_steps: int
+        input_context: tf.distribute.InputContext, skipped: int
     ) -> tf.data.Dataset:
         local = total // input_context.num_input_pipelines
-        skipped = num_steps * num_micro_batches * local
         whole, endless = dataset_for(source, input_context)
         dataset = whole
         if skipped and source.starts_anywhere:
@@ -152,6 +158,7 @@ def make_feed(
         dataset_of,
         global_batch=rows * total,
         starts_anywhere=source.starts_anywhere,
+        yielded=dataset,
     )
 
 

@@ -40,7 +40,12 @@ def make(
 
 
 def training_input(
-    feed: AnyFeed, modules: Modules, *, peers: Peers, path: str | None
+    feed: AnyFeed,
+    modules: Modules,
+    *,
+    peers: Peers,
+    path: str | None,
+    changed_input: str = "auto",
 ) -> TrainingInput | WorkerInput:
     """The training data's iterators, where an earlier run left them if possible.
 
@@ -49,7 +54,8 @@ def training_input(
       modules: at the step to go on from.
       peers: the processes that train in step.
       path: the checkpoint that the modules were loaded from, or None.
+      changed_input: the `RunConfig`'s.
     """
     if isinstance(feed, WorkerFeed):
         return WorkerInput(feed, modules, path)
-    return TrainingInput(feed, modules, peers, path)
+    return TrainingInput(feed, modules, peers, path, changed_input=changed_input)

@@ -5,8 +5,8 @@ they were given, what their functions compute. A description depends on nothing 
 another in the next process: no names that TensorFlow counts up, no handles of
 resources, no seeds. It costs no more for large data, of which it takes samples.
 
-TensorFlow's own `DatasetToGraphV2` and `DatasetFingerprint` copy all data in memory into
-one protocol buffer, so the description is made of the Python objects instead.
+TensorFlow's own `DatasetToGraphV2` and `DatasetFingerprint` copy all data in memory
+into one protocol buffer, so the description is made of the Python objects instead.
 """
 
 import dataclasses
@@ -142,7 +142,9 @@ def compare(before: Fingerprint, now: Fingerprint) -> Change | None:
             continue
         gone, added = olds[i:j], news[k:m]
         in_data |= any(o.is_source or o.kind in _CHOOSE for o in (*gone, *added))
-        kinds = [" + ".join(o.kind for o in some) or "nothing" for some in (gone, added)]
+        kinds = [
+            " + ".join(o.kind for o in some) or "nothing" for some in (gone, added)
+        ]
         words.append(" -> ".join(kinds))
     return Change(in_data, "; ".join(words)) if words else None
 
@@ -180,7 +182,10 @@ def _operation(
                 data += [*held, *([f"generator {title} #{digest}"] * generates)]
                 functions[title] = digest
             elif isinstance(leaf, tf.Tensor) and leaf.shape.rank:
-                data.append(_held(leaf))
+                if is_source:
+                    data.append(_held(leaf))
+                else:
+                    arguments[name] = _held(leaf)
             elif isinstance(leaf, tf.Tensor) and leaf.dtype not in _HANDLES:
                 arguments[name] = str(leaf.numpy())
             elif isinstance(leaf, (bool, int, float, str, bytes)):

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from pipeline import calling, input_dataset, iterators
+from pipeline import calling, fingerprint, input_dataset, iterators, user_errors
+from pipeline.fingerprint import Fingerprint
 from pipeline.input_dataset import Source
 from pipeline.model_fn import ModeKeys
 from pipeline.peers import Peers
@@ -161,6 +162,7 @@ class Feed:
       call: calls input_fn again, for the dataset without so many first elements; None
         where others read it.
       starts_anywhere: whether `call` takes another number than 0.
+      yielded: what input_fn returned; None where that is `dataset`.
     """
 
     dataset: tf.data.Dataset
@@ -168,6 +170,7 @@ class Feed:
     global_batch: int | None = None
     call: Callable[[int], tf.data.Dataset] | None = None
     starts_anywhere: bool = False
+    yielded: tf.data.Dataset | None = None
 
     @property
     def element_spec(self) -> tuple[Any, Any]:
@@ -183,16 +186,24 @@ class Feed:
         """Whether where an iterator stands is saved, if the dataset can be."""
         return not self.starts_anywhere
 
-    def iterator(self, num_steps: int = 0) -> Any:
-        """A new iterator, past what `num_steps` steps take."""
-        skipped = num_steps * self.plan.nexts_per_step
+    def iterator(self, skipped: int = 0) -> Any:
+        """A new iterator, past so many elements.
+
+        Raises:
+          StepError: reading over them failed.
+        """
         if not skipped:
             return iter(self.dataset)
         if self.starts_anywhere:
             return iter(self.call(skipped))
         iterator = iter(self.dataset)
-        iterators.skip(iterator, skipped)
+        with user_errors.running(lambda: f"reading over {skipped} batches"):
+            iterators.skip(iterator, skipped)
         return iterator
+
+    def fingerprint(self) -> Fingerprint:
+        """Describes the data, so that a run that goes on knows them again."""
+        return fingerprint.of(self.dataset if self.yielded is None else self.yielded)
 
     def again(self) -> "Feed":
         """The same data, of which no iterator was made yet.
@@ -255,6 +266,7 @@ def make_feed(source: Source, *, peers: Peers, num_micro_batches: int = 1) -> Fe
         input_context.global_batch,
         call,
         starts_anywhere=source.starts_anywhere,
+        yielded=dataset,
     )
 
 

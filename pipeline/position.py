@@ -4,20 +4,32 @@ A `tf.data` iterator is saved with its shuffle buffer. Where a pipeline holds an
 operation that cannot be saved, the position is reached again by skipping what was read.
 An input_fn that takes `first_batch` needs neither: it is called for what is left.
 
+A position belongs to one input, which is described beside it: another input begins
+anew, and the same data that are treated otherwise are read over up to where it stood.
+
 Each pass over the data is over a dataset of its own, so that a seeded shuffle draws the
 same order whether a run came to that pass or was started in it.
 """
 
+import dataclasses
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
-from pipeline import checkpoint_files, iterator_state, iterators, user_errors
+from pipeline import (
+    checkpoint_files,
+    input_record,
+    iterator_state,
+    iterators,
+    user_errors,
+)
 from pipeline.checkpoint_reader import Reader, UnreadableCheckpointError
 from pipeline.input_fn import Feed
+from pipeline.input_record import InputRecord, Verdict
 from pipeline.modules import Modules
 from pipeline.peers import Peers
 from pipeline.replicas import Replicas
@@ -25,13 +37,18 @@ from pipeline.replicas import Replicas
 # Below model_dir, apart from the checkpoints that the positions belong to.
 _FOLDER = "input"
 # A process that is writing has a folder there, too, which is none of ours.
-_FILE = re.compile(r"(.+)\.\d+-of-\d+\.(index|data-.*)")
+_FILE = re.compile(r"(.+)\.\d+-of-\d+\.(index|data-.*|json)")
 _ALONE = Replicas()
 _LACKING = (
     "Position %s lacks %s, without which later passes over the data would have another "
     "order: skipping %d steps instead, which is exact, and takes as long as reading "
     "them did. To have it saved whole, write repeat() right after the last shuffle(), "
     "before map() and batch(): dataset.shuffle(1000, seed=1).repeat().batch(64)."
+)
+_NOT_SAVED = (
+    "No position of the input was saved as %s: skipping %d steps. They are the "
+    "ones that were trained on if the order is the same in each run: give "
+    "shuffle() a seed, or set RunConfig.tf_random_seed."
 )
 
 
@@ -43,7 +60,13 @@ class TrainingInput:
     """
 
     def __init__(
-        self, feed: Feed, modules: Modules, peers: Peers, path: str | None
+        self,
+        feed: Feed,
+        modules: Modules,
+        peers: Peers,
+        path: str | None,
+        *,
+        changed_input: str = "auto",
     ) -> None:
         """Opens the input; one that is known to have ended begins anew.
 
@@ -52,10 +75,26 @@ class TrainingInput:
           modules: at the step to go on from; they learn where this pass began.
           peers: the processes that train in step, each with an input of its own.
           path: the checkpoint that they were loaded from, or None.
+          changed_input: the `RunConfig`'s.
+
+        Raises:
+          ValueError: the position is another input's, and `changed_input` is "error".
         """
         self._feed = feed
         self._modules = modules
         self._peers = peers
+        self._changed_input = changed_input
+        pipelines = 1 if feed.plan.splits else peers.replicas.num_processes
+        described = feed.fingerprint()
+        self._now = InputRecord(
+            read=0,
+            rows=_rows_of(feed.element_spec) or described.rows,
+            pipelines=pipelines,
+            nexts_per_step=feed.plan.nexts_per_step,
+            fingerprint=described,
+        )
+        # The step at which it was opened, and elements that this pass had read by then.
+        self._opened_at = modules.step, 0
         self._box = self._found_again(path)
         self.resumed = bool(self._box)
         if not self.resumed:
@@ -90,18 +129,21 @@ class TrainingInput:
         Where that is the position of several processes, returns once all are written:
         no checkpoint is complete before its positions are.
         """
-        if not self._feed.saves_position:
-            if not self._feed.starts_anywhere:
-                logging.log_first_n(
-                    logging.INFO,
-                    "On a TPU the position of the input is not saved; a resumed run "
-                    "skips what was read. An input_fn that takes first_batch need not.",
-                    1,
-                )
-            return False
         prefix = position_path(path, self._peers.replicas)
+        step, read = self._opened_at
         nexts_per_step = self._feed.plan.nexts_per_step
-        saved = save_position(self.iterator, prefix, nexts_per_step=nexts_per_step)
+        read += (self._modules.step - step) * nexts_per_step
+        input_record.write(prefix, dataclasses.replace(self._now, read=read))
+        saved = False
+        if self._feed.saves_position:
+            saved = save_position(self.iterator, prefix, nexts_per_step=nexts_per_step)
+        elif not self._feed.starts_anywhere:
+            logging.log_first_n(
+                logging.INFO,
+                "On a TPU the position of the input is not saved; a resumed run "
+                "skips what was read. An input_fn that takes first_batch need not.",
+                1,
+            )
         self._peers.wait()
         return saved
 
@@ -111,7 +153,9 @@ class TrainingInput:
         self._box = []
 
     def _begin(self) -> None:
-        self._modules.driver_state["input_start"].assign(self._modules.step)
+        step = self._modules.step
+        self._modules.driver_state["input_start"].assign(step)
+        self._opened_at = step, 0
         self._box = [self._feed.iterator()]
 
     def _found_again(self, path: str | None) -> list[Any]:
@@ -120,11 +164,41 @@ class TrainingInput:
         taken = step - int(self._modules.driver_state["input_start"].numpy())
         if path is None or not taken:
             return []
-        num_steps = self._feed.plan.num_steps
-        if num_steps is not None and taken >= num_steps:
-            return []
+        plan = self._feed.plan
         prefix = position_path(path, self._peers.replicas)
-        return [open_at(self._feed, prefix=prefix, num_steps=taken)]
+        record = input_record.read(prefix)
+        read = taken * plan.nexts_per_step
+        if record is not None:
+            read = record.read_by(self._now)
+        verdict = input_record.judged(
+            record,
+            self._now,
+            path=path,
+            read=read,
+            changed_input=self._changed_input,
+            peers=self._peers,
+        )
+        if verdict == Verdict.ANEW:
+            return []
+        if plan.num_steps is not None:
+            steps_read = read // plan.nexts_per_step
+            if steps_read >= plan.num_steps:
+                return []
+            # The loop counts the steps of a pass of known length from here.
+            read = steps_read * plan.nexts_per_step
+            self._modules.driver_state["input_start"].assign(step - steps_read)
+        self._opened_at = step, read
+        return [
+            open_at(
+                self._feed,
+                prefix=prefix,
+                num_steps=read // plan.nexts_per_step,
+                read=None if record is None else read,
+                restores=verdict == Verdict.SAME,
+                # Processes that share each batch have to read in the same order.
+                agree=self._peers.all if plan.splits else bool,
+            )
+        ]
 
 
 def position_path(path: str, replicas: Replicas = _ALONE) -> str:
@@ -158,46 +232,63 @@ def save_position(iterator: Any, prefix: str, *, nexts_per_step: int = 1) -> boo
     return True
 
 
-def open_at(feed: Feed, *, prefix: str | None, num_steps: int) -> Any:
+def open_at(
+    feed: Feed,
+    *,
+    prefix: str | None,
+    num_steps: int,
+    read: int | None = None,
+    restores: bool = True,
+    agree: Callable[[bool], bool] = bool,
+) -> Any:
     """An iterator that stands where an earlier one stood.
-
-    A saved position holds batches read ahead. Where a step takes another number of
-    them now (more replicas, micro-batches), they are of another size, and it skips.
 
     Args:
       feed: the same input as then, of which no iterator was made yet.
       prefix: what `save_position` wrote; None or nothing there skips instead.
       num_steps: steps taken from the beginning until then.
+      read: elements that they took; None where that is not known, and a position
+        counts only if a step took as many then as now.
+      restores: whether a saved position may be read; else it skips.
+      agree: whether all processes that have to go the same way could restore theirs,
+        of whether this one could.
     """
-    if num_steps == 0 or prefix is None or feed.starts_anywhere:
-        return feed.iterator(num_steps)
-    if not (feed.saves_position and tf.io.gfile.exists(f"{prefix}.index")):
-        logging.warning(
-            "No position of the input was saved as %s: skipping %d steps. They are the "
-            "ones that were trained on if the order is the same in each run: give "
-            "shuffle() a seed, or set RunConfig.tf_random_seed.",
-            prefix,
-            num_steps,
-        )
-        return feed.iterator(num_steps)
+    skipped = num_steps * feed.plan.nexts_per_step if read is None else read
+    if skipped == 0 or prefix is None or feed.starts_anywhere or not restores:
+        return feed.iterator(skipped)
+    if not feed.saves_position:
+        logging.warning(_NOT_SAVED, prefix, num_steps)
+        return feed.iterator(skipped)
+    iterator = _restored(feed, prefix, num_steps, any_steps=read is not None)
+    if agree(iterator is not None):
+        return iterator
+    return feed.again().iterator(skipped)
+
+
+def _restored(feed: Feed, prefix: str, num_steps: int, *, any_steps: bool) -> Any:
+    """The iterator that was saved; None where it cannot be had, which is said."""
+    if not tf.io.gfile.exists(f"{prefix}.index"):
+        logging.warning(_NOT_SAVED, prefix, num_steps)
+        return None
     try:
         Reader(prefix).check()
         iterator = feed.iterator()
         saved = _position(iterator, 0)
         saved.read(prefix).assert_consumed()
-        if int(saved.nexts_per_step) == feed.plan.nexts_per_step:
-            lacking = iterator_state.lacks(prefix, feed.dataset)
-            if not lacking:
-                return iterator
-            logging.warning(_LACKING, prefix, lacking, num_steps)
-            return feed.again().iterator(num_steps)
-        logging.info(
-            "Position %s is of steps of %d batches, now of %d; skipping %d steps.",
-            prefix,
-            int(saved.nexts_per_step),
-            feed.plan.nexts_per_step,
-            num_steps,
-        )
+        if not any_steps and int(saved.nexts_per_step) != feed.plan.nexts_per_step:
+            # It holds batches read ahead, which are of another size now.
+            logging.info(
+                "Position %s is of steps of %d batches, now of %d; skipping %d steps.",
+                prefix,
+                int(saved.nexts_per_step),
+                feed.plan.nexts_per_step,
+                num_steps,
+            )
+            return None
+        lacking = iterator_state.lacks(prefix, feed.dataset)
+        if not lacking:
+            return iterator
+        logging.warning(_LACKING, prefix, lacking, num_steps)
     except UnreadableCheckpointError as error:
         logging.warning("Position: %s Skipping %d steps.", error, num_steps)
     except (tf.errors.OpError, AssertionError, ValueError) as error:
@@ -207,7 +298,13 @@ def open_at(feed: Feed, *, prefix: str | None, num_steps: int) -> Any:
             str(error).partition("\n")[0],
             num_steps,
         )
-    return feed.again().iterator(num_steps)
+    return None
+
+
+def _rows_of(element_spec: Any) -> int | None:
+    """Examples in a batch, where its type spec tells."""
+    first = tf.nest.flatten(element_spec)[0]
+    return first.shape[0] if first.shape.rank else None
 
 
 def _position(iterator: Any, nexts_per_step: int) -> tf.train.Checkpoint:

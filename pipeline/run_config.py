@@ -69,6 +69,9 @@ class RunConfig:
       run_eagerly: Runs each step as plain Python, for a debugger. Slow.
       async_checkpoint: Writes checkpoints while training goes on.
       on_nan: What a loss of NaN or Inf does: 'stop' the run, or 'warn' and go on.
+      changed_input: What training does in a model_dir that has read another input:
+        'auto' begins other data anew, and goes on in the same data that are treated
+        otherwise; 'anew', 'skip' (after as much as was read) or 'error' in both cases.
       devices: Local devices to train on under 'single_host', say ('GPU:0', 'GPU:1').
         None: all GPUs, or the one CPU.
       execution: 'single_host', 'multi_worker', 'parameter_server' or 'tpu'.
@@ -98,6 +101,7 @@ class RunConfig:
     run_eagerly: bool = False
     async_checkpoint: bool = True
     on_nan: str = "stop"
+    changed_input: str = "auto"
     devices: tuple[str, ...] | None = None
     execution: str = "single_host"
     evaluation: str = "auto"
@@ -290,6 +294,7 @@ _CHOICES = {
     "run_eagerly": (False, True),
     "async_checkpoint": (True, False),
     "on_nan": ("stop", "warn"),
+    "changed_input": ("auto", "anew", "skip", "error"),
     "execution": EXECUTIONS,
     "evaluation": ("auto", "inline", "evaluator"),
 }

@@ -169,7 +169,11 @@ class Trainer:
         )
         start = runtime.modules.step
         source = feeds.training_input(
-            self._feed, runtime.modules, peers=peers, path=path
+            self._feed,
+            runtime.modules,
+            peers=peers,
+            path=path,
+            changed_input=config.changed_input,
         )
         if path is not None and peers.leads:
             text = "train | resumed from step %d of %s | input at %s"
