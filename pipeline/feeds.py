@@ -57,5 +57,5 @@ def training_input(
       changed_input: the `RunConfig`'s.
     """
     if isinstance(feed, WorkerFeed):
-        return WorkerInput(feed, modules, path)
+        return WorkerInput(feed, modules, path, changed_input=changed_input)
     return TrainingInput(feed, modules, peers, path, changed_input=changed_input)

@@ -330,8 +330,8 @@ def _compared(
         if a != b:
             words.append(f"{old.kind}: {name} {a} -> {b}")
     if functions and sorted(old.functions.values()) != sorted(new.functions.values()):
-        names = (", ".join(each.functions) or "none" for each in (old, new))
-        words.append(f"{old.kind}: another function ({' -> '.join(names)})")
+        names = [", ".join(each.functions) or "none" for each in (old, new)]
+        words.append(f"another function: {' -> '.join(dict.fromkeys(names))}")
     return other_data, words
 
 
@@ -346,4 +346,9 @@ def _as_long(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], list[st
 def _both(old: str, new: str) -> str:
     """Two descriptions of data that differ, without their digests."""
     before, now = (text.partition(" #")[0] for text in (old, new))
-    return f"{now} of other content" if before == now else f"{before} -> {now}"
+    if before == now:
+        return f"{now} of other content"
+    name, _, value = now.rpartition(" ")
+    if before.startswith(f"{name} "):
+        return f"{before} -> {value}"
+    return f"{before} -> {now}"

@@ -108,7 +108,7 @@ def judged(
     path: str,
     read: int,
     changed_input: str,
-    peers: Peers,
+    peers: Peers | None = None,
 ) -> Verdict:
     """Decides with all processes what to do with a position; says so.
 
@@ -118,7 +118,7 @@ def judged(
       path: the checkpoint that the position belongs to.
       read: elements to leave out to go on after it.
       changed_input: the `RunConfig`'s.
-      peers: the processes that train in step.
+      peers: the processes that train in step; None for this one alone.
 
     Raises:
       ValueError: the position is another input's, and that is to be an error.
@@ -129,7 +129,8 @@ def judged(
         mine = Verdict.ANEW if change.in_data else Verdict.SKIP
     elif change is not None:
         mine = Verdict[changed_input.upper()]
-    verdict = max(Verdict(number) for (number,) in peers.gather([mine]))
+    given = [[mine]] if peers is None else peers.gather([mine])
+    verdict = max(Verdict(number) for (number,) in given)
     if record is None:
         logging.info(
             "train | nothing says which input checkpoint %s had read: taking it for "

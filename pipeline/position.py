@@ -85,14 +85,7 @@ class TrainingInput:
         self._peers = peers
         self._changed_input = changed_input
         pipelines = 1 if feed.plan.splits else peers.replicas.num_processes
-        described = feed.fingerprint()
-        self._now = InputRecord(
-            read=0,
-            rows=_rows_of(feed.element_spec) or described.rows,
-            pipelines=pipelines,
-            nexts_per_step=feed.plan.nexts_per_step,
-            fingerprint=described,
-        )
+        self._now = recorded(feed, pipelines=pipelines)
         # The step at which it was opened, and elements that this pass had read by then.
         self._opened_at = modules.step, 0
         self._box = self._found_again(path)
@@ -201,6 +194,25 @@ class TrainingInput:
         ]
 
 
+def recorded(feed: Any, *, pipelines: int) -> InputRecord:
+    """The record of an input of which nothing was read.
+
+    Args:
+      feed: the input, of any kind.
+      pipelines: processes that have a part of the data each.
+    """
+    described = feed.fingerprint()
+    first = tf.nest.flatten(feed.element_spec)[0]
+    static = first.shape[0] if first.shape.rank else None
+    return InputRecord(
+        read=0,
+        rows=static or described.rows,
+        pipelines=pipelines,
+        nexts_per_step=feed.plan.nexts_per_step,
+        fingerprint=described,
+    )
+
+
 def position_path(path: str, replicas: Replicas = _ALONE) -> str:
     """Path prefix of a process' input's position that belongs to a checkpoint."""
     directory, name = os.path.split(path)
@@ -299,12 +311,6 @@ def _restored(feed: Feed, prefix: str, num_steps: int, *, any_steps: bool) -> An
             num_steps,
         )
     return None
-
-
-def _rows_of(element_spec: Any) -> int | None:
-    """Examples in a batch, where its type spec tells."""
-    first = tf.nest.flatten(element_spec)[0]
-    return first.shape[0] if first.shape.rank else None
 
 
 def _position(iterator: Any, nexts_per_step: int) -> tf.train.Checkpoint:

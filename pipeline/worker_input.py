@@ -12,10 +12,12 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from pipeline import input_dataset, position
+from pipeline import fingerprint, input_dataset, input_record, position
 from pipeline.checkpoint_reader import Reader, UnreadableCheckpointError
+from pipeline.fingerprint import Fingerprint
 from pipeline.input_dataset import Source
 from pipeline.input_fn import AS_YIELDED, Feed, Plan
+from pipeline.input_record import Verdict
 from pipeline.modules import Modules
 from pipeline.parameter_server import ParameterServers
 from pipeline.replicas import Replicas
@@ -51,10 +53,12 @@ class WorkerFeed:
       feeds: by worker, of one type spec.
       without: the same without so many first elements, by worker; None for an input_fn
         that does not take `first_batch`.
+      yielded: what input_fn returned for the first worker.
     """
 
     feeds: Sequence[Feed]
     without: Callable[[Sequence[int]], Sequence[Feed]] | None = None
+    yielded: tf.data.Dataset | None = None
 
     @property
     def plan(self) -> Plan:
@@ -65,6 +69,11 @@ class WorkerFeed:
     def element_spec(self) -> tuple[Any, Any]:
         """`(features, labels)` as type specs of one replica's batch."""
         return self.feeds[0].element_spec
+
+    def fingerprint(self) -> Fingerprint:
+        """Describes the first worker's data; those of the others are of its kind."""
+        feed = self.feeds[0]
+        return fingerprint.of(feed.dataset if self.yielded is None else self.yielded)
 
     def __str__(self) -> str:
         """Such as 'input pipelines of 2 workers | each batch 64', for logs."""
@@ -110,6 +119,7 @@ def make_worker_feed(
         ]
 
     datasets = opened([0] * len(pipelines))
+    yielded = datasets[0]
     if splits:
         datasets = [datasets[0].shard(num_workers, i) for i in range(num_workers)]
     infinite = tf.data.INFINITE_CARDINALITY
@@ -127,7 +137,9 @@ def make_worker_feed(
 
     starts = source.starts_anywhere and not splits
     return WorkerFeed(
-        feeds(datasets), (lambda first: feeds(opened(first))) if starts else None
+        feeds(datasets),
+        (lambda first: feeds(opened(first))) if starts else None,
+        yielded,
     )
 
 
@@ -142,15 +154,28 @@ class WorkerInput:
       resumed: whether it goes on in the middle of an earlier run's pass.
     """
 
-    def __init__(self, feed: WorkerFeed, modules: Modules, path: str | None) -> None:
+    def __init__(
+        self,
+        feed: WorkerFeed,
+        modules: Modules,
+        path: str | None,
+        *,
+        changed_input: str = "auto",
+    ) -> None:
         """
         Args:
           feed: the training input.
           modules: on the strategy whose workers read it.
           path: the checkpoint that they were loaded from, or None.
+          changed_input: the `RunConfig`'s.
+
+        Raises:
+          ValueError: the position is another input's, and `changed_input` is "error".
         """
         self._feed = feed
         self._modules = modules
+        self._changed_input = changed_input
+        self._now = position.recorded(feed, pipelines=modules.strategy.num_workers)
         steps = self._found_again(path)
         self.resumed = bool(steps)
         self.iterator = self._opened(steps)
@@ -181,6 +206,8 @@ class WorkerInput:
         self._modules.driver_state["input_start"].assign(self._modules.step)
         prefix = position.position_path(path)
         tf.io.gfile.makedirs(os.path.dirname(prefix))
+        read = sum(self.iterator.steps) * self._feed.plan.nexts_per_step
+        input_record.write(prefix, dataclasses.replace(self._now, read=read))
         steps = tf.Variable(self.iterator.steps, dtype=tf.int64)
         tf.train.Checkpoint(**{_STEPS: [steps]}).write(prefix)
         return True
@@ -222,7 +249,28 @@ class WorkerInput:
                 strategy.num_workers,
             )
             return []
-        return steps if strategy.resume_input and any(steps) else []
+        if not strategy.resume_input or not any(steps):
+            return []
+        return self._judged(path, steps)
+
+    def _judged(self, path: str, steps: list[int]) -> list[int]:
+        """The steps that hold as many examples of this input; empty to begin anew."""
+        record = input_record.read(position.position_path(path))
+        if record is not None:
+            size = self._now.nexts_per_step
+            read = [
+                dataclasses.replace(record, read=number * record.nexts_per_step)
+                for number in steps
+            ]
+            steps = [each.read_by(self._now) // size for each in read]
+        verdict = input_record.judged(
+            record,
+            self._now,
+            path=path,
+            read=sum(steps) * self._now.nexts_per_step,
+            changed_input=self._changed_input,
+        )
+        return [] if verdict == Verdict.ANEW else steps
 
 
 def _alike(datasets: list[tf.data.Dataset]) -> list[tf.data.Dataset]:
