@@ -33,6 +33,8 @@ _NOT_COMPARED = {
     "shared_name",
     "token",
 }
+# What comes to the seed of a shuffle inside of a function.
+_SEED = re.compile(r"(.*/)?seed2?(_\d+)?(/.*)?")
 # What calls Python; the graph knows it by a number of this process.
 _PYTHON_OPS = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 _GENERATOR = "GeneratorDataset"
@@ -102,8 +104,8 @@ class Fingerprint:
 
     @property
     def digest(self) -> int:
-        """A number that equal fingerprints share."""
-        return int(code_digest.of(repr(self.as_json()).encode())[:14], 16)
+        """A number that fingerprints of equal operations share."""
+        return int(code_digest.of(repr(self.operations).encode())[:14], 16)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,10 +144,9 @@ def compare(before: Fingerprint, now: Fingerprint) -> Change | None:
             continue
         gone, added = olds[i:j], news[k:m]
         in_data |= any(o.is_source or o.kind in _CHOOSE for o in (*gone, *added))
-        kinds = [
-            " + ".join(o.kind for o in some) or "nothing" for some in (gone, added)
-        ]
-        words.append(" -> ".join(kinds))
+        old, new = (" + ".join(o.kind for o in some) for some in (gone, added))
+        whole = f"{old} -> {new}" if old and new else ""
+        words.append(whole or (f"no {old}" if old else f"{new} added"))
     return Change(in_data, "; ".join(words)) if words else None
 
 
@@ -230,7 +231,8 @@ class _Digests:
         """What `nodes` compute, in their order, by which they are told apart."""
         numbers = {name: f"argument {i}" for i, name in enumerate(arguments)}
         lines = []
-        for index, node in enumerate(nodes):
+        kept = [node for node in nodes if not _SEED.fullmatch(node.name)]
+        for index, node in enumerate(kept):
             numbers[node.name] = str(index)
             inputs = [_renamed(each, numbers) for each in node.input]
             attributes = [

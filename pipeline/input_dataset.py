@@ -1,13 +1,16 @@
 """input_fn -> tf.data.Dataset: called for one pipeline, checked, padded."""
 
 import dataclasses
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
-from pipeline import calling, seeds, user_errors
+from pipeline import calling, fingerprint, seeds, user_errors
 from pipeline.model_fn import kind_of
+from pipeline.peers import Peers
 
 
 class InputContext(tf.distribute.InputContext):
@@ -43,11 +46,14 @@ class Source:
         `input_context` yields global batches, which are split for it.
       mode: one of `ModeKeys`.
       context: `params` and `config`.
+      seed: of what it draws, where the config has no `tf_random_seed`; None leaves
+        that to chance.
     """
 
     input_fn: Callable[..., Any]
     mode: str
     context: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.input_fn):
@@ -76,6 +82,27 @@ class Source:
         """
         return "first_batch" in calling.declared(self.input_fn)[0]
 
+    def in_one_order(self, agree: Callable[[int], int] = int) -> "Source":
+        """The same, shuffled alike by all who call it: they share each batch.
+
+        The seed is the program's own or, where it has set none, another one for each
+        model_dir, so that a run that goes on shuffles as it did before.
+
+        Args:
+          agree: of this process' seed, the one of all.
+        """
+        if self._config_seed is not None:
+            return self
+        seed = seeds.of_program()
+        if seed is None:
+            model_dir = getattr(self.context.get("config"), "model_dir", None)
+            seed = zlib.crc32(str(model_dir).encode())
+        return dataclasses.replace(self, seed=agree(seed))
+
+    @property
+    def _config_seed(self) -> int | None:
+        return getattr(self.context.get("config"), "tf_random_seed", None)
+
     def dataset(
         self, input_context: tf.distribute.InputContext, *, first_batch: int = 0
     ) -> tf.data.Dataset:
@@ -93,15 +120,43 @@ class Source:
         supplied = {"mode": self.mode, "input_context": input_context, **self.context}
         if self.starts_anywhere:
             supplied["first_batch"] = first_batch
-        seed = getattr(self.context.get("config"), "tf_random_seed", None)
+        seed, drawn = self._config_seed, seeds.all_seeded(self.seed)
         if seed is not None:
             # TensorFlow counts the operations that take their seed from this one.
             tf.random.set_seed(seed)
+            drawn = seeds.seeded(seed)
         noted = user_errors.noted(lambda: f"input_fn {self.name}, mode {self.mode!r}")
-        with noted, seeds.seeded(seed):
+        with noted, drawn:
             dataset = calling.call(self.input_fn, supplied, role="input_fn")
         _check_dataset(dataset, self.name)
         return dataset
+
+
+def shared(
+    source: Source, input_context: tf.distribute.InputContext, peers: Peers
+) -> tuple[Source, tf.data.Dataset]:
+    """Calls an input_fn of whose batches each process takes a part.
+
+    Args:
+      source: the input_fn, which takes no `input_context`.
+      input_context: of this process.
+      peers: the processes that call this.
+
+    Returns:
+      The source, with the seed that all have agreed on, and what it returned.
+    """
+    source = source.in_one_order(lambda seed: peers.gather([seed])[0][0])
+    dataset = source.dataset(input_context)
+    if not peers.same(fingerprint.of(dataset).digest):
+        logging.warning(
+            "input_fn %s, mode %r, takes no input_context and yields other data in one "
+            "process than in another. Each takes its part of each batch, so that some "
+            "examples are left out and others come twice: yield the same data in all "
+            "processes, or take input_context.",
+            source.name,
+            source.mode,
+        )
+    return source, dataset
 
 
 def pair_of(element: Any) -> tuple[Any, Any]:

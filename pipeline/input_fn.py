@@ -239,7 +239,10 @@ def make_feed(source: Source, *, peers: Peers, num_micro_batches: int = 1) -> Fe
         input_pipeline_id=replicas.process,
         num_replicas_in_sync=replicas.total,
     )
-    dataset = source.dataset(input_context)
+    if together and source.yields_global_batches:
+        source, dataset = input_dataset.shared(source, input_context, peers)
+    else:
+        dataset = source.dataset(input_context)
     length = int(dataset.cardinality())
     plan = Plan(
         endless=length == tf.data.INFINITE_CARDINALITY,

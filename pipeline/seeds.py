@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 
 class Seeds:
@@ -57,6 +58,30 @@ def seeded(seed: int | None) -> Iterator[None]:
         random.seed(seed)
         np.random.seed(seed)
         yield
+
+
+def of_program() -> int | None:
+    """TensorFlow's seed, as the program has set it; None where it has not."""
+    return tf.compat.v1.get_seed(None)[0]
+
+
+@contextlib.contextmanager
+def all_seeded(seed: int | None) -> Iterator[None]:
+    """TensorFlow's random numbers, too, begin at `seed` in the block alone.
+
+    Args:
+      seed: None leaves them as they are.
+    """
+    if seed is None:
+        yield
+        return
+    before = of_program()
+    tf.random.set_seed(seed)
+    try:
+        with seeded(seed):
+            yield
+    finally:
+        tf.random.set_seed(before)
 
 
 @contextlib.contextmanager

@@ -100,9 +100,8 @@ def make_worker_feed(
     """
     num_workers, replicas = strategy.num_workers, Replicas.of(strategy)
     splits = source.yields_global_batches
-    if source.context["config"].tf_random_seed is None:
-        # Shuffled alike where workers share the batches, and by a worker's replacement.
-        tf.random.set_seed(int.from_bytes(os.urandom(4), "big"))
+    # Shuffled alike where workers share the batches, and by a worker's replacement.
+    source = source.in_one_order()
     pipelines = [
         input_dataset.InputContext(
             num_input_pipelines=1 if splits else num_workers,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline import checkpoint
-from tests import clusters, fakes, players
+from tests import clusters, fakes, players, shuffled
 
 HEARTBEAT_SECS = 3
 
@@ -95,6 +95,12 @@ def test_an_input_that_starts_anywhere_is_called_for_what_is_left(found):
     calls = [0, *(0, 12), *(0, 22, 0), *(0, 5)]
     expected = {"difference": 0.0, "calls": calls, "saved": []}
     assert found["starts_anywhere"] == [expected, expected]
+
+
+def test_batches_that_are_shared_hold_each_example_once(found):
+    """Whatever shuffles them without a seed, and where the pass is broken off."""
+    for each in found["each_once"]:
+        assert each == dict.fromkeys(each, shuffled.EXPECTED)
 
 
 def test_all_take_a_checkpoint_that_each_can_read(found):

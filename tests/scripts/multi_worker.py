@@ -15,7 +15,7 @@ from tensorflow.python.distribute import collective_all_reduce_strategy
 
 import pipeline as ge
 from pipeline import checkpoint
-from tests import clusters, fakes, players
+from tests import clusters, fakes, players, shuffled
 
 TASK = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 EPOCHS = 3
@@ -121,6 +121,7 @@ def together(folder):
         evaluates_along,
         goes_on,
         starts_anywhere,
+        shuffled.each_once,
         damaged_checkpoint,
         another_model_dir,
     )
@@ -356,7 +357,7 @@ def starts_anywhere(folder):
     calls.clear()
     parts = train("parts", 12, 10, 8, 10)
     difference = max(float(np.abs(whole[key] - parts[key]).max()) for key in whole)
-    saved = [path.name for path in folder.glob("parts/input/*")]
+    saved = [path.name for path in folder.glob("parts/input/*.index")]
     return {"difference": difference, "calls": calls, "saved": saved}
 
 
