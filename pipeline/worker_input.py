@@ -101,7 +101,11 @@ def make_worker_feed(
     num_workers, replicas = strategy.num_workers, Replicas.of(strategy)
     splits = source.yields_global_batches
     # Shuffled alike where workers share the batches, and by a worker's replacement.
-    source = source.in_one_order()
+    if strategy.resume_input:
+        source = source.in_one_order()
+    else:  # Each run begins anew, so each in another order.
+        chance = int.from_bytes(os.urandom(4), "big")
+        source = source.in_one_order(lambda seed: seed ^ chance)
     pipelines = [
         input_dataset.InputContext(
             num_input_pipelines=1 if splits else num_workers,

@@ -15,6 +15,12 @@ from pipeline.run_config import RunConfig
 ROWS = 40
 
 
+@pytest.fixture(autouse=True)
+def no_seed():
+    """The program has set none, as another test may have."""
+    tf.random.set_seed(None)
+
+
 class OneOfTwo(Peers):
     """A process of two, of which the first's numbers are `given`."""
 
@@ -76,14 +82,10 @@ def test_a_run_that_goes_on_shuffles_as_before_and_another_run_otherwise(tmp_pat
 
 
 def test_the_programs_own_seed_counts(tmp_path):
-    try:
-        tf.random.set_seed(3)
-        before = parts(by_tensorflow, tmp_path / "a")
-        assert parts(by_tensorflow, tmp_path / "b") == before
-        assert seeds.of_program() == 3
-    finally:
-        tf.random.set_seed(None)
-    assert seeds.of_program() is None
+    tf.random.set_seed(3)
+    before = parts(by_tensorflow, tmp_path / "a")
+    assert parts(by_tensorflow, tmp_path / "b") == before
+    assert seeds.of_program() == 3
 
 
 def test_what_the_program_draws_is_left_to_chance(tmp_path):

@@ -16,6 +16,7 @@ class Servers:
 
     num_workers = 2
     num_replicas_in_sync = 1
+    resume_input = True
 
 
 def feed_of(input_fn, **options):
