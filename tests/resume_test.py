@@ -139,7 +139,7 @@ def test_an_input_that_starts_anywhere_is_not_skipped(tmp_path):
     expected = fakes.weights(tmp_path / "straight")
     assert_equal(fakes.weights(tmp_path / "broken_off"), expected)
     assert last.calls == [0, 10]
-    assert not list(tmp_path.glob("*/input/*"))
+    assert not list(tmp_path.glob("*/input/*.index"))
 
 
 def test_an_input_that_starts_anywhere_counts_from_its_pass(tmp_path):
@@ -191,7 +191,7 @@ def test_the_position_lies_beside_its_checkpoint(tmp_path):
 
 def test_a_position_that_cannot_be_saved_leaves_no_file(tmp_path):
     train(tmp_path, 2, with_a_stateful_map)
-    assert not list(tmp_path.glob("input/*"))
+    assert not list(tmp_path.glob("input/*.index"))
 
 
 def test_an_input_at_its_end_begins_anew(tmp_path):
@@ -210,7 +210,7 @@ def test_a_position_that_no_checkpoint_has_is_not_taken_for_the_next_ones(tmp_pa
         shutil.copy(file, tmp_path / "killed" / "input")
     train(tmp_path / "killed", 10, with_a_stateful_map)
     assert fakes.checkpoint_steps(tmp_path / "killed") == [0, 5, 10]
-    assert not list(tmp_path.glob("killed/input/*"))
+    assert not list(tmp_path.glob("killed/input/*.index"))
 
 
 def test_a_position_that_is_missing_is_told(tmp_path, caplog):
