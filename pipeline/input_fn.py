@@ -391,12 +391,10 @@ def _rows(value: Any, start: Any, stop: Any) -> Any:
 
 def _any_batch_size(spec: Any) -> Any:
     """The spec of a part of a batch of `spec`, of any number of rows."""
-    if not isinstance(spec, (tf.TensorSpec, tf.SparseTensorSpec, tf.RaggedTensorSpec)):
+    kinds = tf.TensorSpec, tf.SparseTensorSpec, tf.RaggedTensorSpec
+    if not isinstance(spec, kinds) or not spec.shape.rank:
         return spec
-    if not spec.shape.rank:
-        return spec
-    shape = tf.TensorShape([None, *spec.shape[1:]])
+    shape, ranks = tf.TensorShape([None, *spec.shape[1:]]), ()
     if isinstance(spec, tf.RaggedTensorSpec):
         ranks = spec.ragged_rank, spec.row_splits_dtype
-        return tf.RaggedTensorSpec(shape, spec.dtype, *ranks)
-    return type(spec)(shape, spec.dtype)
+    return type(spec)(shape, spec.dtype, *ranks)

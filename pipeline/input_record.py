@@ -52,11 +52,14 @@ class InputRecord:
         return fingerprint.compare(self.fingerprint, now.fingerprint)
 
     def read_by(self, now: "InputRecord") -> int:
-        """Elements of `now` that hold as many examples as were read, rounded down."""
-        read = self.read * self.pipelines
+        """Elements of `now` that hold as many examples as were read, rounded up.
+
+        So no example comes twice in a pass, and one that has ended has ended.
+        """
+        read, size = self.read * self.pipelines, now.pipelines
         if self.rows and now.rows:
-            return read * self.rows // (now.rows * now.pipelines)
-        return read // now.pipelines
+            read, size = read * self.rows, size * now.rows
+        return -(-read // size)
 
 
 def write(prefix: str, record: InputRecord) -> None:
