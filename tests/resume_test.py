@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import pipeline as ge
 from tests import fakes
 
 
@@ -224,7 +225,7 @@ def test_a_position_that_is_missing_is_told(tmp_path, caplog):
 def test_the_input_of_the_docs_starts_anywhere():
     page = pathlib.Path(__file__).parents[1] / "docs" / "resuming.md"
     (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    names = {"tf": tf, "NUM_EXAMPLES": 100, "read_row": lambda row: row}
+    names = {"ge": ge, "tf": tf, "NUM_EXAMPLES": 100, "read_row": lambda row: row}
     exec(code, names)
 
     def batches(pipeline_id, first_batch, number):
