@@ -128,6 +128,8 @@ def test_a_ragged_batch_is_where_a_pass_loses_its_seed(tmp_path):
 
 
 def test_without_a_seed_a_position_is_read(tmp_path, caplog):
+    tf.random.set_seed(None)  # Another test may have set one.
+
     def feed():
         data = Dataset.range(6).shuffle(6).shuffle(9).batch(2).repeat()
         source = Source(lambda: data, ModeKeys.TRAIN)
