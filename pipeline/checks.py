@@ -41,6 +41,25 @@ def contract(
     return factories, own
 
 
+def evaluation_name(field: str, name: Any) -> None:
+    """Checks the name of an evaluation, which becomes a part of its directories.
+
+    Args:
+      field: where it was given, for the message.
+      name: None for none.
+
+    Raises:
+      TypeError: it is no string.
+      ValueError: it leads out of model_dir.
+    """
+    calling.check_kind(field, name, str, "'test'")
+    if name and (name.startswith("/") or ".." in name.split("/")):
+        raise ValueError(
+            f"{field} is {name!r}, which leads out of the directories of evaluations: "
+            "write a name such as 'test' or 'test/clean'."
+        )
+
+
 def run_config(config: RunConfig | None, model_dir: Any) -> RunConfig:
     """How to run, with a `model_dir`.
 

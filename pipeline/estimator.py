@@ -196,7 +196,7 @@ class Estimator:
           StorageError: model_dir cannot be written.
         """
         calling.check_positive("steps", steps)
-        calling.check_kind("name", name, str, "'test'")
+        checks.evaluation_name("name", name)
         calling.check_all("hooks", hooks, Hook)
         checkpoint_path = self._runtimes.found(checkpoint_path)
         runtime = self._runtimes.to_use(checkpoint_path, together=True)

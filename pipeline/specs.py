@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pipeline import calling, export, user_errors
+from pipeline import calling, checks, export, user_errors
 from pipeline.estimator import Estimator
 from pipeline.export import Exporter
 from pipeline.hooks import Hook
@@ -74,7 +74,7 @@ class EvalSpec:
         _check_input_fn("EvalSpec", self.input_fn)
         _empty_for_none(self, "hooks", "exporters")
         calling.check_positive("EvalSpec.steps", self.steps)
-        calling.check_kind("EvalSpec.name", self.name, str, "'test'")
+        checks.evaluation_name("EvalSpec.name", self.name)
         calling.check_all("EvalSpec.hooks", self.hooks, Hook)
         if isinstance(self.exporters, Exporter):
             object.__setattr__(self, "exporters", (self.exporters,))

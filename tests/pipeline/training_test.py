@@ -90,6 +90,11 @@ class Mine(ge.Exporter):
             "EvalSpec.name is int 123: write EvalSpec.name='test'.",
         ),
         (
+            lambda: ge.EvalSpec(EVAL, name="test/../../elsewhere"),
+            ValueError,
+            "EvalSpec.name is 'test/../../elsewhere', which leads out of the directo",
+        ),
+        (
             lambda: ge.EvalSpec(EVAL, throttle_secs=-1),
             ValueError,
             "EvalSpec.throttle_secs is -1; it must be a number >= 0.",
