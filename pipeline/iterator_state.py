@@ -67,7 +67,12 @@ def lacks(prefix: str, dataset: tf.data.Dataset) -> str:
             num_kept += bool(_DRAWS in keys or _CACHE.search(name))
     if not goes_on:
         return ""
-    graph = _Graph(iterators.definition_of(dataset))
+    try:
+        graph = _Graph(iterators.definition_of(dataset))
+    except iterators.TooLargeError:
+        return (
+            "maybe the seeds of a shuffle, as more than 2 GB in memory hide its graph"
+        )
     if graph.is_unseeded:
         return ""
     if graph.shares_a_cache():

@@ -29,18 +29,38 @@ def skip(iterator: Any, number: int) -> None:
         compiled(*arguments)
 
 
+class TooLargeError(ValueError):
+    """A dataset that holds too many data in memory to be written as a graph."""
+
+
 def definition_of(dataset: tf.data.Dataset) -> tf.compat.v1.GraphDef:
-    """Returns what `dataset` does as a graph, which holds data that are in memory."""
+    """Returns what `dataset` does as a graph, which holds data that are in memory.
+
+    Raises:
+      TooLargeError: it would be larger than TensorFlow can write.
+    """
     return tf.compat.v1.GraphDef.FromString(serialized(dataset).numpy())
 
 
 def serialized(dataset: tf.data.Dataset) -> tf.Tensor:
-    """Returns the same as a string, which another process can read."""
-    return tf.raw_ops.DatasetToGraphV2(
+    """Returns the same as a string, which another process can read.
+
+    Raises:
+      TooLargeError: it would be larger than TensorFlow can write.
+    """
+    graph = tf.raw_ops.DatasetToGraphV2(
         input_dataset=tf.data.experimental.to_variant(dataset),
         external_state_policy=_IGNORE_EXTERNAL_STATE,
         strip_device_assignment=True,
     )
+    if not graph.numpy():
+        # TensorFlow only logs it.
+        raise TooLargeError(
+            "the input holds more than 2 GB in memory, which TensorFlow cannot write "
+            "as a graph: write the data to files, and read these "
+            "(inputs.tfrecord_input_fn)."
+        )
+    return graph
 
 
 def delete_in_background(box: list[Any]) -> None:

@@ -144,3 +144,14 @@ def test_without_a_seed_a_position_is_read(tmp_path, caplog):
     assert "lacks" not in caplog.text
     rest = sum(take(opened, 2), [])
     assert sorted(first + rest) == list(range(6))
+
+
+def test_data_too_large_to_be_looked_at_are_skipped(monkeypatch, tmp_path, caplog):
+    """TensorFlow writes no graph of more than 2 GB, and returns an empty string."""
+    names = "shuffle repeat batch"
+    batches, prefixes = saved(names, tmp_path)
+    monkeypatch.setattr(tf.raw_ops, "DatasetToGraphV2", lambda **_: tf.constant(b""))
+    with caplog.at_level("WARNING", logger="absl"):
+        opened = position.open_at(make_feed(names), prefix=prefixes[3], num_steps=4)
+    assert "more than 2 GB" in caplog.text
+    assert take(opened, len(batches) - 4) == batches[4:]
