@@ -122,8 +122,11 @@ class Runtimes:
             runtime.load_newest(newest, together=together)
         else:
             if runtime.holding.initial:
-                text = "%s has no checkpoint: %s initial values."
-                logging.warning(text, self._config.model_dir, doing)
+                values = "initial values"
+                if self._warm_start_from is not None:
+                    values = "what training would start warm from"
+                text = "%s has no checkpoint: %s %s."
+                logging.warning(text, self._config.model_dir, doing, values)
             runtime.start(self._warm_start_from)
 
     def reader(self, runtime: Runtime, feed: feeds.AnyFeed) -> OnOwnWeights:

@@ -6,7 +6,7 @@ import logging
 import pytest
 import tensorflow as tf
 
-from pipeline import runtime
+from pipeline import checkpoint, runtime
 from pipeline.compiling import compiled
 from tests import fakes
 
@@ -43,6 +43,17 @@ class Doubles:
 def test_objects_are_counted_apart(warnings):
     for _ in range(8):
         assert Doubles().call(tf.constant(2.0)) == 4
+    assert warnings == []
+
+
+def test_many_estimators_savers_are_no_retracing(warnings, tmp_path):
+    """TensorFlow counts what copies the values of each as one function."""
+    for number in range(8):
+        state = {"network": {"weight": tf.Variable(float(number))}}
+        saver = checkpoint.Saver(str(tmp_path / str(number)), state, asynchronous=True)
+        for step in (0, 1):
+            saver.save(step)
+            saver.wait()
     assert warnings == []
 
 

@@ -284,6 +284,14 @@ def test_an_expression_for_what_is_built_later(trained, tmp_path):
         warm.train(TRAIN, max_steps=1)
 
 
+def test_a_look_before_training_is_at_what_it_starts_warm_from(
+    trained, tmp_path, caplog
+):
+    list(make(tmp_path, warm_start_from=trained.model_dir).predict(PREDICT))
+    text = "has no checkpoint: predicting what training would start warm from."
+    assert text in caplog.text
+
+
 def test_warm_start_once(trained, tmp_path):
     warm = make(tmp_path, warm_start_from=trained.model_dir)
     warm.train(TRAIN, max_steps=1)
