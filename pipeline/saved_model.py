@@ -330,10 +330,10 @@ def _new_directory(export_dir_base: str) -> str:
     """A directory below, named by the time, that no export has taken yet."""
     try:
         tf.io.gfile.makedirs(export_dir_base)
-    except (tf.errors.OpError, UnicodeEncodeError) as error:
+    except UnicodeEncodeError as error:
         raise ValueError(
-            f"export_dir_base {export_dir_base!r} cannot be made: "
-            f"{getattr(error, 'message', error)}. Write one where this user may write."
+            f"export_dir_base {export_dir_base!r} cannot be made: {error}. Write one "
+            "of plain letters."
         ) from error
     taken = existing_exports(export_dir_base)
     newest = int(os.path.basename(taken[-1])) if taken else 0

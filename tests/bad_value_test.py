@@ -111,7 +111,8 @@ def test_a_full_disk_below_the_predictions(trained, capsys):
 def test_an_export_that_cannot_be_written(trained, capsys):
     base = "--gin.ExportSpec.export_dir_base='/proc/exports'"
     message = refused(capsys, trained, "--job=export", base)
-    assert "export_dir_base '/proc/exports' cannot be made" in message
+    assert "the SavedModel could not be written: a part of the path is not" in message
+    assert "See to /proc/exports, or choose another export_dir_base" in message
 
 
 def test_a_tpu_where_nobody_listens():

@@ -179,7 +179,8 @@ def test_a_checkpoint_of_a_tpu_is_one_of_any_strategy(strategy, tmp_path):
     other.load(path)
     assert any((value == 7).all() for value in saved.values() if value.ndim == 2)
     restored = other.modules.named_variables()
-    assert len(restored) == len(saved)
+    # What was configured stands beside what is restored.
+    assert len(restored) == len([k for k in saved if "/configured/" not in k])
     runtime.holding.after_change()
     kernel.assign(tf.zeros(kernel.shape))
     runtime.load(path)
