@@ -39,6 +39,7 @@ benchmark: $(VENV)/.test-installed
 	$(RUN) -m benchmarks.overhead
 	$(RUN) -m benchmarks.scaling
 	$(RUN) -m benchmarks.soak
+	$(RUN) -m benchmarks.checkpoint
 
 format: $(VENV)/.test-installed
 	$(RUN) -m ruff format .

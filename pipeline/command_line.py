@@ -146,9 +146,11 @@ def program(name: str) -> str:
       name: "python", "tensorboard".
     """
     folder = os.path.dirname(sys.executable)
-    if shutil.which(name) == os.path.join(folder, name):
-        return name
-    return paths.shown(os.path.join(folder, name))
+    path = os.path.join(folder, name)
+    if name == "python" and not os.path.exists(path):
+        path = sys.executable  # Some environments have python3 alone.
+    typed = os.path.basename(path)
+    return typed if shutil.which(typed) == path else paths.shown(path)
 
 
 def command() -> str:

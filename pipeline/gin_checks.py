@@ -7,6 +7,7 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import keyword
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -292,9 +293,18 @@ def _module_that_defines(name: str) -> str | None:
                 return package.library(library)
     here = pathlib.Path.cwd()
     for path in (*sorted(here.glob("*.py")), *sorted(here.glob("*/*.py"))):
-        if _defines(path, name):
-            return ".".join(path.relative_to(here).with_suffix("").parts)
+        module = _name_of(path.relative_to(here))
+        if module and _defines(path, name):
+            return module
     return None
+
+
+def _name_of(path: pathlib.Path) -> str:
+    """How to import a file; "" where that cannot be written."""
+    parts = path.with_suffix("").parts
+    parts = parts[:-1] if parts[-1] == "__init__" else parts
+    importable = all(p.isidentifier() and not keyword.iskeyword(p) for p in parts)
+    return ".".join(parts) if importable else ""
 
 
 def _whose(module: str) -> str:
@@ -305,7 +315,10 @@ def _whose(module: str) -> str:
 
 
 def _defines(path: pathlib.Path, name: str) -> bool:
-    source = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        source = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # A link to nothing, or what others may not read.
+        return False
     if name not in source or "configurable" not in source:
         return False
     try:

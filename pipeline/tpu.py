@@ -20,12 +20,16 @@ from pipeline.run_config import RunConfig
 # The TPU of this machine, as against one that is reached by its name or address.
 LOCAL = "local"
 _REACH_SECS = 20.0
+# TensorFlow's, for an address without one.
+_PORT = 8470
 
 
 def _reach(name: str) -> None:
-    """Asks whether a TPU's address is there; TensorFlow would wait for it for ever."""
-    host = rendezvous.split(name)
-    socket.create_connection(host, timeout=_REACH_SECS).close()
+    """Asks whether a TPU's addresses are there; TensorFlow would wait for ever."""
+    for address in name.split(","):
+        host = address.removeprefix("grpc://")
+        host = host if ":" in host else f"{host}:{_PORT}"
+        socket.create_connection(rendezvous.split(host), timeout=_REACH_SECS).close()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +68,8 @@ def tpu(
     Args:
       config: how to run.
       name: 'local' on a Cloud TPU VM of one host; else the TPU's name, or its address
-        grpc://10.0.0.2:8470. Empty: what the environment's TPU_NAME says.
+        grpc://10.0.0.2:8470, or several with commas. Empty: what the environment's
+        TPU_NAME says.
       zone: of a TPU by name; None for that of this machine.
       project: of a TPU by name; None for that of this machine.
       num_replicas: cores to compute on, one replica each; None for all of them.

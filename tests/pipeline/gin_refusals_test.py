@@ -76,6 +76,20 @@ def test_missing_import_of_the_users_module():
     assert "\n  import my_nets\n" in message
 
 
+def test_missing_import_of_the_users_package():
+    source = "import gin\n@gin.configurable\ndef my_net(): pass\n"
+    for folder, file in (
+        ("a-b", "nets.py"),
+        ("c", "my-nets.py"),
+        ("nets", "__init__.py"),
+    ):
+        pathlib.Path(folder).mkdir()
+        pathlib.Path(folder, file).write_text(source, encoding="utf-8")
+    pathlib.Path("gone.py").symlink_to("nowhere.py")
+    message = error_of("Estimator.modules = {'network': @my_net}\n")
+    assert "my_net is defined in nets, which no gin file imports" in message
+
+
 def test_import_of_no_module():
     assert "no module named 'modles'. Did you mean models?" in error_of("import modles")
 

@@ -2,6 +2,7 @@
 
 import logging
 import pathlib
+import sys
 
 import numpy as np
 import pytest
@@ -105,3 +106,12 @@ def test_to_json_of_anything_else():
 def test_gin_files_are_listed():
     names = [path.name for path in gin_reader.available()]
     assert "digits.gin" in names
+
+
+def test_an_environment_with_python3_alone(tmp_path, monkeypatch):
+    python = tmp_path / "python3"
+    python.touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert command_line.program("python") == str(python)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert command_line.program("python") == "python3"

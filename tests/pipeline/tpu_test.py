@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import socket
 
 import pytest
 import tensorflow as tf
@@ -127,6 +128,18 @@ def test_more_replicas_than_cores():
     error = ValueError("num_replicas (64) is too large")
     with pytest.raises(ValueError, match=r"tpu.num_replicas is 64.*too large"):
         connected(FakeApi("assign", error), num_replicas=64)
+
+
+def test_addresses_are_reached_as_tensorflow_reads_them(monkeypatch):
+    asked = []
+
+    def connect(address, timeout):
+        asked.append(address)
+        return socket.socket()
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    tpu.Api().reach("grpc://10.0.0.2,grpc://10.0.0.3:8471,10.0.0.4")
+    assert asked == [("10.0.0.2", 8470), ("10.0.0.3", 8471), ("10.0.0.4", 8470)]
 
 
 # TensorFlow's own calls, without a TPU.
