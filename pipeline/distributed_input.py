@@ -139,7 +139,7 @@ def make_feed(
             dataset, _ = dataset_for(
                 source, input_context, first_batch=skipped // cut_into
             )
-            skipped = 0
+            skipped %= cut_into
         dataset = dataset if endless else _with_shares(dataset, whole)
         return dataset.skip(skipped) if skipped else dataset
 

@@ -45,6 +45,11 @@ _LACKING = (
     "them did. To have it saved whole, write repeat() right after the last shuffle(), "
     "before map() and batch(): dataset.shuffle(1000, seed=1).repeat().batch(64)."
 )
+_SHARED_OTHERWISE = (
+    "Position %s is of data that the processes shared otherwise: skipping %d batches. "
+    "They are the ones that were trained on if the order is the same in each run: give "
+    "shuffle() a seed, or set RunConfig.tf_random_seed."
+)
 _NOT_SAVED = (
     "No position of the input was saved as %s: skipping %d steps. They are the "
     "ones that were trained on if the order is the same in each run: give "
@@ -173,25 +178,34 @@ class TrainingInput:
         )
         if verdict == Verdict.ANEW:
             return []
+        left_out = 0
         if plan.num_steps is not None:
-            steps_read = read // plan.nexts_per_step
+            # Whole steps, by the process that read most: no example comes twice.
+            mine = -(-read // plan.nexts_per_step)
+            steps_read = max(number for (number,) in self._peers.gather([mine]))
             if steps_read >= plan.num_steps:
                 return []
             # The loop counts the steps of a pass of known length from here.
-            read = steps_read * plan.nexts_per_step
             self._modules.driver_state["input_start"].assign(step - steps_read)
-        self._opened_at = step, read
-        return [
-            open_at(
-                self._feed,
-                prefix=prefix,
-                num_steps=read // plan.nexts_per_step,
-                read=None if record is None else read,
-                restores=verdict == Verdict.SAME,
-                # Processes that share each batch have to read in the same order.
-                agree=self._peers.all if plan.splits else bool,
-            )
-        ]
+            left_out = steps_read * plan.nexts_per_step - read
+        self._opened_at = step, read + left_out
+        # Processes that share each batch have to read in the same order.
+        agree = self._peers.all if plan.splits else bool
+        shared = agree(record is None or record.pipelines == self._now.pipelines)
+        if not shared and not self._feed.starts_anywhere:
+            logging.warning(_SHARED_OTHERWISE, prefix, read)
+        iterator = open_at(
+            self._feed,
+            prefix=prefix,
+            num_steps=read // plan.nexts_per_step,
+            read=None if record is None else read,
+            restores=shared and verdict == Verdict.SAME,
+            agree=agree,
+        )
+        if left_out:
+            with user_errors.running(lambda: f"reading over {left_out} batches"):
+                iterators.skip(iterator, left_out)
+        return [iterator]
 
 
 def recorded(feed: Any, *, pipelines: int) -> InputRecord:

@@ -97,14 +97,20 @@ def no_updates(modules: Iterable[Any]) -> Iterator[None]:
             "network.trainable_variables) instead."
         )
 
-    optimizers = [m for m in modules if isinstance(m, keras.optimizers.Optimizer)]
-    for optimizer in optimizers:
+    # One may have several names, and an `apply` of its own.
+    optimizers = {
+        id(m): m for m in modules if isinstance(m, keras.optimizers.Optimizer)
+    }
+    own = {key: vars(each).get("apply") for key, each in optimizers.items()}
+    for optimizer in optimizers.values():
         optimizer.apply = refuse
     try:
         yield
     finally:
-        for optimizer in optimizers:
+        for key, optimizer in optimizers.items():
             del optimizer.apply
+            if own[key] is not None:
+                optimizer.apply = own[key]
 
 
 def _summaries(graph: tf.Graph) -> list[str]:

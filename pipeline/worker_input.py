@@ -265,7 +265,7 @@ class WorkerInput:
                 dataclasses.replace(record, read=number * record.nexts_per_step)
                 for number in steps
             ]
-            steps = [each.read_by(self._now) // size for each in read]
+            steps = [-(-each.read_by(self._now) // size) for each in read]
         verdict = input_record.judged(
             record,
             self._now,

@@ -331,6 +331,17 @@ def test_it_starts_anywhere(strategy, data, per_replica, per_step, num_steps):
     )
 
 
+def test_it_starts_in_the_middle_of_a_global_batch(strategy):
+    def input_fn(first_batch):
+        data = tf.data.Dataset.range(16).batch(4, drop_remainder=True)
+        return data.skip(first_batch)
+
+    dataset_of = make_feed(input_fn, strategy).dataset_of
+    pipeline = tf.distribute.InputContext(num_replicas_in_sync=2)
+    rows, _ = next(iter(dataset_of(pipeline, 3)))
+    assert rows.numpy().tolist() == [6, 7]
+
+
 def test_a_checkpoint_goes_to_one_replica(case, data, tmp_path):
     """Trained on a TPU, evaluated on every example anywhere."""
     other = fakes.make_estimator(tmp_path, network=lambda: fakes.network(l2=0.01))

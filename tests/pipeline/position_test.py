@@ -1,11 +1,16 @@
 """Where the training input stands: saved, found again, removed."""
 
+import dataclasses
+import json
+import pathlib
+
 import pytest
 import tensorflow as tf
 
 from pipeline import input_fn as input_lib
 from pipeline import modules, position
 from pipeline.input_dataset import Source
+from pipeline.input_record import Verdict
 from pipeline.model_fn import ModeKeys
 from pipeline.peers import Peers
 
@@ -137,12 +142,12 @@ def test_a_position_of_steps_of_other_batches_is_skipped(tmp_path, two_replicas)
     assert take(again, 1) == [[8, 9, 10, 11]]
 
 
-def opened(*, began=0, step=0, path="path/model.ckpt-1", peers=ALONE):
-    """A training input of three batches, and where its pass began."""
+def opened(*, began=0, step=0, path="path/model.ckpt-1", peers=ALONE, feed=None):
+    """A training input, of three batches by default, and where its pass began."""
     made = modules.Modules({}, tf.distribute.get_strategy())
     made.driver_state["input_start"].assign(began)
     made.global_step.assign(step)
-    feed = make_feed(lambda: rows(6).batch(2))
+    feed = feed or make_feed(lambda: rows(6).batch(2))
     return position.TrainingInput(feed, made, peers, path), made.driver_state[
         "input_start"
     ]
@@ -186,6 +191,57 @@ def test_it_saves_where_it_stands(tmp_path):
     assert training_input.save(position.position_path(path))
     again, _ = opened(step=2, path=path)
     assert take(again.iterator, 1) == [[4, 5]]
+
+
+def of_known_length(num_micro_batches):
+    """Eight batches, in a pass whose steps are counted."""
+    feed = make_feed(lambda: rows(8).batch(1), num_micro_batches=num_micro_batches)
+    plan = dataclasses.replace(feed.plan, num_steps=8 // num_micro_batches)
+    return dataclasses.replace(feed, plan=plan)
+
+
+class Ahead(Peers):
+    """Beside a process that has read six steps."""
+
+    def gather(self, numbers):
+        (number,) = numbers
+        judges = isinstance(number, Verdict)
+        return [numbers] if judges else [numbers, [max(number, 6)]]
+
+
+@pytest.mark.parametrize(
+    ("micro_batches", "peers", "expected", "begins"),
+    [
+        (1, ALONE, [5], 0),
+        (2, ALONE, [6], 2),
+        (1, Ahead(tf.distribute.get_strategy()), [6], -1),
+    ],
+    ids=["as_before", "in_larger_steps", "behind_another_process"],
+)
+def test_a_pass_of_known_length_goes_on_at_a_whole_step(
+    tmp_path, micro_batches, peers, expected, begins
+):
+    path = str(tmp_path / "model.ckpt-5")
+    before, _ = opened(step=5, path=None, feed=of_known_length(1))
+    before._opened_at = 0, 0
+    take(before.iterator, 5)
+    assert before.save(path)
+    feed = of_known_length(micro_batches)
+    again, start = opened(step=5, path=path, peers=peers, feed=feed)
+    assert (take(again.iterator, 1), int(start)) == ([expected], begins)
+
+
+def test_a_position_of_data_shared_otherwise_is_skipped_to(tmp_path, caplog):
+    training_input, _ = opened()
+    take(training_input.iterator, 1)
+    path = str(tmp_path / "model.ckpt-1")
+    training_input.save(path)
+    record = pathlib.Path(f"{position.position_path(path)}.json")
+    tree = json.loads(record.read_text())
+    record.write_text(json.dumps({**tree, "read": 1, "pipelines": 2}))
+    again, _ = opened(step=1, path=path)
+    assert take(again.iterator, 1) == [[4, 5]]
+    assert "shared otherwise: skipping 2 batches" in caplog.text
 
 
 def test_all_processes_have_saved_before_the_checkpoint_is(tmp_path):

@@ -84,6 +84,17 @@ def test_a_writer_of_ones_own_is_none_of_that(tmp_path):
         assert traced(fn) == []
 
 
+def test_an_optimizer_is_itself_again_after_the_trace():
+    optimizer, plain = keras.optimizers.SGD(), keras.optimizers.SGD()
+    optimizer.apply = applies = lambda *args: None
+    with trace_checks.no_updates([optimizer, plain, plain]):
+        for each in (optimizer, plain):
+            with pytest.raises(ge.SpecError, match="applies gradients by an optimizer"):
+                each.apply([])
+    assert optimizer.apply is applies
+    assert "apply" not in vars(plain)
+
+
 def test_it_is_said_once(tmp_path, caplog):
     model_fn = mistakes.changed(loss=lambda logits: tf.reduce_sum(logits**2))
     estimator = mistakes.train(tmp_path, model_fn=model_fn)

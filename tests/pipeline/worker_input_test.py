@@ -123,14 +123,14 @@ class Iterators:
 def opened(monkeypatch):
     monkeypatch.setattr(worker_input, "WorkerIterators", Iterators)
 
-    def open_(path, *, num_workers=2, resume_input=True, without=None):
+    def open_(path, *, num_workers=2, resume_input=True, without=None, batches=1):
         data = tf.data.Dataset.range(10)
         strategy = types.SimpleNamespace(
             num_workers=num_workers, resume_input=resume_input
         )
         state = {"input_start": tf.Variable(0, dtype=tf.int64)}
         modules = types.SimpleNamespace(strategy=strategy, step=7, driver_state=state)
-        feeds = [Feed(data, Plan(endless=False))] * num_workers
+        feeds = [Feed(data, Plan(False, num_micro_batches=batches))] * num_workers
         feed = worker_input.WorkerFeed(feeds, without)
         return worker_input.WorkerInput(feed, modules, path)
 
@@ -152,6 +152,10 @@ def test_a_resumed_run_goes_on_in_the_data(opened, path):
     assert (source.iterator.steps, source.resumed) == ([3, 4], True)
     assert source.begin_anew().steps == [0, 0]
     assert not source.resumed
+
+
+def test_larger_steps_leave_out_all_that_was_read(opened, path):
+    assert opened(path, batches=2).iterator.steps == [2, 2]
 
 
 def test_an_input_fn_that_starts_anywhere_is_called_for_what_is_left(opened, path):
