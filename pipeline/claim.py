@@ -170,8 +170,8 @@ def read(model_dir: str) -> Claim | None:
 
 
 def _read(path: str) -> Claim | None:
-    text = atomic_file.read(path)
     try:
+        text = atomic_file.read(path)
         return Claim(**json.loads(text)) if text else None
     except (ValueError, TypeError):
         logging.warning("%s is damaged, and does not count.", path)

@@ -112,8 +112,8 @@ class Configured:
         named = self._modules.named_variables()
         for name, now in self._changed.items():
             named[name].assign(tf.cast(now, named[name].dtype))
-        if self._changed:
-            self._modules.spread_seeds()
+        # The others are spread: a shifted one would be shifted twice.
+        self._modules.spread_seeds(spread_before=named.keys() - self._changed.keys())
         for line in self._lines if tells else ():
             # Of an old one it may be news that a hook has lowered the rate.
             level = logging.WARNING if self._is_old else logging.INFO

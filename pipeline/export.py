@@ -274,8 +274,10 @@ def keep_record(old: str, new: str, *, is_shared: bool) -> None:
       is_shared: several evaluations wrote the old one, and it is nobody's.
     """
     record, kept = os.path.join(old, _RECORD), os.path.join(new, _RECORD)
-    text = atomic_file.read(record)
-    if text is None or atomic_file.read(kept) is not None:
+    if tf.io.gfile.exists(kept):
+        return
+    best = atomic_file.read_json(record, dict, instead=f"{new} begins anew")
+    if best is None:
         return
     if is_shared:
         logging.warning(
@@ -284,7 +286,7 @@ def keep_record(old: str, new: str, *, is_shared: bool) -> None:
             new,
         )
         return
-    atomic_file.write(kept, text)
+    atomic_file.write(kept, json.dumps(best))
     logging.info("export | %s goes on from %s", kept, record)
 
 

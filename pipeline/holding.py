@@ -11,14 +11,14 @@ import weakref
 from absl import logging
 
 from pipeline import checkpoint, checkpoint_files, paths
-from pipeline.hooks import Hook, Run
+from pipeline.hooks import Run
 from pipeline.modules import Modules
 from pipeline.predictions import OnOwnWeights
 from pipeline.saving import SavingListener
 from pipeline.snapshot import Snapshot
 
 
-class Holding(Hook, SavingListener):
+class Holding(SavingListener):
     """Knows what modules hold; told by everybody who changes it, before and after.
 
     A checkpoint is known by what is in it, not by its path: a model_dir may be deleted
@@ -136,9 +136,6 @@ class Holding(Hook, SavingListener):
         if put_aside is not None:
             self.take(put_aside)
             self._unsaved.snapshot = None
-
-    def after_loop(self, run: Run) -> None:
-        self.after_change()
 
     def after_save(self, run: Run) -> None:
         self.path = checkpoint.path_of(run.model_dir, run.step)

@@ -305,14 +305,15 @@ def bind(
     """
 
     def bound(features: Any, labels: Any, step: tf.Tensor) -> EstimatorSpec:
-        return calling.call_model_fn(
-            model_fn,
-            features=features,
-            labels=labels,
-            mode=mode,
-            modules=modules.by_name,
-            context={**context, "step": step},
-        )
+        with variables.read_when_run(modules.by_name.values()):
+            return calling.call_model_fn(
+                model_fn,
+                features=features,
+                labels=labels,
+                mode=mode,
+                modules=modules.by_name,
+                context={**context, "step": step},
+            )
 
     return bound
 

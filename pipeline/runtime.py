@@ -297,6 +297,8 @@ class Runtime:
         checkpoint.restore(
             self.modules.named_state(), path, unbuilt=self.modules.unbuilt_prefixes()
         )
+        # Until all that follows could be read, too.
+        self.holding.after_change()
         self.modules.spread_seeds()
         finalize(self.modules.by_name.values())
         self.configured.loaded(path)

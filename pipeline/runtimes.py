@@ -117,7 +117,7 @@ class Runtimes:
         if path is not None:
             runtime.load(path)
         elif self.is_live(newest):
-            self._take_live(runtime)
+            self._take_live(runtime, together=together)
         elif newest is not None:
             runtime.load_newest(newest, together=together)
         else:
@@ -232,11 +232,13 @@ class Runtimes:
             return live.holding.unsaved_step
         return checkpoint.step_of(latest) if latest else 0
 
-    def _take_live(self, runtime: Runtime) -> None:
+    def _take_live(self, runtime: Runtime, *, together: bool) -> None:
         live = self._training
         if not live.training:
             live.holding.bring_back()
-        live.modules.synchronize()
+        if together or live.peers.alone:
+            # All add up. What one process exports was evaluated by all before.
+            live.modules.synchronize()
         if runtime is live:
             return
         if live.holding.path is not None:

@@ -141,7 +141,7 @@ class EvalSpec:
         """
         stock = [exporter for exporter in self.exporters if exporter.is_stock]
         # Several exporters mostly send the same.
-        for exporter in {e.serving_input_receiver_fn: e for e in stock}.values():
+        for exporter in {id(e.serving_input_receiver_fn): e for e in stock}.values():
             try:
                 estimator.check_export(
                     exporter.serving_input_receiver_fn, input_fn=self.input_fn
@@ -179,11 +179,13 @@ def as_list(eval_spec: EvalSpec | Sequence[EvalSpec]) -> list[EvalSpec]:
             f"eval_spec names its evaluations {names}: give at least one, and each its "
             "own EvalSpec(name=...)."
         )
-    places = sorted(
+    places = [
         os.path.normpath(os.path.join(export_folder("", spec, specs), each.name))
         for spec in specs
         for each in spec.exporters
-    )
+    ]
+    # By parts: as texts `best-loss` would stand between `best` and `best/x`.
+    places.sort(key=lambda place: place.split("/"))
     for outer, inner in itertools.pairwise(places):
         if f"{inner}/".startswith(f"{outer}/"):
             raise ValueError(

@@ -229,6 +229,8 @@ class Trainer:
     def _steps(self, iterator: Any, start: int, boundaries: Sequence[int]) -> Any:
         """The compiled loop, which changes what predictions may be made with."""
         self._runtime.holding.before_change()
+        # Now, not after the loop: one that fails has made updates all the same.
+        self._runtime.holding.after_change()
         return self._program.compiled(iterator, start, boundaries)
 
     def _hooks(self, hooks: Sequence[Hook], saving: Hook) -> list[Hook]:
@@ -240,7 +242,7 @@ class Trainer:
         """
         config = self._runtime.config
         stops = config.on_nan == "stop"
-        result = [self._runtime.holding, NanHook(fail_on_nan_loss=stops)]
+        result: list[Hook] = [NanHook(fail_on_nan_loss=stops)]
         if config.log_step_count_steps:
             result.append(LoggingHook(config.log_step_count_steps))
         if config.save_summary_steps:

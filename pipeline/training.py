@@ -90,7 +90,8 @@ def _by_role(
         _Evaluation(estimator, spec, eval_specs, signals) for spec in eval_specs
     ]
     if config.is_chief:
-        specs.keep_records(estimator.model_dir, eval_specs)
+        with storage.writing(estimator.model_dir, "the record of an export"):
+            specs.keep_records(estimator.model_dir, eval_specs)
     both = dataclasses.replace(
         train_spec,
         hooks=[*hooks, *evaluations],
@@ -138,7 +139,8 @@ def train(estimator: Estimator, train_spec: TrainSpec) -> None:
     if watch.preempted:
         raise preemption.preempted_error(estimator.latest_checkpoint())
     if config.is_chief:
-        end_marker.write(estimator.model_dir, watch.ended())
+        with storage.writing(estimator.model_dir, end_marker.FILE):
+            end_marker.write(estimator.model_dir, watch.ended())
 
 
 def _write_if_possible(model_dir: str, marker: EndMarker) -> None:

@@ -6,6 +6,7 @@ from the structure: `conv2d/kernel`, `conv2d_1/kernel`, `head/bias`,
 `dropout/seed_generator_state`; for optimizers `velocity/dense/kernel`.
 """
 
+import contextlib
 import itertools
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -165,6 +166,32 @@ def finalize(modules: Iterable[Any]) -> None:
     for _, part in itertools.chain.from_iterable(map(parts, modules)):
         if isinstance(part, keras.layers.Normalization):
             part.finalize_state()
+
+
+@contextlib.contextmanager
+def read_when_run(modules: Iterable[Any]) -> Iterator[None]:
+    """Has what is traced in the block read variables that layers made constants of.
+
+    A program with the constants in it would compute with those of its first checkpoint.
+    """
+    found = [
+        part
+        for _, part in itertools.chain.from_iterable(map(parts, modules))
+        if isinstance(part, keras.layers.Normalization)
+    ]
+    # Replicas are traced in turns: the first one in the block gives the constants back.
+    before = [
+        (part, part.mean, part.variance)
+        for part in found
+        if part.built and not tf.is_symbolic_tensor(part.mean)
+    ]
+    for part, _, _ in before:
+        part.finalize_state()
+    try:
+        yield
+    finally:
+        for part, mean, variance in before:
+            part.mean, part.variance = mean, variance
 
 
 def _optimizer_names(

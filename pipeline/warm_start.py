@@ -169,9 +169,9 @@ def warm_start(
     reader.assign(
         [(own[n], there) for n, there in fresh.items() if there not in is_table]
     )
-    checkpoint.read_tables(
-        reader, {there: own[n] for n, there in fresh.items() if there in is_table}
-    )
+    for name, there in fresh.items():
+        if there in is_table:  # One may fill several.
+            checkpoint.read_tables(reader, {there: own[name]})
     left = {n: why for n, why in reasons.items() if why is not None and n not in done}
     if fresh or not done:
         _log(reader.path, fresh, left)

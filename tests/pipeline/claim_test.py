@@ -161,9 +161,9 @@ def test_the_claim_of_long_ago_is_not_waited_for(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"pid": 1}', "[]"])
+@pytest.mark.parametrize("text", [b"", b"{", b'{"pid": 1}', b"[]", b"\xff\xfe"])
 def test_a_damaged_one_does_not_count(text, tmp_path):
-    (tmp_path / claim.FILE).write_text(text)
+    (tmp_path / claim.FILE).write_bytes(text)
     with claim.held(str(tmp_path)):
         assert claim.read(str(tmp_path)).pid == os.getpid()
 

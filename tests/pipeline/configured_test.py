@@ -180,6 +180,21 @@ def parts_estimator(model_dir, *arguments):
     )
 
 
+def test_a_program_computes_by_the_checkpoint_that_is_loaded(tmp_path):
+    """Normalization makes constants of its variables, which a program would keep."""
+    x = np.array([[3.0], [5.0]], np.float32)
+    rows = fakes.make_input_fn(x, batch_size=2)
+    paths = [
+        parts_estimator(tmp_path / name, 1.0, ["a"], adapted)
+        .train(rows, max_steps=1)
+        .latest_checkpoint()
+        for name, adapted in (("one", [0.0, 2.0]), ("two", [0.0, 4.0]))
+    ]
+    looks = parts_estimator(tmp_path / "three", 1.0, ["a"], [7.0, 9.0])
+    found = [list(looks.predict(rows, checkpoint_path=path)) for path in paths]
+    np.testing.assert_allclose(found, [[[2], [4]], [[0.5], [1.5]]], rtol=1e-5)
+
+
 def test_constants_and_items_that_differ_are_told_and_stay(tmp_path, log):
     x = np.array([[3.0], [5.0]], np.float32)
     data = fakes.make_input_fn(x, batch_size=2, change=lambda rows: rows.repeat(9))

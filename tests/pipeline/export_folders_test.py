@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import tensorflow as tf
 
 import pipeline as ge
 from pipeline import specs
@@ -67,6 +68,13 @@ def test_the_folders():
             "'export/best' and 'export/best/7'",
         ),
         (
+            lambda: [
+                *evaluations(None, exporters=lambda: [best(), best(name="best-a")]),
+                *evaluations("best", exporters=lambda: [ge.FinalExporter("7")]),
+            ],
+            "'export/best' and 'export/best/7'",
+        ),
+        (
             lambda: evaluations(
                 None, exporters=lambda: [best(), ge.FinalExporter("best/inner")]
             ),
@@ -113,3 +121,27 @@ def test_a_record_from_before_there_were_folders(shared, tmp_path, log):
         kept.write_text('{"loss": 0.25}', encoding="utf-8")
         specs.keep_records(str(tmp_path), named)
         assert json.loads(kept.read_text(encoding="utf-8")) == {"loss": 0.25}
+
+
+def test_a_damaged_record_from_before_there_were_folders(tmp_path, caplog):
+    old = tmp_path / "export" / "best" / "best.json"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(b"\xff\xfe")
+    specs.keep_records(str(tmp_path), evaluations("a", "b", exporters=list)[:1])
+    named = [*evaluations("a"), *evaluations("b", exporters=list)]
+    specs.keep_records(str(tmp_path), named)
+    assert f"{tmp_path}/export/a/best begins anew" in caplog.text
+    assert not (tmp_path / "export" / "a").exists()
+
+
+def test_a_receiver_in_place_of_its_function_is_found_before_training(tmp_path):
+    receiver = ge.build_raw_serving_input_receiver_fn(tf.TensorSpec([None, 6]))()
+    exporter = ge.LatestExporter("x", receiver)
+    with pytest.raises(TypeError) as error:
+        ge.train_and_evaluate(
+            fakes.make_estimator(tmp_path),
+            ge.TrainSpec(TRAIN, 2),
+            ge.EvalSpec(EVAL, exporters=[exporter]),
+        )
+    assert "unhashable" not in str(error.value)
+    assert "found before training" in str(error.value.__notes__)

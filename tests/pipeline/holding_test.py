@@ -219,3 +219,23 @@ def test_a_checkpoint_that_is_still_being_written_may_be_asked_for(tmp_path):
 
     estimator.train(TRAIN, max_steps=4, saving_listeners=[Listener()])
     assert [result["global_step"] for result in results] == [0, 3, 4]
+
+
+def test_a_training_that_fails_has_changed_the_weights_all_the_same(tmp_path, start):
+    """What it did after the last checkpoint is not that checkpoint's."""
+
+    def fails():
+        def check(pair, number):
+            limit = tf.constant(3, tf.int64)
+            fine = tf.debugging.assert_less(number, limit, "the fourth batch")
+            with tf.control_dependencies([fine]):
+                return tf.nest.map_structure(tf.identity, pair)
+
+        return tf.data.Dataset.zip(TRAIN(), tf.data.Dataset.range(100)).map(check)
+
+    estimator = fakes.make_estimator(tmp_path)
+    with pytest.raises(Exception, match="the fourth batch"):
+        estimator.train(fails, steps=5)
+    assert estimator.evaluate(EVAL) == start[0]
+    estimator.train(TRAIN, steps=2)
+    assert_equal(fakes.weights(tmp_path), start[2])

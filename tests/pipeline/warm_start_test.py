@@ -170,6 +170,16 @@ def test_a_table_comes_along(tmp_path):
     assert int(words[1].lookup(tf.constant("a"))) == 5
 
 
+def test_one_table_fills_two(tmp_path):
+    words = [TABLE(tf.string, tf.int64, -1) for _ in range(3)]
+    words[0].insert("a", tf.constant(5, tf.int64))
+    path = save(tmp_path, state(**SAVED, words={"": words[0]}))
+    names = dict.fromkeys(("first", "second"), "words")
+    settings = ge.WarmStartSettings(path, "first|second", names)
+    warm_start(state(**OTHER, first={"": words[1]}, second={"": words[2]}), settings)
+    assert [int(table.lookup(tf.constant("a"))) for table in words[1:]] == [5, 5]
+
+
 def test_the_table_in_the_log_is_short_and_its_whole_is_for_debugging(
     tmp_path, log, caplog
 ):
