@@ -4,8 +4,12 @@ An array of any size costs about as much as one of 16 MiB. A function is what it
 functions that it names do, and the values that they see.
 """
 
+import datetime
+import decimal
 import functools
 import hashlib
+import os
+import re
 import sysconfig
 import types
 from collections.abc import Iterable, Mapping
@@ -18,6 +22,22 @@ _SAMPLES = 1024
 _SAMPLE_BYTES = 16 * 1024
 _MOST_STRINGS = 10_000
 _MOST_VALUES = 2_000
+# What `repr` tells apart, without an address.
+_PLAIN = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    range,
+    np.generic,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    decimal.Decimal,
+)
 _LIBRARIES = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
 )
@@ -42,7 +62,8 @@ def of_array(value: Any) -> str:
     if array.dtype.hasobject:
         flat = array.reshape(-1)
         some = flat[:: max(1, flat.size // _MOST_STRINGS)]
-        return of(repr([array.shape, *some.tolist()]).encode())
+        texts = [repr(array.shape), *map(_text, some.tolist())]
+        return of(f"[{', '.join(texts)}]".encode())
     if not array.flags.c_contiguous:
         array = np.ascontiguousarray(array)
     data = array.reshape(-1).view(np.uint8)
@@ -79,8 +100,8 @@ class _Seen:
 
     def lines(self, value: Any) -> Iterable[str]:
         """A value in lines of text."""
-        if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
-            yield repr(value)
+        if isinstance(value, (*_PLAIN, os.PathLike, re.Pattern)):
+            yield _text(value)
             return
         if id(value) in self._ids:
             yield f"again {self._ids[id(value)]}"
@@ -107,7 +128,7 @@ class _Seen:
             yield type(value).__name__
             yield from self._all(value)
         elif isinstance(value, (set, frozenset)):
-            yield f"set {sorted(map(repr, value))}"
+            yield f"set {sorted(map(_text, value))}"
         else:
             yield from self._object(value)
 
@@ -146,15 +167,48 @@ class _Seen:
 
     def _object(self, value: Any) -> Iterable[str]:
         yield type(value).__qualname__
-        if isinstance(value, (type, types.ModuleType)):
+        if isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
             yield value.__name__
             return
         library = type(value).__module__.partition(".")[0] in ("tensorflow", "keras")
-        for name, each in sorted(getattr(value, "__dict__", {}).items()):
+        for name, each in sorted(_attributes(value).items()):
             # Of TensorFlow's objects, which count things, only what was given to them.
             if not library or callable(each):
                 yield name
                 yield from self.lines(each)
+
+
+def _text(value: Any) -> str:
+    """Returns a value in a line, without the address that a `repr` may hold."""
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if isinstance(value, os.PathLike):
+        return repr(os.fspath(value))
+    if isinstance(value, re.Pattern):  # Its `repr` is cut.
+        return repr((value.pattern, value.flags))
+    if isinstance(value, np.ndarray):
+        return of_array(value)
+    kind = type(value).__qualname__
+    if isinstance(value, Mapping):
+        return f"{kind} {[_text(part) for item in value.items() for part in item]}"
+    if isinstance(value, (list, tuple)):
+        return f"{kind} {[_text(each) for each in value]}"
+    if isinstance(value, (set, frozenset)):
+        return f"{kind} {sorted(map(_text, value))}"
+    return str(getattr(value, "__qualname__", kind))
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Returns what an object holds, in slots, too."""
+    held = dict(getattr(value, "__dict__", {}))
+    for each in type(value).__mro__:
+        slots = vars(each).get("__slots__", ())
+        for name in [slots] if isinstance(slots, str) else slots:
+            if name.startswith("__") and not name.endswith("__"):
+                name = f"_{each.__name__.lstrip('_')}{name}"
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                held[name] = getattr(value, name)
+    return held
 
 
 def _names(code: types.CodeType) -> Iterable[str]:

@@ -38,6 +38,7 @@ _SEED = re.compile(r"(.*/)?seed2?(_\d+)?(/.*)?")
 # What calls Python; the graph knows it by a number of this process.
 _PYTHON_OPS = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 _GENERATOR = "GeneratorDataset"
+_GENERATES = "generator "
 # They choose data, by what they are given.
 _CHOOSE = {"shard", "skip", "take"}
 # A dataset's attributes that are no arguments.
@@ -172,7 +173,7 @@ def _operations(dataset: tf.data.Dataset, seen: set[int]) -> Iterator[Operation]
 def _operation(
     kind: str, values: Mapping[str, Sequence[Any]], *, is_source: bool
 ) -> Operation:
-    data, arguments, functions = [], {}, {}
+    data, texts, functions = [], {}, {}
     for name, leaves in values.items():
         if name in _HIDDEN:
             continue
@@ -180,17 +181,18 @@ def _operation(
             function = getattr(leaf, "function", None)
             if hasattr(function, "captured_inputs"):
                 title, digest, held, generates = _function(leaf, function)
-                data += [*held, *([f"generator {title} #{digest}"] * generates)]
+                data += [*held, *([f"{_GENERATES}{title} #{digest}"] * generates)]
                 functions[title] = digest
             elif isinstance(leaf, tf.Tensor) and leaf.shape.rank:
                 if is_source:
                     data.append(_held(leaf))
                 else:
-                    arguments[name] = _held(leaf)
+                    texts.setdefault(name, []).append(_held(leaf))
             elif isinstance(leaf, tf.Tensor) and leaf.dtype not in _HANDLES:
-                arguments[name] = str(leaf.numpy())
+                texts.setdefault(name, []).append(str(leaf.numpy()))
             elif isinstance(leaf, (bool, int, float, str, bytes)):
-                arguments[name] = str(leaf)
+                texts.setdefault(name, []).append(str(leaf))
+    arguments = {name: ", ".join(each) for name, each in texts.items()}
     if is_source or kind in _CHOOSE:
         data += [f"{name} {value}" for name, value in arguments.items()]
         arguments = {}
@@ -321,10 +323,11 @@ def _compared(
     old: Operation, new: Operation, *, functions: bool
 ) -> tuple[bool, list[str]]:
     """Whether the data of two operations differ, and all that differs in words."""
-    other_data = list(old.data) != list(new.data)
+    before, now = (_data_of(each, functions=functions) for each in (old, new))
+    other_data = before != now
     words = [
         f"{old.kind}: {_both(a, b)}"
-        for a, b in zip(*_as_long(old.data, new.data), strict=True)
+        for a, b in zip(*_as_long(before, now), strict=True)
         if a != b
     ]
     for name in sorted({*old.arguments, *new.arguments}):
@@ -335,6 +338,16 @@ def _compared(
         names = [", ".join(each.functions) or "none" for each in (old, new)]
         words.append(f"another function: {' -> '.join(dict.fromkeys(names))}")
     return other_data, words
+
+
+def _data_of(operation: Operation, *, functions: bool) -> list[str]:
+    """Returns what it holds; of generators their digests only with other functions'."""
+    return [
+        each.partition(" #")[0]
+        if each.startswith(_GENERATES) and not functions
+        else each
+        for each in operation.data
+    ]
 
 
 def _as_long(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], list[str]]:

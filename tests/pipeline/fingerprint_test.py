@@ -1,8 +1,12 @@
 """What an input is made of: the same in each process, and what differs in words."""
 
+import datetime
 import functools
 import json
+import math
 import os
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -112,6 +116,11 @@ def sliced(values):
     return Data.from_tensor_slices(np.asarray(values))
 
 
+def padded(shapes):
+    rows = Data.from_tensors({"a": np.zeros(3), "b": np.zeros(3)})
+    return rows.padded_batch(2, shapes)
+
+
 CHANGES = {
     "range": (Data.range(20), Data.range(100, 120), True, "range: start 0 -> 100"),
     "values": (
@@ -154,6 +163,18 @@ CHANGES = {
         False,
         "batch: batch_size 2 -> 4",
     ),
+    "one_of_several_shapes": (
+        padded({"a": [10], "b": [20]}),
+        padded({"a": [12], "b": [20]}),
+        False,
+        "padded batch: padded_shapes",
+    ),
+    "one_of_several_numbers": (
+        Data.from_tensors((1, 2)),
+        Data.from_tensors((5, 2)),
+        True,
+        "tensor: ",
+    ),
     "added": (
         Data.range(8).batch(2),
         Data.range(8).shuffle(8).batch(2),
@@ -177,8 +198,9 @@ def test_seeds_are_not_compared():
     assert seeded[0] == seeded[1] == seeded[2]
 
 
-def test_functions_of_other_versions_are_not_compared():
-    before, now, *_ = map(fingerprint.of, CHANGES["function"][:2])
+@pytest.mark.parametrize("name", ["function", "generator"])
+def test_functions_of_other_versions_are_not_compared(name):
+    before, now = map(fingerprint.of, CHANGES[name][:2])
     before = fingerprint.Fingerprint(before.operations, "tensorflow 2.20, python 3.11")
     assert fingerprint.compare(before, now) is None
 
@@ -250,3 +272,46 @@ def test_a_function_is_the_objects_that_it_sees():
 
     one, same, other = (code_digest.of_function(Reader(n).read) for n in (1, 1, 2))
     assert one == same != other
+
+
+class Slotted:
+    __slots__ = ("_start",)
+
+    def __init__(self, start):
+        self._start = start
+
+
+def closing_over(value):
+    return lambda: value
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (pathlib.Path("data/a"), pathlib.Path("data/b")),
+        (np.int64(1), np.int64(2)),
+        (range(3), range(4)),
+        (Slotted(1), Slotted(2)),
+        (datetime.date(2026, 1, 1), datetime.date(2026, 1, 2)),
+        (math.sin, math.cos),
+        (re.compile("a" * 300 + "b"), re.compile("a" * 300 + "c")),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_function_is_all_kinds_of_values_that_it_sees(before, now):
+    one, same, other = (
+        code_digest.of_function(closing_over(each)) for each in (before, before, now)
+    )
+    assert one == same != other
+
+
+def test_addresses_are_in_no_digest():
+    def digests():
+        def here():
+            return 1
+
+        held = np.array([here, [here], "a"], dtype=object)
+        return code_digest.of_array(held), code_digest.of_function(closing_over({here}))
+
+    kept = digests(), digests()
+    assert kept[0] == kept[1]
