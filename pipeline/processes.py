@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from pipeline import exit_codes, signals
+from pipeline import exit_codes
 from pipeline.process_group import ProcessGroup
 from pipeline.task_lines import Output
 
@@ -314,8 +314,7 @@ def _caught_signals() -> Iterator[collections.deque[int]]:
             continue
         before[signum] = signal.signal(signum, lambda s, _: received.append(s))
     try:
-        with signals.left_to(lambda: None):
-            yield received
+        yield received
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)

@@ -69,7 +69,6 @@ class Answers:
     def __init__(self) -> None:
         """Answers nothing yet."""
         self._at_once = True
-        self._noted: Callable[[], None] | None = None
         self._raised = threading.Event()
         self._ended = threading.Event()
         self._before: dict[int, Any] = {}
@@ -98,22 +97,19 @@ class Answers:
         signal.set_wakeup_fd(self._wakeup_before)
         for number, handler in self._before.items():
             signal.signal(number, handler or signal.SIG_DFL)
+        # To close it is not enough where another process holds it open. A forked child
+        # that comes here has closed it, see `forget`.
+        with contextlib.suppress(OSError):
+            self._theirs.shutdown(socket.SHUT_WR)
         self._theirs.close()
         self._thread.join()
         self._ours.close()
 
-    @contextlib.contextmanager
-    def noted_by(self, say: Callable[[], None]) -> Iterator[None]:
-        """Leaves the answer to somebody else, who is to `say` it at once.
-
-        Args:
-          say: called from another thread.
-        """
-        before, self._noted = self._noted, say
-        try:
-            yield
-        finally:
-            self._noted = before
+    def forget(self) -> None:
+        """In a forked child: leaves the signals, and who listens, to the parent."""
+        signal.set_wakeup_fd(-1)
+        self._theirs.close()
+        self._ours.close()
 
     def _receive(self, number: int, frame: Any) -> None:
         del frame
@@ -129,18 +125,22 @@ class Answers:
         is_first = True
         while numbers := self._ours.recv(16):
             for number in numbers:
-                if number in self._before:  # And neither an alarm nor a child.
-                    self._answer(number, is_first=is_first)
+                handler = signal.getsignal(number)
+                # Neither an alarm nor a child, nor what the program answers itself.
+                if number in self._before and (
+                    _is_ours(handler) or handler is signal.default_int_handler
+                ):
+                    self._answer(number, handler, is_first=is_first)
                     is_first = False
 
-    def _answer(self, number: int, *, is_first: bool) -> None:
-        say = self._noted
-        if say is not None and (is_first or number != signal.SIGINT):
-            say()
-        elif is_first:
-            self._end_unless(lambda: self._raised.wait(_DEAF_SECS), number)
-        else:
+    def _answer(self, number: int, handler: Any, *, is_first: bool) -> None:
+        owner = handler.__self__
+        if isinstance(owner, Notes) and (is_first or number != signal.SIGINT):
+            owner.say()
+        elif not is_first:
             self._end_unless(lambda: self._ended.wait(_UNWIND_SECS), number)
+        elif owner is self:
+            self._end_unless(lambda: self._raised.wait(_DEAF_SECS), number)
 
     def _end_unless(self, answered: Callable[[], bool], number: int) -> None:
         def watch() -> None:
@@ -153,12 +153,22 @@ class Answers:
 _answers: Answers | None = None
 
 
+def _is_ours(handler: Any) -> bool:
+    """Whether this module has set a signal's handler, and not the program."""
+    return isinstance(getattr(handler, "__self__", None), (Answers, Notes))
+
+
 def _forget() -> None:
     """In a forked child: its signals are not its parent's."""
+    global _answers
     if _answers is not None:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _answers.forget()
+        _answers = None
+    for number in signal.valid_signals():
+        if _is_ours(signal.getsignal(number)):
+            ctrl_c = number == signal.SIGINT
+            default = signal.default_int_handler if ctrl_c else signal.SIG_DFL
+            signal.signal(number, default)
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -185,15 +195,6 @@ def answered() -> Iterator[Answers]:
     finally:
         _answers = None
         answers.stop()
-
-
-def left_to(say: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
-    """Leaves the answer to a signal to the block, see `Answers.noted_by`.
-
-    Args:
-      say: called from another thread as soon as it comes.
-    """
-    return contextlib.nullcontext() if _answers is None else _answers.noted_by(say)
 
 
 def are_answered() -> bool:
@@ -228,15 +229,14 @@ class Notes:
         self.received: int | None = None
         self._signals = tuple(signals)
         self._answer = answer
-        self._said = False
-        self._stack = contextlib.ExitStack()
+        # Taken by who says it: in a handler, or in the thread that listens.
+        self._said = threading.Lock()
         self._before: dict[int, Any] = {}
 
     def start(self) -> None:
         """From now on; not before TensorFlow connects workers, which takes SIGTERM."""
         if not _is_main_thread() or self._before:
             return
-        self._stack.enter_context(left_to(self._say))
         for number in self._signals:
             self._before[number] = signal.signal(number, self._receive)
 
@@ -246,7 +246,11 @@ class Notes:
             # None is a handler that was not set by Python.
             signal.signal(number, handler or signal.SIG_DFL)
         self._before = {}
-        self._stack.close()
+
+    def say(self) -> None:
+        """Says that a signal came, once; in any thread."""
+        if self._said.acquire(blocking=False):
+            _write(self._answer)
 
     def __enter__(self) -> "Notes":
         self.start()
@@ -258,14 +262,9 @@ class Notes:
     def _receive(self, number: int, frame: Any) -> None:
         del frame
         self.received = number
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if not are_answered():
-            self._say()
-
-    def _say(self) -> None:
-        if not self._said:
-            self._said = True
-            _write(self._answer)
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._before.setdefault(signal.SIGINT, before)
+        self.say()
 
 
 def _is_main_thread() -> bool:

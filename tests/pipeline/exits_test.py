@@ -270,6 +270,76 @@ def test_a_forked_child_is_not_its_parent(tmp_path):
     assert code_of(program) == 0
 
 
+def forked(work):
+    """The id of a child that does something, then exits by its result."""
+    child = os.fork()
+    if not child:
+        os._exit(work() or 0)
+    return child
+
+
+def test_a_forked_child_that_lives_does_not_hold_the_program(tmp_path):
+    def lives():
+        time.sleep(20)
+        (tmp_path / "late").touch()
+
+    children = []
+    assert code_of(lambda: children.append(forked(lives))) == 0
+    assert not (tmp_path / "late").exists()
+    os.kill(children[0], signal.SIGKILL)
+    os.waitpid(children[0], 0)
+
+
+def test_a_forked_child_keeps_what_the_program_set(monkeypatch):
+    """As one that ignores Ctrl-C while a pool's processes start."""
+
+    def program():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        expected = [signal.SIG_IGN, signal.SIG_DFL]
+        child = forked(lambda: [signal.getsignal(n) for n in NUMBERS] != expected)
+        assert os.waitpid(child, 0)[1] == 0
+
+    assert code_of(program) == 0
+
+
+def test_a_handler_of_the_programs_own_is_left_alone(monkeypatch):
+    """It is given its time, for signal after signal."""
+    monkeypatch.setattr(signals, "_DEAF_SECS", 0.0)
+    monkeypatch.setattr(signals, "_UNWIND_SECS", 0.0)
+    ended = []
+    monkeypatch.setattr(signals, "_exit", ended.append)
+    received = []
+
+    def program():
+        for number in NUMBERS:
+            signal.signal(number, lambda n, frame: received.append(n))
+        for number in (*NUMBERS, *NUMBERS):
+            ask(number)
+            time.sleep(0.1)
+
+    assert code_of(program) == 0
+    assert received == [*NUMBERS, *NUMBERS]
+    assert not ended
+
+
+def test_other_signals_that_stop_a_training(capfd):
+    """SIGTERM then ends the program, and Ctrl-C is answered as before."""
+
+    def program():
+        before = signal.getsignal(signal.SIGINT)
+        with signals.Notes([signal.SIGUSR1], answer="noted") as notes:
+            ask(signal.SIGUSR1)
+            assert notes.received == signal.SIGUSR1
+        assert signal.getsignal(signal.SIGINT) == before
+        with signals.Notes([signal.SIGUSR1], answer="never said"):
+            ask(signal.SIGTERM)
+
+    assert code_of(program) == 75
+    said = capfd.readouterr().err
+    assert said.count("noted") == 1
+    assert "never said" not in said
+
+
 # Real processes.
 
 
