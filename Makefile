@@ -10,8 +10,6 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP_INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-export TF_CPP_MIN_LOG_LEVEL ?= 2
-
 .DEFAULT_GOAL := help
 # Two installations into one virtualenv at the same time break it.
 .NOTPARALLEL:

@@ -20,7 +20,14 @@ from typing import Any, NoReturn
 
 from absl import app, flags
 
-from pipeline import exit_codes, package, run_log, signals, user_errors
+from pipeline import (
+    command_line,
+    exit_codes,
+    package,
+    run_log,
+    signals,
+    user_errors,
+)
 from pipeline.rendezvous import PeerLostError
 from pipeline.signals import EndedBySignal, PreemptedError
 
@@ -44,6 +51,7 @@ def run(
       debug: keeps all tracebacks, and logs more.
     """
     argv = list(sys.argv if argv is None else argv)
+    command_line.open_streams()
 
     def called() -> Any:
         return main(_parsed(argv)) if _takes_argv(main) else main()

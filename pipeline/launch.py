@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 
 from absl import flags
 
-from pipeline import exit_codes, processes, signals
+from pipeline import command_line, exit_codes, processes, run_log, signals
 from pipeline.executions import OF_CLUSTERS
 
 _MAIN = f"{__package__}.main"
@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None, *, module: str = _MAIN) -> int:
     Returns:
       The exit code.
     """
+    command_line.open_streams()
     with signals.answered():
         return _main(list(sys.argv if argv is None else argv), module)
 
@@ -155,7 +156,7 @@ def _tasks(
             environ={
                 # Else a pipe gets a task's lines in blocks, minutes late.
                 "PYTHONUNBUFFERED": "1",
-                **os.environ,
+                **run_log.given(os.environ),
                 "TF_CONFIG": tf_config(jobs, job=job, index=index),
             },
             leads=(job, index) == (lead, 0),

@@ -28,7 +28,11 @@ _open: list["Bar"] = []
 
 def is_seen() -> bool:
     """Whether stderr is a terminal's or a notebook's."""
-    return sys.stderr.isatty() or type(sys.stderr).__module__ == "ipykernel.iostream"
+    stream = sys.stderr
+    if type(stream).__module__ == "ipykernel.iostream":
+        return True
+    # None where it was closed; what a program puts there may have `write` alone.
+    return hasattr(stream, "isatty") and stream.isatty()
 
 
 class Bar:

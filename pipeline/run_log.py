@@ -12,7 +12,7 @@ import logging as python_logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.machinery import ModuleSpec
 from typing import Any, TypeVar
 
@@ -63,6 +63,16 @@ def keep_chatter() -> None:
     for name in _LOGGERS:
         python_logging.getLogger(name).removeFilter(is_wanted)
     os.environ[_LEVEL] = _GIVEN or "0"
+
+
+def given(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns an environment as the user set it, for another program of ours.
+
+    Args:
+      environ: this process's.
+    """
+    ours = {} if _GIVEN is None else {_LEVEL: _GIVEN}
+    return {name: text for name, text in environ.items() if name != _LEVEL} | ours
 
 
 def set_up(*, debug: bool) -> None:

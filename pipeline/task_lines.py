@@ -123,8 +123,8 @@ class Output:
             if not self.pass_on(timeout=0):
                 return
 
-    def _write(self, stream: TextIO, data: bytes) -> None:
-        if not data:
+    def _write(self, stream: TextIO | None, data: bytes) -> None:
+        if stream is None or not data:  # None was closed as this process began.
             return
         try:
             stream.buffer.write(data)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from pipeline import cluster, launch, task_lines
+from pipeline import cluster, launch, run_log, task_lines
 from tests.clusters import ROOT
 
 TOPOLOGIES = {
@@ -47,6 +47,36 @@ def test_ports_are_kept_for_servers_that_ask_for_them():
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", port))
         socket.create_server(("127.0.0.1", port)).close()
+
+
+@pytest.mark.parametrize("level", [None, "1"])
+def test_tasks_have_the_log_level_that_the_user_set(monkeypatch, level):
+    """Not the one that this process chose, as a task with --debug has another."""
+    monkeypatch.setattr(run_log, "_GIVEN", level)
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
+    (task,) = launch._tasks({"worker": ["a:1"]}, ["true"])
+    assert task.environ.get("TF_CPP_MIN_LOG_LEVEL") == level
+
+
+# What this process opens next would take the place of a stream that is closed.
+CLOSED = """
+import os, sys
+sys.stderr = sys.stdout = None
+from pipeline import exits, launch
+if sys.argv[1] == "launch":
+    code = launch.main(["launch", "--", sys.argv[2]])
+else:
+    exits.run(lambda: sys.stderr.write("words") and 0)
+os._exit(code)
+"""
+
+
+@pytest.mark.parametrize("program", ["launch", "run"])
+def test_closed_streams(program, tmp_path):
+    (tmp_path / "task.py").write_text("print('words')")
+    command = [sys.executable, "-c", CLOSED, program, str(tmp_path / "task.py")]
+    done = subprocess.run(["sh", "-c", '"$@" >&- 2>&-', "sh", *command], cwd=ROOT)
+    assert done.returncode == 0
 
 
 REFUSED = {

@@ -139,6 +139,12 @@ def test_where_nobody_looks_there_is_none(monkeypatch):
         assert bar is None
 
 
+@pytest.mark.parametrize("stream", [None, object()])
+def test_nobody_looks_at_a_closed_stderr_or_one_of_few_methods(monkeypatch, stream):
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert not progress.is_seen()
+
+
 def test_a_notebook_is_one_who_looks(monkeypatch):
     stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})
     monkeypatch.setattr(sys, "stderr", stream())
