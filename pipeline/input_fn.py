@@ -292,14 +292,14 @@ def rows_in(element: Any) -> int | tf.Tensor:
     A batch of scalars without a batch dimension counts as one example.
     """
     first = tf.nest.flatten(element)[0]
+    static = 1 if first.shape.rank == 0 else first.shape[0]
+    if static is not None:
+        return static
     if isinstance(first, tf.SparseTensor):
         return tf.cast(first.dense_shape[0], tf.int32)
     if isinstance(first, tf.RaggedTensor):
         return tf.cast(first.nrows(), tf.int32)
-    if first.shape.rank == 0:
-        return 1
-    static = first.shape[0]
-    return static if static is not None else tf.shape(first)[0]
+    return tf.shape(first)[0]
 
 
 def batch_of(element: Any, has: tf.Tensor | None) -> Batch:

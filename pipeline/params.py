@@ -3,6 +3,8 @@
 import copy
 import inspect
 import numbers
+import types
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -20,6 +22,9 @@ _STATE = (
     keras.layers.Layer,
     keras.optimizers.Optimizer,
 )
+
+# These are never copied, whatever they hold.
+_ATOMS = (type, types.ModuleType, types.FunctionType, str, bytes, numbers.Number)
 
 
 def checked(value: Any) -> Any:
@@ -60,9 +65,28 @@ def own(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(own(each) for each in value)
     try:
-        return copy.deepcopy(value)
+        return copy.deepcopy(value, {id(each): each for each in _states(value, {})})
     except Exception:  # What it is depends on the class that cannot be copied.
         return _rebuilt(value) if isinstance(value, dict) else value
+
+
+def _states(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
+    """Finds what is to stay the same, anywhere in containers and objects."""
+    if id(value) in seen:
+        return
+    seen[id(value)] = value
+    if isinstance(value, _STATE):
+        yield value
+        return
+    if isinstance(value, _ATOMS):
+        return
+    parts: list[Any] = [*getattr(value, "__dict__", {}).values()]
+    if isinstance(value, dict):
+        parts += dict.values(value)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        parts += value
+    for part in parts:
+        yield from _states(part, seen)
 
 
 def _rebuilt(value: dict) -> dict:

@@ -306,12 +306,14 @@ def test_a_function_is_all_kinds_of_values_that_it_sees(before, now):
 
 
 def test_addresses_are_in_no_digest():
-    def digests():
+    def another():
         def here():
             return 1
 
-        held = np.array([here, [here], "a"], dtype=object)
-        return code_digest.of_array(held), code_digest.of_function(closing_over({here}))
+        return here
 
-    kept = digests(), digests()
-    assert kept[0] == kept[1]
+    functions = another(), another()
+    held = [np.array([each, [each], "a"], dtype=object) for each in functions]
+    assert code_digest.of_array(held[0]) == code_digest.of_array(held[1])
+    one, other = (code_digest.of_function(closing_over({each})) for each in functions)
+    assert one == other

@@ -301,6 +301,18 @@ def test_rows_in_a_batch(element, number):
     assert int(input_lib.rows_in(element)) == number
 
 
+def test_the_size_of_ragged_and_sparse_batches_is_known_where_it_is_fixed():
+    rows = tf.data.Dataset.from_tensor_slices(tf.eye(4))
+    sizes = []
+    for convert in (tf.RaggedTensor.from_tensor, tf.sparse.from_dense):
+        for fixed in (True, False):
+            data = rows.batch(2, drop_remainder=fixed).map(convert)
+            data.map(lambda each: sizes.append(input_lib.rows_in(each)) or 0)
+    assert [size if isinstance(size, int) else None for size in sizes] == [
+        *[2, None, 2, None]
+    ]
+
+
 def test_ragged_and_sparse_features_are_cut_too(two_replicas):
     ragged = tf.ragged.constant([[1], [2, 3], [], [4]])
     sparse = tf.sparse.from_dense([[1, 0], [0, 2], [3, 0], [0, 4]])

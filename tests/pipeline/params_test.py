@@ -1,6 +1,7 @@
 """Hyperparameters: a copy for each who gets them, of the type that they came in."""
 
 import argparse
+import collections
 import dataclasses
 import threading
 import types
@@ -68,6 +69,19 @@ def test_what_cannot_be_copied_and_state_stay_the_same():
     assert copied["lock"][0] is lock and copied["lock"] is not held["lock"]
     assert copied["state"][0] is variable and copied["state"][1] is model
     assert copied["array"] is not array
+
+
+def test_state_in_an_object_stays_the_same():
+    variable, model, rows = tf.Variable(1.0), keras.Sequential(), [1]
+    Pair = collections.namedtuple("Pair", "first second")
+    held = argparse.Namespace(
+        pair=Pair(variable, rows), sizes=Sizes([{"model": model}]), me=[]
+    )
+    held.me.append(held)
+    copied = params.own(held)
+    assert copied is not held and copied.me[0] is copied
+    assert copied.pair.first is variable and copied.pair.second is not rows
+    assert copied.sizes.hidden[0]["model"] is model
 
 
 @pytest.mark.parametrize(
