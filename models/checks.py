@@ -5,7 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from pipeline.model_fn import SpecError, kind_of
+from pipeline.checks import kind_of
+from pipeline.model_fn import SpecError
 
 
 def network_input(features: Any, feature_key: str | None = None) -> Any:

@@ -6,9 +6,8 @@ error that lists both sides.
 
 import functools
 import inspect
-import numbers
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -16,7 +15,8 @@ import tensorflow as tf
 
 from pipeline import habits, user_errors
 from pipeline import params as params_lib
-from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError, kind_of
+from pipeline.checks import in_words, kind_of
+from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError
 
 RESERVED_ARGUMENTS = ("features", "labels", "mode", "params", "config", "step")
 
@@ -233,111 +233,6 @@ def _check_module_names(names: Sequence[str]) -> None:
             f"modules {wrong} have names that cannot begin a variable's: write a "
             "non-empty string without '/', as {'network': make_network}."
         )
-
-
-def check_positive(name: str, value: Any) -> None:
-    """Checks a count that a caller gave.
-
-    Raises:
-      ValueError: it is neither None nor an int above 0.
-    """
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    wrong = not whole or value <= 0
-    if value is not None and wrong:
-        raise ValueError(f"{name} is {value!r}; it must be an int > 0, or None.")
-
-
-def in_words(value: Any) -> str:
-    """Dtypes and shapes of a nest of tensors or specs: `{'x': float32 [None, 6]}`."""
-
-    def leaf(item: Any) -> str:
-        shape = getattr(item, "shape", None)
-        if shape is None or not hasattr(item, "dtype"):
-            return kind_of(item)
-        sizes = "unknown shape" if shape.rank is None else shape.as_list()
-        return f"{item.dtype.name} {sizes}"
-
-    return str(tf.nest.map_structure(leaf, value)).replace("'", "").replace('"', "")
-
-
-def check_backend() -> None:
-    """Refuses another Keras than TensorFlow's.
-
-    Raises:
-      ValueError: says what to set.
-    """
-    if keras.config.backend() != "tensorflow":
-        raise ValueError(
-            f"Keras runs on the backend {keras.config.backend()!r}: set the "
-            "environment variable KERAS_BACKEND=tensorflow before Python starts."
-        )
-
-
-def check_kind(name: str, value: Any, kind: type, example: str) -> None:
-    """Checks an argument that a caller gave.
-
-    Raises:
-      TypeError: it is neither None nor of that kind.
-    """
-    if value is not None and not isinstance(value, kind):
-        raise TypeError(f"{name} is {kind_of(value)}: write {name}={example}.")
-
-
-def check_all(name: str, values: Any, kind: type) -> None:
-    """Checks objects that a caller gave, such as hooks.
-
-    Args:
-      name: of the argument.
-      values: a list or tuple.
-      kind: what each has to be.
-
-    Raises:
-      TypeError: no list, one that is of another kind, or a class in an object's place.
-    """
-    a_kind = f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
-    if not isinstance(values, (list, tuple)):
-        raise TypeError(f"{name} is {kind_of(values)}, not a list: write {name}=[...].")
-    for value in values:
-        if isinstance(value, type) and issubclass(value, kind):
-            raise TypeError(
-                f"{name} holds the class {value.__name__}, not an object of it: write "
-                f"{value.__name__}()."
-            )
-        if not isinstance(value, kind):
-            raise TypeError(
-                f"{name} holds {kind_of(value)}, not {a_kind}: write a subclass of "
-                f"pipeline.{kind.__name__}.{habits.kind_of_hook(value)}"
-            )
-
-
-def check_alike(spec: Any, mode: str, other: Any, other_mode: str) -> None:
-    """Checks that a model_fn is given the same dtypes in two modes.
-
-    Args:
-      spec: `(features, labels)` as type specs of one batch.
-      mode: in which it is given these.
-      other: the same, of `other_mode`.
-      other_mode: another mode.
-
-    Raises:
-      TypeError: one and the same tensor has two dtypes.
-    """
-    here, there = (dict(_by_name(s)) for s in (spec, other))
-    for name in here:
-        if name in there and here[name] != there[name]:
-            raise TypeError(
-                f"input_fn yields {name} of dtype {here[name]} in mode {mode!r} and "
-                f"of {there[name]} in mode {other_mode!r}: cast one of them, "
-                f"tf.cast(x, tf.{there[name]}), scaled alike."
-            )
-
-
-def _by_name(pair: tuple[Any, Any]) -> Iterator[tuple[str, str]]:
-    """Dtype by name, such as `features['x']`, of type specs."""
-    for part, spec in zip(("features", "labels"), pair, strict=True):
-        for path, leaf in keras.tree.flatten_with_path(spec):
-            if hasattr(leaf, "dtype"):
-                yield part + "".join(f"[{key!r}]" for key in path), leaf.dtype.name
 
 
 def _model_call(name: str, mode: str, features: Any, labels: Any) -> str:

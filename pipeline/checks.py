@@ -1,145 +1,167 @@
-"""Checks of what a caller of Estimator gave, before anything is built."""
+"""Checks of what users give, in one voice: NAME is VALUE: write LINE."""
 
-from collections.abc import Callable, Mapping
+import numbers
+from collections.abc import Iterator
 from typing import Any
 
-from absl import logging
+import keras
+import tensorflow as tf
 
-from pipeline import calling, package, paths
-from pipeline import params as params_lib
-from pipeline.cluster import EVALUATOR
-from pipeline.run_config import RunConfig
-from pipeline.saving import SavingListener
+from pipeline import habits
 
 
-def contract(
-    model_fn: Callable[..., Any],
-    modules: Mapping[str, Callable[..., Any]] | None,
-    params: Any,
-) -> tuple[dict[str, Callable[..., Any]], Any]:
-    """Checks what is trained.
+def kind_of(value: Any) -> str:
+    """A value for messages: its type and the start of its repr."""
+    if value is None:
+        return "None"
+    return f"{type(value).__name__} {value!r:.60}"
+
+
+def is_int(value: Any) -> bool:
+    """Whether it is an integer; True is none here, though Python has it as 1."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number; True is none here, though Python has it as 1."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Checks a count that a caller gave.
+
+    Raises:
+      ValueError: it is neither None nor an int above 0.
+    """
+    if value is not None and not (is_int(value) and value > 0):
+        raise ValueError(f"{name} is {value!r}; it must be an int > 0, or None.")
+
+
+def in_words(value: Any) -> str:
+    """Dtypes and shapes of a nest of tensors or specs: `{'x': float32 [None, 6]}`."""
+
+    def leaf(item: Any) -> str:
+        shape = getattr(item, "shape", None)
+        if shape is None or not hasattr(item, "dtype"):
+            return kind_of(item)
+        sizes = "unknown shape" if shape.rank is None else shape.as_list()
+        return f"{item.dtype.name} {sizes}"
+
+    return str(tf.nest.map_structure(leaf, value)).replace("'", "").replace('"', "")
+
+
+def check_backend() -> None:
+    """Refuses another Keras than TensorFlow's.
+
+    Raises:
+      ValueError: says what to set.
+    """
+    if keras.config.backend() != "tensorflow":
+        raise ValueError(
+            f"Keras runs on the backend {keras.config.backend()!r}: set the "
+            "environment variable KERAS_BACKEND=tensorflow before Python starts."
+        )
+
+
+def check_kind(name: str, value: Any, kind: type, example: str) -> None:
+    """Checks an argument that a caller gave.
+
+    Raises:
+      TypeError: it is neither None nor of that kind.
+    """
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{name} is {kind_of(value)}: write {name}={example}.")
+
+
+def check_all(name: str, values: Any, kind: type) -> None:
+    """Checks objects that a caller gave, such as hooks.
 
     Args:
-      model_fn: the user's.
-      modules: factory by name, or None.
-      params: see `params.checked`.
-
-    Returns:
-      The factories, and a copy of the params.
+      name: of the argument.
+      values: a list or tuple.
+      kind: what each has to be.
 
     Raises:
-      TypeError: an argument of another kind, or that model_fn does not take.
-      ValueError: another Keras backend than TensorFlow.
+      TypeError: no list, one that is of another kind, or a class in an object's place.
     """
-    calling.check_backend()
-    calling.check_kind("modules", modules, Mapping, "{'network': make_network}")
-    factories = dict(modules or {})
-    calling.check_model_fn(model_fn, list(factories), has_labels=False)
-    own = params_lib.checked(params)
-    if params is not None:
-        _check_params_taken(model_fn, factories)
-    return factories, own
+    a_kind = f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
+    if not isinstance(values, (list, tuple)):
+        raise TypeError(f"{name} is {kind_of(values)}, not a list: write {name}=[...].")
+    for value in values:
+        if isinstance(value, type) and issubclass(value, kind):
+            raise TypeError(
+                f"{name} holds the class {value.__name__}, not an object of it: write "
+                f"{value.__name__}()."
+            )
+        if not isinstance(value, kind):
+            raise TypeError(
+                f"{name} holds {kind_of(value)}, not {a_kind}: write a subclass of "
+                f"pipeline.{kind.__name__}.{habits.kind_of_hook(value)}"
+            )
 
 
-def evaluation_name(field: str, name: Any) -> None:
-    """Checks the name of an evaluation, which becomes a part of its directories.
+def check_alike(spec: Any, mode: str, other: Any, other_mode: str) -> None:
+    """Checks that a model_fn is given the same dtypes in two modes.
 
     Args:
-      field: where it was given, for the message.
-      name: None for none.
+      spec: `(features, labels)` as type specs of one batch.
+      mode: in which it is given these.
+      other: the same, of `other_mode`.
+      other_mode: another mode.
 
     Raises:
-      TypeError: it is no string.
-      ValueError: it leads out of model_dir.
+      TypeError: one and the same tensor has two dtypes.
     """
-    calling.check_kind(field, name, str, "'test'")
-    if name and (name.startswith("/") or ".." in name.split("/")):
-        raise ValueError(
-            f"{field} is {name!r}, which leads out of the directories of evaluations: "
-            "write a name such as 'test' or 'test/clean'."
-        )
+    here, there = (_dtypes(pair) for pair in (spec, other))
+    for name in here:
+        if name in there and here[name] != there[name]:
+            raise TypeError(
+                f"input_fn yields {name} of dtype {here[name]} in mode {mode!r} and "
+                f"of {there[name]} in mode {other_mode!r}: cast one of them, "
+                f"tf.cast(x, tf.{there[name]}), scaled alike."
+            )
 
 
-def run_config(config: RunConfig | None, model_dir: Any) -> RunConfig:
-    """How to run, with a `model_dir`.
+def components(element_spec: Any) -> Iterator[tuple[str, Any]]:
+    """Each tensor's spec by its place: `features['image']`, `labels`."""
+    for root, specs in zip(("features", "labels"), element_spec, strict=True):
+        if specs is None:
+            continue
+        for path, spec in keras.tree.flatten_with_path(specs):
+            yield root + "".join(f"[{key!r}]" for key in path), spec
+
+
+def _dtypes(element_spec: Any) -> dict[str, str]:
+    """Dtype by place, where there is one."""
+    specs = components(element_spec)
+    return {place: spec.dtype.name for place, spec in specs if hasattr(spec, "dtype")}
+
+
+def check_every(name: str, every_steps: Any) -> None:
+    """Checks how many steps lie between two calls of a hook.
+
+    Raises:
+      ValueError: it is neither None nor an int of at least 0.
+    """
+    if every_steps is not None:
+        check_count(name, every_steps, least=0, instead=", or None for no step")
+
+
+def check_count(name: str, value: Any, *, least: int, instead: str = "") -> None:
+    """Checks a number of steps that a caller gave to a hook.
 
     Args:
-      config: None for the defaults.
-      model_dir: tf.estimator's other place for it, or None.
+      name: of the class and the argument, as "StopAtStepHook.num_steps".
+      value: what was given.
+      least: the least that it may be.
+      instead: what else might be given, for the message.
 
     Raises:
-      TypeError: no RunConfig.
-      ValueError: two different ones, or none for an evaluator.
+      ValueError: it is no int, or less than that.
     """
-    calling.check_kind("config", config, RunConfig, "RunConfig(model_dir='runs/1')")
-    config = config or RunConfig()
-    if model_dir is None:
-        return config.with_model_dir()
-    given = config.replace(model_dir=model_dir).with_model_dir()
-    own = config.model_dir
-    if own is not None and paths.normal(own) != given.model_dir:
+    if not is_int(value) or value < least:
+        field = name.partition(".")[2]
         raise ValueError(
-            f"model_dir is {model_dir!r} and RunConfig.model_dir is {own!r}: give one."
-        )
-    return given
-
-
-def check_trains(config: RunConfig) -> None:
-    """Checks that this task is one that trains.
-
-    Raises:
-      ValueError: it evaluates.
-    """
-    if config.task_type == EVALUATOR:
-        raise ValueError(
-            f"this task is an evaluator ({config.cluster}), which does not train: call "
-            "train_and_evaluate, or --job=train_and_evaluate."
-        )
-
-
-def training(config: RunConfig, steps: Any, max_steps: Any, listeners: Any) -> None:
-    """Checks a call of `train`.
-
-    Args:
-      config: how it runs.
-      steps: steps from here, or None.
-      max_steps: global step to train to, or None.
-      listeners: those of a caller are warned of where nothing is saved.
-
-    Raises:
-      TypeError: a listener that is none.
-      ValueError: this task evaluates; or steps and max_steps are both given, or one is
-        no int above 0.
-    """
-    check_trains(config)
-    calling.check_positive("steps", steps)
-    calling.check_positive("max_steps", max_steps)
-    if steps is not None and max_steps is not None:
-        raise ValueError(
-            f"steps ({steps}) and max_steps ({max_steps}) are both given: steps "
-            "counts from here, max_steps from the beginning; give one."
-        )
-    calling.check_all("saving_listeners", listeners, SavingListener)
-    kinds = [type(each) for each in listeners]
-    ours = f"{package.NAME}."
-    names = [k.__name__ for k in kinds if not k.__module__.startswith(ours)]
-    if names and config.save_checkpoints_steps == 0:
-        logging.warning(
-            "saving_listeners %s will not be called: RunConfig(save_checkpoints_steps"
-            "=0) saves nothing. Write another number there.",
-            ", ".join(names),
-        )
-
-
-def _check_params_taken(
-    model_fn: Callable[..., Any], factories: Mapping[str, Any]
-) -> None:
-    """Warns where neither model_fn nor a factory takes the `params` that were given."""
-    names, takes_any = calling.declared(model_fn)
-    wanted = (calling.wanted_by(f, {"params": None}) for f in factories.values())
-    if not (takes_any or "params" in names or any(wanted)):
-        logging.warning(
-            "params are given, and neither model_fn %s nor a factory requires `params`:"
-            " only an input_fn that takes them gets them. Add the argument.",
-            calling.name_of(model_fn),
+            f"{name} is {value!r}: write an int of at least {least}, "
+            f"{field}=100{instead}."
         )

@@ -269,7 +269,7 @@ def _parse_task(task: dict[str, Any], jobs: dict[str, tuple[str, ...]]) -> Clust
 
 def _parse_index(index: Any) -> int:
     """Returns the task's index, at least 0 and a number rather than a string."""
-    if isinstance(index, bool) or not isinstance(index, int):
+    if type(index) is not int:  # True is an int to isinstance.
         raise ValueError(
             f'TF_CONFIG: "index" in "task" must be an integer, got {index!r}. Write '
             f'"index": 0, without quotes.'

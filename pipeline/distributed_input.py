@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from pipeline import fingerprint, input_dataset, static_input
+from pipeline import checks, fingerprint, input_dataset, static_input
 from pipeline.fingerprint import Fingerprint
 from pipeline.input_dataset import Source
 from pipeline.input_fn import Batch, Plan
@@ -221,7 +221,7 @@ def _with_shares(dataset: tf.data.Dataset, whole: tf.data.Dataset) -> tf.data.Da
 
 
 def _check_divides(element_spec: Any, total: int, name: str) -> None:
-    for place, spec in static_input.components(element_spec):
+    for place, spec in checks.components(element_spec):
         rows = spec.shape[0] if spec.shape.rank else None
         if rows is None or rows % total:
             below = (rows or 0) // total * total

@@ -17,7 +17,7 @@ import numpy as np
 from absl import logging
 
 from pipeline import (
-    calling,
+    arguments,
     checkpoint,
     checks,
     exporting,
@@ -72,11 +72,11 @@ class Estimator:
           TypeError: an argument of another kind, or that model_fn does not take.
           ValueError: a backend other than TensorFlow, or no model_dir to evaluate.
         """
-        factories, self._params = checks.contract(model_fn, modules, params)
-        self._config = checks.run_config(config, model_dir)
+        factories, self._params = arguments.contract(model_fn, modules, params)
+        self._config = arguments.run_config(config, model_dir)
         if isinstance(start := warm_start_from, (str, os.PathLike)):
             start = WarmStartSettings(start)
-        calling.check_kind("warm_start_from", start, WarmStartSettings, "'runs/1'")
+        checks.check_kind("warm_start_from", start, WarmStartSettings, "'runs/1'")
         self._warm_start_from = start
         self._runtimes = Runtimes(
             model_fn, factories, self._config, self._params, start
@@ -152,7 +152,7 @@ class Estimator:
         if self._config.cluster.serves:
             parameter_server.serve(self._config)
             return self
-        checks.training(self._config, steps, max_steps, saving_listeners)
+        arguments.training(self._config, steps, max_steps, saving_listeners)
         if self._runtimes.finished(self.latest_checkpoint(), max_steps):
             return self
         trainer = Trainer(self._runtimes.to_train(), input_fn)
@@ -195,9 +195,9 @@ class Estimator:
           UnreadableCheckpointError: `checkpoint_path` is damaged, or all there are.
           StorageError: model_dir cannot be written.
         """
-        calling.check_positive("steps", steps)
-        checks.evaluation_name("name", name)
-        calling.check_all("hooks", hooks, Hook)
+        checks.check_positive("steps", steps)
+        arguments.evaluation_name("name", name)
+        checks.check_all("hooks", hooks, Hook)
         checkpoint_path = self._runtimes.found(checkpoint_path)
         runtime = self._runtimes.to_use(checkpoint_path, together=True)
         feed = runtime.feed(input_fn, ModeKeys.EVAL)
@@ -256,7 +256,7 @@ class Estimator:
           RuntimeError: several processes train in step, and another call changed the
             weights while predictions were left to be made.
         """
-        calling.check_all("hooks", hooks, Hook)
+        checks.check_all("hooks", hooks, Hook)
         checkpoint_path = self._runtimes.found(checkpoint_path)
         runtime = self._runtimes.to_use(checkpoint_path, together=False)
         feed = runtime.feed(input_fn, ModeKeys.PREDICT)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline import atomic_file, saved_model, storage, user_errors
-from pipeline.model_fn import kind_of
+from pipeline.checks import kind_of
 from pipeline.saved_model import (
     ServingFn,
     ServingInputReceiver,

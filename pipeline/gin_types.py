@@ -6,6 +6,7 @@ import types
 import typing
 from typing import Any
 
+from pipeline.checks import is_int, is_number
 from pipeline.gin_reader import Macro, Reference
 
 _ABSENT = (inspect.Parameter.empty, Any, object)
@@ -53,9 +54,10 @@ def accepts(annotation: Any, value: Any) -> bool:
 def _accepts_literal(kind: Any, args: tuple[Any, ...], value: Any) -> bool:
     if kind is None:
         return value is None
-    if kind in (int, float):
-        allowed = (int,) if kind is int else (int, float)
-        return isinstance(value, allowed) and not isinstance(value, bool)
+    if kind is int:
+        return is_int(value)
+    if kind is float:
+        return is_number(value)
     if kind is tuple:
         return isinstance(value, (list, tuple)) and _accepts_items(args, value)
     if kind in _SEQUENCES:

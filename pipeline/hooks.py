@@ -5,7 +5,6 @@ calls the hooks there. A hook costs nothing between its steps.
 """
 
 import dataclasses
-import numbers
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline import progress, summary
+from pipeline.checks import check_count, check_every
 
 _RATE = "global_step/sec"
 
@@ -127,7 +127,7 @@ class Hook:
         Raises:
           ValueError: `every_steps` is no such number.
         """
-        _check_every(f"{type(self).__name__}.every_steps", self.every_steps)
+        check_every(f"{type(self).__name__}.every_steps", self.every_steps)
         if not self.every_steps:
             return None
         return (step // self.every_steps + 1) * self.every_steps
@@ -181,9 +181,9 @@ class StopAtStepHook(Hook):
                 f"({last_step}): write StopAtStepHook(last_step=1000)."
             )
         if num_steps is not None:
-            _check_count("StopAtStepHook.num_steps", num_steps, least=1)
+            check_count("StopAtStepHook.num_steps", num_steps, least=1)
         else:
-            _check_count("StopAtStepHook.last_step", last_step, least=1)
+            check_count("StopAtStepHook.last_step", last_step, least=1)
         self._num_steps = num_steps
         self._last_step = last_step
 
@@ -258,7 +258,7 @@ class LoggingHook(Hook):
         Raises:
           ValueError: it is no such number.
         """
-        _check_every("LoggingHook.every_steps", every_steps)
+        check_every("LoggingHook.every_steps", every_steps)
         self.every_steps = every_steps
         self._logged_at = 0
         self._bar: progress.Bar | None = None
@@ -309,7 +309,7 @@ class SummaryHook(Hook):
         Raises:
           ValueError: it is no such number.
         """
-        _check_every(f"{type(self).__name__}.every_steps", every_steps)
+        check_every(f"{type(self).__name__}.every_steps", every_steps)
         self.every_steps = every_steps
         self._writer: summary.Writer | None = None
 
@@ -354,8 +354,8 @@ class ProfilerHook(Hook):
         Raises:
           ValueError: `first_step` or `num_steps` is no int above 0.
         """
-        _check_count("ProfilerHook.first_step", first_step, least=1)
-        _check_count("ProfilerHook.num_steps", num_steps, least=1)
+        check_count("ProfilerHook.first_step", first_step, least=1)
+        check_count("ProfilerHook.num_steps", num_steps, least=1)
         self._bounds = (first_step, first_step + num_steps)
         self._logdir = logdir
         self._recording = False
@@ -374,21 +374,6 @@ class ProfilerHook(Hook):
         if self._recording:
             tf.profiler.experimental.stop()
             self._recording = False
-
-
-def _check_every(name: str, every_steps: Any) -> None:
-    if every_steps is not None:
-        _check_count(name, every_steps, least=0, instead=", or None for no step")
-
-
-def _check_count(name: str, value: Any, *, least: int, instead: str = "") -> None:
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or value < least:
-        field = name.partition(".")[2]
-        raise ValueError(
-            f"{name} is {value!r}: write an int of at least {least}, "
-            f"{field}=100{instead}."
-        )
 
 
 def log_line(phase: str, report: Report) -> str:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline import calling, fingerprint, seeds, user_errors
-from pipeline.model_fn import kind_of
+from pipeline.checks import kind_of
 from pipeline.peers import Peers
 
 

@@ -12,9 +12,10 @@ import tensorflow as tf
 
 from pipeline import hooks, summary
 from pipeline import input_fn as input_lib
+from pipeline.checks import kind_of
 from pipeline.export import build_raw_serving_input_receiver_fn
 from pipeline.input_dataset import Source
-from pipeline.model_fn import ModeKeys, kind_of
+from pipeline.model_fn import ModeKeys
 from pipeline.peers import Peers
 
 CONFIG_FILE = "config.gin"

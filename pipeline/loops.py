@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline import hook_states, preemption, progress
+from pipeline.checks import is_int
 from pipeline.compiled_loop import CompiledLoop, Segment
 from pipeline.hooks import Hook, Report, Run
 from pipeline.input_fn import Feed, opened
@@ -234,7 +234,7 @@ def _asked(hook: Hook, step: int) -> int | None:
     if answer is None:
         return None
     said = f"{type(hook).__name__}.next_step({step}) is {answer!r}"
-    if not isinstance(answer, numbers.Integral) or isinstance(answer, bool):
+    if not is_int(answer):
         raise TypeError(f"{said}: return an int, {step + 1} or more, or None.")
     if answer <= step:
         raise ValueError(

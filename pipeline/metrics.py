@@ -14,8 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline import user_errors
+from pipeline.checks import kind_of
 from pipeline.compiling import compiled
-from pipeline.model_fn import Metric, SpecError, kind_of, reserved
+from pipeline.model_fn import Metric, SpecError, reserved
 
 States = dict[str, list[Any]]
 

@@ -23,6 +23,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from pipeline.checks import is_int, kind_of
+
 # What the driver reports itself, beside metrics and scalars.
 _RESERVED = ("loss", "global_step", "global_step/sec", "learning_rate")
 _RESERVED_PREFIX = "learning_rate/"
@@ -123,7 +125,7 @@ class TrainOp:
             raise SpecError(f"TrainOp.clip_norm is {clip!r}; it must be > 0.")
         for name in ("every", "repeat"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            if not is_int(value) or value < 1:
                 raise SpecError(f"TrainOp.{name} is {value!r}; it must be an int >= 1.")
         at = self.every if self.at is None else self.at
         at = set(at) if isinstance(at, Iterable) else {at}
@@ -391,10 +393,3 @@ def _check_name(field: str, name: Any) -> None:
             f"{field} has the name {name!r}, which no log or TensorBoard shows as it "
             "is: write words and slashes, 'accuracy/top_5'."
         )
-
-
-def kind_of(value: Any) -> str:
-    """A value for messages: its type and the start of its repr."""
-    if value is None:
-        return "None"
-    return f"{type(value).__name__} {value!r:.60}"

@@ -16,8 +16,9 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline import calling, seeds, trace_checks, user_errors, variables
+from pipeline.checks import kind_of
 from pipeline.compiling import compiled
-from pipeline.model_fn import EstimatorSpec, SpecError, kind_of
+from pipeline.model_fn import EstimatorSpec, SpecError
 from pipeline.replicas import Replicas, aggregated, all_reduce
 from pipeline.sharding import ShardedVariable, shards_of
 

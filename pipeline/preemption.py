@@ -4,7 +4,7 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator, Sequence
 
-from pipeline import calling
+from pipeline import checks
 from pipeline import signals as signals_lib
 from pipeline.hooks import Hook, Run
 from pipeline.signals import EndedBySignal, Notes
@@ -76,7 +76,7 @@ def hooks_of(hooks: Sequence[Hook]) -> list[Hook]:
     Raises:
       TypeError: a hook that is none.
     """
-    calling.check_all("hooks", hooks, Hook)
+    checks.check_all("hooks", hooks, Hook)
     has_one = any(isinstance(hook, PreemptionHook) for hook in hooks)
     if has_one or not signals_lib.are_answered():
         return list(hooks)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import numbers
 import os
 import re
 import tempfile
@@ -14,6 +13,7 @@ from absl import logging
 
 from pipeline import cluster as cluster_lib
 from pipeline import habits, paths, rendezvous, slurm
+from pipeline.checks import is_int, is_number
 from pipeline.executions import EXECUTIONS
 
 # A strategy, or what makes it of a RunConfig.
@@ -358,9 +358,7 @@ def _check_int(name: str, value: Any) -> None:
     least, optional, example = _INTEGERS[name]
     if value is None and optional:
         return
-    # bool is an int to Python; steps_per_loop=True is a mistake all the same.
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or value < least:
+    if not is_int(value) or value < least:
         raise ValueError(
             f"RunConfig.{name} must be an integer of at least {least}"
             f"{' or None' if optional else ''}, got {value!r}. Write {name}={example}."
@@ -368,8 +366,7 @@ def _check_int(name: str, value: Any) -> None:
 
 
 def _check_positive(name: str, value: Any, *, hint: str = "") -> None:
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not 0 < value < math.inf:
+    if not is_number(value) or not 0 < value < math.inf:
         raise ValueError(
             f"RunConfig.{name} must be a number above 0, got {value!r}. Write "
             f"{name}=600{', or ' + hint if hint else ''}."

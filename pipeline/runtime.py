@@ -12,6 +12,7 @@ from pipeline import (
     calling,
     checkpoint,
     checkpoint_path,
+    checks,
     feeds,
     modules,
     steps,
@@ -175,13 +176,13 @@ class Runtime:
         }
         for other, spec in others.items():
             if ModeKeys.PREDICT not in (mode, other):
-                calling.check_alike(element_spec, mode, spec, other)
+                checks.check_alike(element_spec, mode, spec, other)
         try:
             yield
         except Exception as error:
             for other, spec in others.items():
                 if user_errors.is_noted(error) and spec != element_spec:
-                    words = calling.in_words({"features": spec[0], "labels": spec[1]})
+                    words = checks.in_words({"features": spec[0], "labels": spec[1]})
                     error.add_note(f"In mode {other!r} it worked on {words}.")
             raise
 

@@ -10,7 +10,8 @@ import keras
 import tensorflow as tf
 
 from pipeline import user_errors, variables
-from pipeline.model_fn import EstimatorSpec, SpecError, kind_of
+from pipeline.checks import kind_of
+from pipeline.model_fn import EstimatorSpec, SpecError
 from pipeline.modules import Modules
 from pipeline.replicas import has_one_trace
 from pipeline.sharding import ShardedVariable, shards_of

@@ -3,16 +3,15 @@
 import collections
 import dataclasses
 import itertools
-import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pipeline import calling, checks, export, user_errors
+from pipeline import arguments, checks, export, user_errors
+from pipeline.checks import kind_of
 from pipeline.estimator import Estimator
 from pipeline.export import Exporter
 from pipeline.hooks import Hook
-from pipeline.model_fn import kind_of
 from pipeline.saving import SavingListener
 
 
@@ -36,9 +35,9 @@ class TrainSpec:
     def __post_init__(self) -> None:
         _check_input_fn("TrainSpec", self.input_fn)
         _empty_for_none(self, "hooks", "saving_listeners")
-        calling.check_positive("TrainSpec.max_steps", self.max_steps)
-        calling.check_all("TrainSpec.hooks", self.hooks, Hook)
-        calling.check_all(
+        checks.check_positive("TrainSpec.max_steps", self.max_steps)
+        checks.check_all("TrainSpec.hooks", self.hooks, Hook)
+        checks.check_all(
             "TrainSpec.saving_listeners", self.saving_listeners, SavingListener
         )
 
@@ -73,12 +72,12 @@ class EvalSpec:
     def __post_init__(self) -> None:
         _check_input_fn("EvalSpec", self.input_fn)
         _empty_for_none(self, "hooks", "exporters")
-        calling.check_positive("EvalSpec.steps", self.steps)
-        checks.evaluation_name("EvalSpec.name", self.name)
-        calling.check_all("EvalSpec.hooks", self.hooks, Hook)
+        checks.check_positive("EvalSpec.steps", self.steps)
+        arguments.evaluation_name("EvalSpec.name", self.name)
+        checks.check_all("EvalSpec.hooks", self.hooks, Hook)
         if isinstance(self.exporters, Exporter):
             object.__setattr__(self, "exporters", (self.exporters,))
-        calling.check_all("EvalSpec.exporters", self.exporters, Exporter)
+        checks.check_all("EvalSpec.exporters", self.exporters, Exporter)
         names = [exporter.name for exporter in self.exporters]
         if len({os.path.normpath(name) for name in names}) < len(names):
             raise ValueError(
@@ -87,8 +86,7 @@ class EvalSpec:
             )
         for field in ("start_delay_secs", "throttle_secs"):
             value = getattr(self, field)
-            number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-            if not number or not value >= 0:
+            if not checks.is_number(value) or not value >= 0:
                 raise ValueError(
                     f"EvalSpec.{field} is {value!r}; it must be a number >= 0."
                 )
@@ -170,7 +168,7 @@ def as_list(eval_spec: EvalSpec | Sequence[EvalSpec]) -> list[EvalSpec]:
       ValueError: none, several of one name, or two that export to one directory.
     """
     specs = [eval_spec] if isinstance(eval_spec, EvalSpec) else eval_spec
-    calling.check_all("eval_spec", specs, EvalSpec)
+    checks.check_all("eval_spec", specs, EvalSpec)
     specs = list(specs)
     names = [spec.name for spec in specs]
     folders = {os.path.normpath(name or "") for name in names}

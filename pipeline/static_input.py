@@ -1,10 +1,10 @@
 """What a TPU asks of its input: every shape fixed, and no type that lives on hosts."""
 
-from collections.abc import Iterator
 from typing import Any
 
-import keras
 import tensorflow as tf
+
+from pipeline.checks import components
 
 _HOST_ONLY = (tf.string, tf.variant, tf.resource)
 
@@ -33,15 +33,6 @@ def check(element_spec: Any, *, input_fn: str, mode: str) -> None:
             )
         if not spec.shape.is_fully_defined():
             raise ValueError(_not_static(what, spec.shape))
-
-
-def components(element_spec: Any) -> Iterator[tuple[str, Any]]:
-    """Each tensor's spec by its place: `features['image']`, `labels`."""
-    for root, specs in zip(("features", "labels"), element_spec, strict=True):
-        if specs is None:
-            continue
-        for path, spec in keras.tree.flatten_with_path(specs):
-            yield root + "".join(f"[{key!r}]" for key in path), spec
 
 
 def _not_dense(what: str, spec: Any) -> str:

@@ -9,7 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.model_fn import EstimatorSpec, SpecError, kind_of
+from pipeline.checks import kind_of
+from pipeline.model_fn import EstimatorSpec, SpecError
 
 # Where `tf.summary` writes; without a default writer all it leaves is a constant.
 _WRITES = re.compile(r"(?:(.*)/)?write_summary(?:_\d+)?/(.*)")

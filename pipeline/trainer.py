@@ -8,9 +8,9 @@ from typing import Any
 from absl import logging
 
 from pipeline import (
-    calling,
     checkpoint,
     checkpoint_files,
+    checks,
     claim,
     end_marker,
     feeds,
@@ -81,7 +81,7 @@ class Trainer:
           PreemptedError: a signal ended it, in a program that `pipeline.run` runs.
         """
         hooks = preemption.hooks_of(hooks)
-        calling.check_all("saving_listeners", saving_listeners, SavingListener)
+        checks.check_all("saving_listeners", saving_listeners, SavingListener)
         model_dir = self._runtime.config.model_dir
         saved = functools.partial(checkpoint.latest, model_dir)
         with preemption.ending(hooks, saved), self._only_writer() as fence:

@@ -9,9 +9,9 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline import (
+    arguments,
     checkpoint,
     checkpoint_files,
-    checks,
     cluster,
     end_marker,
     exit_codes,
@@ -21,12 +21,12 @@ from pipeline import (
     specs,
     storage,
 )
+from pipeline.checks import kind_of
 from pipeline.claim import ClaimedError
 from pipeline.end_marker import EndMarker
 from pipeline.estimator import Estimator
 from pipeline.evaluator import Evaluator
 from pipeline.hooks import Hook, Run
-from pipeline.model_fn import kind_of
 from pipeline.preemption import REASON, PreemptedError, PreemptionHook
 from pipeline.rendezvous import PeerLostError
 from pipeline.saving import SavingListener
@@ -116,7 +116,7 @@ def train(estimator: Estimator, train_spec: TrainSpec) -> None:
       PreemptedError: a `PreemptionHook` ended it; no word is left, as it is to go on.
     """
     config = estimator.config
-    checks.check_trains(config)
+    arguments.check_trains(config)
     watch = _Watch(estimator)
     if config.is_chief:
         with storage.writing(estimator.model_dir, end_marker.FILE):

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline.model_fn import kind_of
+from pipeline.checks import kind_of
 from pipeline.sharding import ShardedVariable, shards_of
 
 _TABLES = (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline import calling
+from pipeline import calling, checks
 from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError
 
 EVAL = ModeKeys.EVAL
@@ -207,11 +207,11 @@ def test_an_answer_that_breaks_the_contract_names_the_model_fn(model_fn, text):
 
 @pytest.mark.parametrize("value", [None, 1, np.int64(3)])
 def test_counts_that_are_taken(value):
-    calling.check_positive("steps", value)
+    checks.check_positive("steps", value)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.0, True, "1"])
 def test_counts_that_are_refused(value):
     with pytest.raises(ValueError) as error:
-        calling.check_positive("steps", value)
+        checks.check_positive("steps", value)
     assert str(error.value) == f"steps is {value!r}; it must be an int > 0, or None."
