@@ -1,7 +1,8 @@
 """Digests of arrays and of Python functions, the same in each process.
 
-An array of any size costs about as much as one of 16 MiB. A function is what it and the
-functions that it names do, and the values that they see.
+Of an array larger than 16 MiB samples are read, so that its digest costs no more. The
+digest of a function covers its code, the functions that it calls, and the values that
+they see. It ends at libraries: the version of TensorFlow and Python is compared apart.
 """
 
 import datetime
@@ -22,7 +23,7 @@ _SAMPLES = 1024
 _SAMPLE_BYTES = 16 * 1024
 _MOST_STRINGS = 10_000
 _MOST_VALUES = 2_000
-# What `repr` tells apart, without an address.
+# Types whose `repr` tells values apart and holds no address.
 _PLAIN = (
     type(None),
     bool,
@@ -44,12 +45,15 @@ _LIBRARIES = tuple(
 
 
 def of(data: bytes) -> str:
-    """Of bytes."""
+    """Returns the digest of bytes, as 16 hexadecimal digits."""
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 def of_array(value: Any) -> str:
-    """Of an array's or a tensor's elements; of a large one's samples.
+    """Returns the digest of an array's shape, dtype and elements.
+
+    Of more than 16 MiB, 1024 pieces of 16 KiB are read, from all over the array; of
+    more than 10,000 strings, each n-th.
 
     Args:
       value: numpy array or eager tensor, of any dtype.
@@ -57,7 +61,7 @@ def of_array(value: Any) -> str:
     if isinstance(value, tf.Tensor) and value.dtype == tf.string:
         flat = tf.reshape(value, [-1])
         value = flat[:: max(1, int(tf.size(flat)) // _MOST_STRINGS)].numpy()
-    # A tensor's `numpy()` would copy it.
+    # A tensor's `numpy()` would copy all of it.
     array = value if isinstance(value, np.ndarray) else _view(value)
     if array.dtype.hasobject:
         flat = array.reshape(-1)
@@ -79,12 +83,13 @@ def of_array(value: Any) -> str:
 
 
 def of_function(function: Any) -> str:
-    """Of a Python function: its code, what it closes over, what it names."""
+    """Returns the digest of a callable: its code, its closure, the globals it names."""
     seen = _Seen()
     return of("\n".join(seen.lines(function)).encode())
 
 
 def _view(tensor: Any) -> np.ndarray:
+    """Returns a tensor as an array, without a copy where its dtype allows that."""
     try:
         return np.asarray(memoryview(tensor))
     except (TypeError, ValueError, BufferError):
@@ -92,14 +97,14 @@ def _view(tensor: Any) -> np.ndarray:
 
 
 class _Seen:
-    """Describes values, each once."""
+    """Describes values as lines of text, each value once."""
 
     def __init__(self) -> None:
         self._ids: dict[int, int] = {}
         self._kept: list[Any] = []
 
     def lines(self, value: Any) -> Iterable[str]:
-        """A value in lines of text."""
+        """Yields the lines that describe a value and all that it refers to."""
         if isinstance(value, (*_PLAIN, os.PathLike, re.Pattern)):
             yield _text(value)
             return
@@ -109,7 +114,7 @@ class _Seen:
         if len(self._ids) >= _MOST_VALUES:
             return
         self._ids[id(value)] = len(self._ids)
-        self._kept.append(value)  # Else another one could get its id.
+        self._kept.append(value)  # Else it might die, and another get its id.
         if isinstance(value, functools.partial):
             yield "partial"
             yield from self._all([value.func, value.args, value.keywords])
@@ -138,6 +143,7 @@ class _Seen:
 
     def _function(self, value: types.FunctionType) -> Iterable[str]:
         yield f"function {value.__qualname__.rpartition('.')[2]}"
+        # A library's function is known by its name; its closure may hold the user's.
         if _is_library(value.__code__.co_filename) and not value.__closure__:
             return
         yield from self._code(value.__code__)
@@ -172,19 +178,20 @@ class _Seen:
             return
         library = type(value).__module__.partition(".")[0] in ("tensorflow", "keras")
         for name, each in sorted(_attributes(value).items()):
-            # Of TensorFlow's objects, which count things, only what was given to them.
+            # TensorFlow's and Keras' objects count and cache things in attributes: only
+            # the callables in them are the user's.
             if not library or callable(each):
                 yield name
                 yield from self.lines(each)
 
 
 def _text(value: Any) -> str:
-    """Returns a value in a line, without the address that a `repr` may hold."""
+    """Returns a value as one line, without the address that a `repr` may hold."""
     if isinstance(value, _PLAIN):
         return repr(value)
     if isinstance(value, os.PathLike):
         return repr(os.fspath(value))
-    if isinstance(value, re.Pattern):  # Its `repr` is cut.
+    if isinstance(value, re.Pattern):  # Its `repr` stops after 200 characters.
         return repr((value.pattern, value.flags))
     if isinstance(value, np.ndarray):
         return of_array(value)
@@ -199,11 +206,12 @@ def _text(value: Any) -> str:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Returns what an object holds, in slots, too."""
+    """Returns an object's attributes by name, with the values in its slots."""
     held = dict(getattr(value, "__dict__", {}))
     for each in type(value).__mro__:
         slots = vars(each).get("__slots__", ())
         for name in [slots] if isinstance(slots, str) else slots:
+            # Python stores a private slot under a name with the class's.
             if name.startswith("__") and not name.endswith("__"):
                 name = f"_{each.__name__.lstrip('_')}{name}"
             if name not in ("__dict__", "__weakref__") and hasattr(value, name):
@@ -212,7 +220,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def _names(code: types.CodeType) -> Iterable[str]:
-    """What a function and those inside of it name."""
+    """Yields the names that a function and the functions inside of it use."""
     yield from code.co_names
     for each in code.co_consts:
         if isinstance(each, types.CodeType):

@@ -1,4 +1,9 @@
-"""The way of feeding that a strategy needs."""
+"""Chooses the way of feeding that a strategy needs.
+
+A TPU needs a distributed dataset, for an iterator cannot be read on it. Workers of
+parameter servers read for themselves. Everybody else reads a plain iterator in the
+compiled loop, which is faster and can be saved.
+"""
 
 import tensorflow as tf
 
@@ -27,8 +32,8 @@ def make(
 
     Args:
       source: the input_fn.
-      strategy: whose replicas are fed.
-      peers: the processes that share it.
+      strategy: the strategy whose replicas are fed.
+      peers: the processes that share the data.
       num_micro_batches: batches per replica and step.
     """
     options = {"num_micro_batches": num_micro_batches}
@@ -47,14 +52,17 @@ def training_input(
     path: str | None,
     changed_input: str = "auto",
 ) -> TrainingInput | WorkerInput:
-    """The training data's iterators, where an earlier run left them if possible.
+    """Opens the training data where an earlier run left them.
 
     Args:
       feed: the training input.
       modules: at the step to go on from.
       peers: the processes that train in step.
-      path: the checkpoint that the modules were loaded from, or None.
-      changed_input: the `RunConfig`'s.
+      path: path prefix of the checkpoint that the modules were loaded from, or None.
+      changed_input: `RunConfig.changed_input`.
+
+    Raises:
+      ValueError: the position is another input's, and `changed_input` is "error".
     """
     if isinstance(feed, WorkerFeed):
         return WorkerInput(feed, modules, path, changed_input=changed_input)

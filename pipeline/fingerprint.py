@@ -1,9 +1,10 @@
-"""What an input is made of, so that another process knows it again.
+"""Describes what an input is made of, so that another process knows it again.
 
-A dataset is described operation by operation, from its sources on: what they hold, what
-they were given, what their functions compute. A description depends on nothing that is
-another in the next process: no names that TensorFlow counts up, no handles of
-resources, no seeds. It costs no more for large data, of which it takes samples.
+A `tf.data.Dataset` comes in, a `Fingerprint` comes out, which is JSON beside a
+checkpoint. It describes the dataset operation by operation, from its sources on: the
+data that an operation holds, its arguments, and what its functions compute. It holds
+nothing that changes from process to process: no names that TensorFlow numbers, no
+handles of resources, no seeds. Large data are sampled, so that they cost no more.
 
 TensorFlow's own `DatasetToGraphV2` and `DatasetFingerprint` copy all data in memory
 into one protocol buffer, so the description is made of the Python objects instead.
@@ -21,7 +22,7 @@ import tensorflow as tf
 
 from pipeline import code_digest
 
-# Attributes of an operation that change how it computes, or its name, not what.
+# Attributes of a node that have no part in what it computes.
 _NOT_COMPARED = {
     "config",
     "config_proto",
@@ -33,17 +34,18 @@ _NOT_COMPARED = {
     "shared_name",
     "token",
 }
-# What comes to the seed of a shuffle inside of a function.
+# Nodes that make the seed of a shuffle inside of a function: a seed is not compared.
 _SEED = re.compile(r"(.*/)?seed2?(_\d+)?(/.*)?")
-# What calls Python; the graph knows it by a number of this process.
+# Operations that call Python: a graph names the callee by a number of this process.
 _PYTHON_OPS = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 _GENERATOR = "GeneratorDataset"
 _GENERATES = "generator "
-# They choose data, by what they are given.
+# Operations whose arguments decide which examples are read: these count as data.
 _CHOOSE = {"shard", "skip", "take"}
-# A dataset's attributes that are no arguments.
+# Attributes of a dataset object that are not arguments of its operation.
 _HIDDEN = {"name", "structure", "seed", "seed2"}
 _HANDLES = (tf.variant, tf.resource)
+# Of so many files, at most, the size is asked for; remotely each is a round trip.
 _MOST_FILES = 10_000
 _MOST_REMOTE_FILES = 16
 
@@ -53,11 +55,11 @@ class Operation:
     """One operation of a dataset.
 
     Attributes:
-      kind: such as "tensor slice" or "batch".
+      kind: its name, such as "tensor slice" or "batch".
       is_source: whether it reads no other dataset.
-      data: what it holds, each as "float32 [20] #digest".
-      arguments: as text, by name.
-      functions: digest by the function's name.
+      data: the data that it holds, each as text: "float32 [20] #digest".
+      arguments: its arguments as text, by name.
+      functions: the digest of each of its functions, by the function's name.
     """
 
     kind: str
@@ -72,31 +74,31 @@ class Fingerprint:
     """All operations of a dataset.
 
     Attributes:
-      operations: from the sources on.
-      made_by: versions of TensorFlow and Python; functions of other ones cannot be
-        compared.
+      operations: the operations, sources first.
+      made_by: versions of TensorFlow and Python. Digests of functions can be compared
+        between equal versions only.
     """
 
     operations: Sequence[Operation]
     made_by: str
 
     def as_json(self) -> dict[str, Any]:
-        """What `from_json` takes."""
+        """Returns the fields as JSON, which `from_json` reads."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> "Fingerprint":
-        """The fingerprint that `as_json` gave.
+        """Returns the fingerprint of which `as_json` made `tree`.
 
         Raises:
-          TypeError, KeyError: it is none.
+          TypeError, KeyError: `tree` has other fields.
         """
         operations = [Operation(**each) for each in tree["operations"]]
         return cls(operations, str(tree["made_by"]))
 
     @property
     def rows(self) -> int | None:
-        """Examples in a batch, None where no operation tells."""
+        """Examples in a batch; None where no operation tells."""
         for operation in reversed(self.operations):
             size = operation.arguments.get("batch_size", "")
             if size.isdigit():
@@ -105,7 +107,7 @@ class Fingerprint:
 
     @property
     def digest(self) -> int:
-        """A number that fingerprints of equal operations share."""
+        """A number of 56 bits, the same for equal operations."""
         return int(code_digest.of(repr(self.operations).encode())[:14], 16)
 
 
@@ -114,8 +116,8 @@ class Change:
     """How an input differs from an earlier one.
 
     Attributes:
-      in_data: whether it holds other data; else it is the same data, treated otherwise.
-      words: what differs, before -> now.
+      in_data: whether the data are others; else the same data are treated otherwise.
+      words: the differences, each as "before -> now".
     """
 
     in_data: bool
@@ -123,15 +125,16 @@ class Change:
 
 
 def of(dataset: tf.data.Dataset) -> Fingerprint:
-    """Describes a dataset, of which no iterator was made yet."""
+    """Describes a dataset, without an iterator over it."""
     made_by = f"tensorflow {tf.__version__}, python {platform.python_version()}"
     return Fingerprint(list(_operations(dataset, set())), made_by)
 
 
 def compare(before: Fingerprint, now: Fingerprint) -> Change | None:
-    """How `now` differs from `before`; None where it does not."""
+    """Returns how `now` differs from `before`; None where it does not."""
     comparable = before.made_by == now.made_by
     olds, news = before.operations, now.operations
+    # By default difflib takes frequent items of long sequences for junk.
     matcher = difflib.SequenceMatcher(
         None, [each.kind for each in olds], [each.kind for each in news], autojunk=False
     )
@@ -152,7 +155,7 @@ def compare(before: Fingerprint, now: Fingerprint) -> Change | None:
 
 
 def _operations(dataset: tf.data.Dataset, seen: set[int]) -> Iterator[Operation]:
-    """Those that `dataset` reads, then its own."""
+    """Yields the operations that `dataset` reads, then its own, each once."""
     if id(dataset) in seen:
         return
     seen.add(id(dataset))
@@ -166,6 +169,7 @@ def _operations(dataset: tf.data.Dataset, seen: set[int]) -> Iterator[Operation]
     for each in inputs:
         yield from _operations(each, seen)
     kind = _kind(type(dataset).__name__)
+    # Options say how a dataset is read, not which data.
     if kind != "options":
         yield _operation(kind, values, is_source=not inputs)
 
@@ -178,6 +182,7 @@ def _operation(
         if name in _HIDDEN:
             continue
         for leaf in leaves:
+            # A function of the user's stands in a wrapper of tf.data's.
             function = getattr(leaf, "function", None)
             if hasattr(function, "captured_inputs"):
                 title, digest, held, generates = _function(leaf, function)
@@ -200,7 +205,7 @@ def _operation(
 
 
 def _function(wrapper: Any, function: Any) -> tuple[str, str, list[str], bool]:
-    """Name, digest, what it holds, and whether it runs a generator."""
+    """Returns a function's name, its digest, its data and whether it is a generator."""
     definition = function.graph.as_graph_def()
     library = {each.signature.name: each for each in definition.library.function}
     nodes = [*definition.node]
@@ -209,10 +214,11 @@ def _function(wrapper: Any, function: Any) -> tuple[str, str, list[str], bool]:
     kinds = {node.op for node in nodes}
     text = _Digests(library).of_nodes(definition.node)
     if kinds & _PYTHON_OPS:
-        # What it calls is not in the graph.
+        # The Python function that it calls is not in the graph.
         text += code_digest.of_function(getattr(wrapper, "_func", None))
     name = function.name
     name = name.decode() if isinstance(name, bytes) else str(name)
+    # TensorFlow's prefix and its running number go: another process counts otherwise.
     title = re.sub(r"^__inference_(Dataset_)?|_\d+$", "", name)
     held = [
         _held(tensor)
@@ -223,14 +229,14 @@ def _function(wrapper: Any, function: Any) -> tuple[str, str, list[str], bool]:
 
 
 class _Digests:
-    """Digests of a graph's nodes and functions, whatever the names in them."""
+    """Digests of a graph's nodes and functions, independent of the names in them."""
 
     def __init__(self, library: Mapping[str, Any]) -> None:
         self._library = library
         self._known: dict[str, str] = {}
 
     def of_nodes(self, nodes: Iterable[Any], arguments: Iterable[str] = ()) -> str:
-        """What `nodes` compute, in their order, by which they are told apart."""
+        """Returns a digest of what `nodes` compute; a node's name is its number."""
         numbers = {name: f"argument {i}" for i, name in enumerate(arguments)}
         lines = []
         kept = [node for node in nodes if not _SEED.fullmatch(node.name)]
@@ -256,7 +262,7 @@ class _Digests:
         if name not in self._library:
             return name
         if name not in self._known:
-            self._known[name] = ""  # One that calls itself.
+            self._known[name] = ""  # Ends the recursion where it calls itself.
             body = self._library[name]
             arguments = [each.name for each in body.signature.input_arg]
             self._known[name] = self.of_nodes(body.node_def, arguments)
@@ -264,13 +270,13 @@ class _Digests:
 
 
 def _renamed(text: str, numbers: Mapping[str, str]) -> str:
-    """An input of a node, such as "^name" or "name:0", by the node's number."""
+    """Writes an input of a node, such as "^name" or "name:0", by the node's number."""
     name, colon, output = text.lstrip("^").partition(":")
     return f"{'^' * text.startswith('^')}{numbers.get(name, '?')}{colon}{output}"
 
 
 def _held(tensor: tf.Tensor) -> str:
-    """What a tensor holds; of names of files, their sizes."""
+    """Describes a tensor by its elements, names of files by the files' sizes."""
     if tensor.dtype == tf.string:
         names = tf.reshape(tensor, [-1])
         if _are_files(names):
@@ -305,7 +311,7 @@ def _files(names: Sequence[str]) -> str:
 
 
 def _leaves(value: Any) -> list[Any]:
-    """A nest of lists, tuples and mappings as a list; anything else is one leaf."""
+    """Flattens lists, tuples and mappings; anything else is one leaf."""
     if isinstance(value, Mapping):
         return [leaf for each in value.values() for leaf in _leaves(each)]
     if isinstance(value, (list, tuple)):
@@ -314,7 +320,7 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def _kind(name: str) -> str:
-    """Such as "tensor slice" for "_TensorSliceDataset"."""
+    """Returns words for a class: "tensor slice" for "_TensorSliceDataset"."""
     name = re.sub(r"Dataset(V\d+)?$|^_+", "", name)
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower() or "dataset"
 
@@ -322,7 +328,7 @@ def _kind(name: str) -> str:
 def _compared(
     old: Operation, new: Operation, *, functions: bool
 ) -> tuple[bool, list[str]]:
-    """Whether the data of two operations differ, and all that differs in words."""
+    """Returns whether two operations' data differ, and all differences in words."""
     before, now = (_data_of(each, functions=functions) for each in (old, new))
     other_data = before != now
     words = [
@@ -341,7 +347,7 @@ def _compared(
 
 
 def _data_of(operation: Operation, *, functions: bool) -> list[str]:
-    """Returns what it holds; of generators their digests only with other functions'."""
+    """Returns an operation's data; without `functions`, generators have no digest."""
     return [
         each.partition(" #")[0]
         if each.startswith(_GENERATES) and not functions
@@ -351,6 +357,7 @@ def _data_of(operation: Operation, *, functions: bool) -> list[str]:
 
 
 def _as_long(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Fills up the shorter list with "nothing"."""
     size = max(len(old), len(new))
     return (
         [*old, *["nothing"] * (size - len(old))],
@@ -359,7 +366,7 @@ def _as_long(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], list[st
 
 
 def _both(old: str, new: str) -> str:
-    """Two descriptions of data that differ, without their digests."""
+    """Says in words how two descriptions of data differ, without their digests."""
     before, now = (text.partition(" #")[0] for text in (old, new))
     if before == now:
         return f"{now} of other content"

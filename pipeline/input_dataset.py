@@ -1,4 +1,9 @@
-"""input_fn -> tf.data.Dataset: called for one pipeline, checked, padded."""
+"""Calls input_fn for one pipeline, and checks and pads the dataset that it returns.
+
+The user's function comes in as a `Source`; a `tf.data.Dataset` of `features` or
+`(features, labels)` comes out. How its elements become replicas' batches is decided by
+the three ways of feeding, which all begin here.
+"""
 
 import dataclasses
 import zlib
@@ -14,15 +19,18 @@ from pipeline.peers import Peers
 
 
 class InputContext(tf.distribute.InputContext):
-    """One that remembers the global batch."""
+    """TensorFlow's InputContext, which also remembers the global batch for logs."""
 
     global_batch: int | None = None
 
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
-        """One replica's part of a global batch.
+        """Returns how many examples of a global batch one replica gets.
+
+        Args:
+          global_batch_size: examples in a batch of all replicas.
 
         Raises:
-          ValueError: replicas cannot have equal parts of it.
+          ValueError: the replicas cannot have equal parts of it.
         """
         below, rest = divmod(global_batch_size, self.num_replicas_in_sync)
         if rest:
@@ -38,16 +46,16 @@ class InputContext(tf.distribute.InputContext):
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """An input_fn, and what it is called with besides the pipeline.
+    """An input_fn, and the arguments that are the same for each pipeline.
 
     Attributes:
       input_fn: takes any of `mode`, `input_context`, `params`, `config` and
-        `first_batch`, the number of elements to leave out. One that takes no
-        `input_context` yields global batches, which are split for it.
+        `first_batch`, the number of elements to leave out. If it takes no
+        `input_context`, it yields global batches, which are split for it.
       mode: one of `ModeKeys`.
       context: `params` and `config`.
-      seed: of what it draws, where the config has no `tf_random_seed`; None leaves
-        that to chance.
+      seed: seed of its random numbers where the config has no `tf_random_seed`; None:
+        each call draws others.
     """
 
     input_fn: Callable[..., Any]
@@ -64,7 +72,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """The input_fn's, for messages."""
+        """The name of the input_fn, for messages."""
         return calling.name_of(self.input_fn)
 
     @property
@@ -77,19 +85,20 @@ class Source:
     def starts_anywhere(self) -> bool:
         """Whether it takes `first_batch`, so that nothing has to be skipped.
 
-        By that name alone: one that takes `**kwargs` may hand them to one that does
-        not.
+        Only an argument of that name counts: an input_fn that takes `**kwargs` may hand
+        them to a function without it.
         """
         return "first_batch" in calling.declared(self.input_fn)[0]
 
     def in_one_order(self, agree: Callable[[int], int] = int) -> "Source":
-        """The same, shuffled alike by all who call it: they share each batch.
+        """Returns the source with a seed, so that all processes shuffle alike.
 
-        The seed is the program's own or, where it has set none, another one for each
-        model_dir, so that a run that goes on shuffles as it did before.
+        Processes that share each batch have to. The seed is the program's own. Where
+        the program has set none, it is made of model_dir, so that a run that goes on
+        shuffles as it did before.
 
         Args:
-          agree: of this process' seed, the one of all.
+          agree: takes this process' seed and returns the seed of all.
         """
         if self._config_seed is not None:
             return self
@@ -106,23 +115,24 @@ class Source:
     def dataset(
         self, input_context: tf.distribute.InputContext, *, first_batch: int = 0
     ) -> tf.data.Dataset:
-        """What it returns for one pipeline; with a seed, the same at each call.
+        """Calls input_fn for one pipeline; with a seed, each call draws the same.
 
         Args:
-          input_context: which pipeline, and for how many replicas of all.
-          first_batch: elements to leave out at the beginning; 0 where it does not
-            start anywhere.
+          input_context: which pipeline it is, and the number of all replicas.
+          first_batch: elements to leave out at the beginning; 0 unless the input_fn
+            takes `first_batch`.
 
         Raises:
-          TypeError: an argument that nobody supplies, or no dataset of `features` or
-            `(features, labels)`.
+          TypeError: input_fn requires an argument that nobody supplies, or returns no
+            dataset of `features` or `(features, labels)`.
         """
         supplied = {"mode": self.mode, "input_context": input_context, **self.context}
         if self.starts_anywhere:
             supplied["first_batch"] = first_batch
         seed, drawn = self._config_seed, seeds.all_seeded(self.seed)
         if seed is not None:
-            # TensorFlow counts the operations that take their seed from this one.
+            # TensorFlow numbers the operations that follow, which is a part of their
+            # seeds: this resets the number.
             tf.random.set_seed(seed)
             drawn = seeds.seeded(seed)
         noted = user_errors.noted(lambda: f"input_fn {self.name}, mode {self.mode!r}")
@@ -135,15 +145,17 @@ class Source:
 def shared(
     source: Source, input_context: tf.distribute.InputContext, peers: Peers
 ) -> tuple[Source, tf.data.Dataset]:
-    """Calls an input_fn of whose batches each process takes a part.
+    """Calls an input_fn that yields global batches, of which each process takes a part.
+
+    Warns where processes get other data.
 
     Args:
       source: the input_fn, which takes no `input_context`.
-      input_context: of this process.
+      input_context: this process' pipeline.
       peers: the processes that call this.
 
     Returns:
-      The source, with the seed that all have agreed on, and what it returned.
+      The source with the seed that all have agreed on, and its dataset.
     """
     source = source.in_one_order(lambda seed: peers.gather([seed])[0][0])
     dataset = source.dataset(input_context)
@@ -160,24 +172,29 @@ def shared(
 
 
 def pair_of(element: Any) -> tuple[Any, Any]:
-    """`(features, labels)` of an element that may be features alone."""
+    """Returns `(features, labels)` of an element; labels are None without any."""
     return element if isinstance(element, tuple) else (element, None)
 
 
 def pad(
     dataset: tf.data.Dataset, whole: tf.data.Dataset | None = None
 ) -> tf.data.Dataset:
-    """`(element, True)` while there are any, then a first one again, with False.
+    """Makes a dataset endless by stand-ins, which no step counts.
 
     Args:
-      dataset: to pad.
-      whole: has that first one, where `dataset` may have none left.
+      dataset: the dataset to pad.
+      whole: a dataset that begins with the stand-in, where `dataset` may be empty.
+
+    Returns:
+      A dataset of `(element, True)`, and after the last element of
+      `(first element, False)` without end.
     """
 
     def flagged(elements: tf.data.Dataset, flag: bool) -> tf.data.Dataset:
         flags = tf.data.Dataset.from_tensors(flag).repeat()
         return tf.data.Dataset.zip((elements, flags))
 
+    # Cached, so that repeat() does not open the pipeline again for each stand-in.
     stand_in = (dataset if whole is None else whole).take(1).cache().repeat()
     return flagged(dataset, True).concatenate(flagged(stand_in, False))
 

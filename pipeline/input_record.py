@@ -1,6 +1,8 @@
-"""What is known of an input at a checkpoint besides its iterator: which one, how far.
+"""Says which input a checkpoint had read, and how far.
 
-A small file of JSON a process, `input/model.ckpt-100.0-of-1.json` in model_dir.
+Each process writes a small file of JSON beside its iterator's position,
+`input/model.ckpt-100.0-of-1.json` in model_dir. A run that goes on reads it, compares
+it with its own input, and all processes together decide what becomes of the position.
 """
 
 import dataclasses
@@ -19,7 +21,7 @@ _END = ".json"
 
 
 class Verdict(enum.IntEnum):
-    """What becomes of a position; of several processes' verdicts the last counts."""
+    """What becomes of a position; of several processes' verdicts the highest counts."""
 
     SAME = 0
     SKIP = 1
@@ -29,14 +31,14 @@ class Verdict(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class InputRecord:
-    """How far a process had read which input.
+    """Which input a process had read, and how far.
 
     Attributes:
-      read: elements that the pass under way has taken.
-      rows: examples in an element, None where nothing tells.
-      pipelines: processes that share the data, each by a pipeline of its own.
+      read: elements that the current pass over the data had taken.
+      rows: examples in an element; None where nothing tells.
+      pipelines: processes that share the data, each with a pipeline of its own.
       nexts_per_step: elements that a step takes.
-      fingerprint: of the input.
+      fingerprint: what the input is made of.
     """
 
     read: int
@@ -46,15 +48,20 @@ class InputRecord:
     fingerprint: Fingerprint
 
     def compared(self, now: "InputRecord") -> Change | None:
-        """How the input `now` differs; None, too, where each has a part of its own."""
+        """Returns how the input `now` differs; None where it is the same.
+
+        Also None where another number of processes shares the data.
+        """
+        # A process' part of the data is then another one, though the data are the same.
         if self.pipelines != now.pipelines:
             return None
         return fingerprint.compare(self.fingerprint, now.fingerprint)
 
     def read_by(self, now: "InputRecord") -> int:
-        """Elements of `now` that hold as many examples as were read, rounded up.
+        """Returns how many elements of `now` hold the examples that were read.
 
-        So no example comes twice in a pass, and one that has ended has ended.
+        It is rounded up: no example comes twice in a pass, and a pass that was read to
+        its end stays so.
         """
         read, size = self.read * self.pipelines, now.pipelines
         if self.rows and now.rows:
@@ -63,23 +70,25 @@ class InputRecord:
 
 
 def write(prefix: str, record: InputRecord) -> None:
-    """Writes the record of a process' position.
+    """Writes the record beside a process' position.
 
     Args:
       prefix: path prefix of the position.
-      record: of this process.
+      record: this process' record.
     """
     tree = {**vars(record), "fingerprint": record.fingerprint.as_json()}
     atomic_file.write(f"{prefix}{_END}", f"{json.dumps(tree)}\n")
 
 
 def read(prefix: str) -> InputRecord | None:
-    """Reads a process' record, or the first process' where there were others.
-
-    Returns None where there is none: positions of earlier versions have none.
+    """Reads a process' record.
 
     Args:
       prefix: path prefix of the position.
+
+    Returns:
+      The record; the first process' record where another number of processes wrote the
+      positions; None where there is none, as beside positions of earlier versions.
     """
     text = atomic_file.read(f"{prefix}{_END}")
     if text is None:
@@ -113,18 +122,18 @@ def judged(
     changed_input: str,
     peers: Peers | None = None,
 ) -> Verdict:
-    """Decides with all processes what to do with a position; says so.
+    """Decides with all processes what becomes of a position, and logs it.
 
     Args:
-      record: of the position; None for one of an earlier version.
+      record: the position's record; None for a position of an earlier version.
       now: the record of this process' input.
-      path: the checkpoint that the position belongs to.
-      read: elements to leave out to go on after it.
-      changed_input: the `RunConfig`'s.
-      peers: the processes that train in step; None for this one alone.
+      path: path prefix of the checkpoint that the position belongs to.
+      read: elements to leave out to go on after the position.
+      changed_input: `RunConfig.changed_input`.
+      peers: the processes that train in step; None for this process alone.
 
     Raises:
-      ValueError: the position is another input's, and that is to be an error.
+      ValueError: the position is another input's, and `changed_input` is "error".
     """
     change = record.compared(now) if record is not None else None
     mine = Verdict.SAME

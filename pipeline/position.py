@@ -1,14 +1,15 @@
-"""Where the training input stands: saved with each checkpoint, found again.
+"""Saves the position of the training input with each checkpoint, and finds it again.
 
 A `tf.data` iterator is saved with its shuffle buffer. Where a pipeline holds an
-operation that cannot be saved, the position is reached again by skipping what was read.
-An input_fn that takes `first_batch` needs neither: it is called for what is left.
+operation that cannot be saved, the position is reached again by skipping the elements
+that were read. An input_fn that takes `first_batch` needs neither: it is called for the
+data that are left.
 
-A position belongs to one input, which is described beside it: another input begins
-anew, and the same data that are treated otherwise are read over up to where it stood.
+A position belongs to one input, which is described beside it (`input_record`). Another
+input begins anew. The same data, treated otherwise, are read over up to the position.
 
-Each pass over the data is over a dataset of its own, so that a seeded shuffle draws the
-same order whether a run came to that pass or was started in it.
+Each pass over the data is over a dataset of its own. So a seeded shuffle draws the same
+order in a run that came to that pass and in a run that was started in it.
 """
 
 import dataclasses
@@ -34,9 +35,9 @@ from pipeline.modules import Modules
 from pipeline.peers import Peers
 from pipeline.replicas import Replicas
 
-# Below model_dir, apart from the checkpoints that the positions belong to.
+# In model_dir, apart from the checkpoints that the positions belong to.
 _FOLDER = "input"
-# A process that is writing has a folder there, too, which is none of ours.
+# A process that is writing has a temporary folder there, which does not match.
 _FILE = re.compile(r"(.+)\.\d+-of-\d+\.(index|data-.*|json)")
 _ALONE = Replicas()
 _LACKING = (
@@ -60,8 +61,10 @@ _NOT_SAVED = (
 class TrainingInput:
     """The training data's iterator, which a resumed run finds where it stood.
 
+    It is one live iterator for the whole run: an evaluation does not rewind it.
+
     Attributes:
-      resumed: whether it goes on in an earlier run's pass, maybe at its end.
+      resumed: whether the run goes on in an earlier run's pass, maybe at its end.
     """
 
     def __init__(
@@ -73,14 +76,16 @@ class TrainingInput:
         *,
         changed_input: str = "auto",
     ) -> None:
-        """Opens the input; one that is known to have ended begins anew.
+        """Opens the input at its position; at its beginning where the pass has ended.
 
         Args:
           feed: the training input.
-          modules: at the step to go on from; they learn where this pass began.
+          modules: at the step to go on from; the step at which this pass began is
+            written into them.
           peers: the processes that train in step, each with an input of its own.
-          path: the checkpoint that they were loaded from, or None.
-          changed_input: the `RunConfig`'s.
+          path: path prefix of the checkpoint that the modules were loaded from, or
+            None.
+          changed_input: `RunConfig.changed_input`.
 
         Raises:
           ValueError: the position is another input's, and `changed_input` is "error".
@@ -93,6 +98,7 @@ class TrainingInput:
         self._now = recorded(feed, pipelines=pipelines)
         # The step at which it was opened, and elements that this pass had read by then.
         self._opened_at = modules.step, 0
+        # A list, so that nobody else holds the iterator when `close` deletes it.
         self._box = self._found_again(path)
         self.resumed = bool(self._box)
         if not self.resumed:
@@ -100,12 +106,12 @@ class TrainingInput:
 
     @property
     def iterator(self) -> Any:
-        """Over the training data, after the last example trained on."""
+        """The iterator over the training data, after the last example trained on."""
         return self._box[0]
 
     @property
     def place(self) -> str:
-        """Where it was opened, for logs; known until the first step."""
+        """The place where it was opened, for logs; right until the first step."""
         if not self.resumed:
             return "its beginning"
         began = int(self._modules.driver_state["input_start"].numpy())
@@ -122,10 +128,16 @@ class TrainingInput:
         return self.iterator
 
     def save(self, path: str) -> bool:
-        """Writes where it stands at the checkpoint `path`, see `save_position`.
+        """Writes the position that belongs to a checkpoint, and its record.
 
-        Where that is the position of several processes, returns once all are written:
-        no checkpoint is complete before its positions are.
+        Returns when all processes have written theirs: no checkpoint is complete before
+        its positions are.
+
+        Args:
+          path: path prefix of the checkpoint.
+
+        Returns:
+          Whether the iterator was saved, see `save_position`.
         """
         prefix = position_path(path, self._peers.replicas)
         step, read = self._opened_at
@@ -146,7 +158,7 @@ class TrainingInput:
         return saved
 
     def close(self) -> None:
-        """Lets go of the iterator."""
+        """Deletes the iterator."""
         iterators.delete_in_background(self._box)
         self._box = []
 
@@ -157,7 +169,7 @@ class TrainingInput:
         self._box = [self._feed.iterator()]
 
     def _found_again(self, path: str | None) -> list[Any]:
-        """A list of the iterator where it stood, empty where there is none."""
+        """Returns a list of the iterator at its position; empty to begin anew."""
         step = self._modules.step
         taken = step - int(self._modules.driver_state["input_start"].numpy())
         if path is None or not taken:
@@ -180,7 +192,8 @@ class TrainingInput:
             return []
         left_out = 0
         if plan.num_steps is not None:
-            # Whole steps, by the process that read most: no example comes twice.
+            # All processes leave out as many whole steps as the process that read most
+            # has begun: no example comes twice.
             mine = -(-read // plan.nexts_per_step)
             steps_read = max(number for (number,) in self._peers.gather([mine]))
             if steps_read >= plan.num_steps:
@@ -209,11 +222,11 @@ class TrainingInput:
 
 
 def recorded(feed: Any, *, pipelines: int) -> InputRecord:
-    """The record of an input of which nothing was read.
+    """Returns the record of an input before its first element is read.
 
     Args:
-      feed: the input, of any kind.
-      pipelines: processes that have a part of the data each.
+      feed: a `Feed`, `DistributedFeed` or `WorkerFeed`.
+      pipelines: processes that each read a part of the data.
     """
     described = feed.fingerprint()
     first = tf.nest.flatten(feed.element_spec)[0]
@@ -228,19 +241,23 @@ def recorded(feed: Any, *, pipelines: int) -> InputRecord:
 
 
 def position_path(path: str, replicas: Replicas = _ALONE) -> str:
-    """Path prefix of a process' input's position that belongs to a checkpoint."""
+    """Returns the path prefix of a process' position that belongs to a checkpoint."""
     directory, name = os.path.split(path)
     part = f"{replicas.process}-of-{replicas.num_processes}"
     return os.path.join(directory, _FOLDER, f"{name}.{part}")
 
 
 def save_position(iterator: Any, prefix: str, *, nexts_per_step: int = 1) -> bool:
-    """Writes where `iterator` stands; False where its pipeline cannot be saved.
+    """Saves an iterator.
 
     Args:
-      iterator: of a plain dataset.
+      iterator: an iterator over a plain dataset.
       prefix: path prefix of the files to write.
-      nexts_per_step: of the plan that it is read by.
+      nexts_per_step: elements that a step takes.
+
+    Returns:
+      Whether it was saved; False, with a warning, where an operation of its pipeline
+      cannot be.
     """
     tf.io.gfile.makedirs(os.path.dirname(prefix))
     try:
@@ -267,17 +284,18 @@ def open_at(
     restores: bool = True,
     agree: Callable[[bool], bool] = bool,
 ) -> Any:
-    """An iterator that stands where an earlier one stood.
+    """Returns an iterator that stands where an earlier iterator stood.
 
     Args:
       feed: the same input as then, of which no iterator was made yet.
-      prefix: what `save_position` wrote; None or nothing there skips instead.
+      prefix: path prefix of the saved position; where it is None or no file is there,
+        elements are skipped instead.
       num_steps: steps taken from the beginning until then.
-      read: elements that they took; None where that is not known, and a position
-        counts only if a step took as many then as now.
-      restores: whether a saved position may be read; else it skips.
-      agree: whether all processes that have to go the same way could restore theirs,
-        of whether this one could.
+      read: elements that these steps took; None where that is not known. A position
+        then counts only if a step took as many elements as it does now.
+      restores: whether a saved position may be read; else elements are skipped.
+      agree: takes whether this process could restore its position, and returns whether
+        all processes that have to go the same way could.
     """
     skipped = num_steps * feed.plan.nexts_per_step if read is None else read
     if skipped == 0 or prefix is None or feed.starts_anywhere or not restores:
@@ -292,7 +310,7 @@ def open_at(
 
 
 def _restored(feed: Feed, prefix: str, num_steps: int, *, any_steps: bool) -> Any:
-    """The iterator that was saved; None where it cannot be had, which is said."""
+    """Returns the saved iterator; None, with a warning, where it cannot be restored."""
     if not tf.io.gfile.exists(f"{prefix}.index"):
         logging.warning(_NOT_SAVED, prefix, num_steps)
         return None
@@ -300,6 +318,7 @@ def _restored(feed: Feed, prefix: str, num_steps: int, *, any_steps: bool) -> An
         Reader(prefix).check()
         iterator = feed.iterator()
         saved = _position(iterator, 0)
+        # The saved iterator of another pipeline has other parts: not all are consumed.
         saved.read(prefix).assert_consumed()
         if not any_steps and int(saved.nexts_per_step) != feed.plan.nexts_per_step:
             # It holds batches read ahead, which are of another size now.
@@ -328,6 +347,8 @@ def _restored(feed: Feed, prefix: str, num_steps: int, *, any_steps: bool) -> An
 
 
 def _position(iterator: Any, nexts_per_step: int) -> tf.train.Checkpoint:
+    # The number tells a run with other micro-batches that batches read ahead have
+    # another size.
     nexts = tf.Variable(nexts_per_step, dtype=tf.int64)
     return tf.train.Checkpoint(iterator=iterator, nexts_per_step=nexts)
 
@@ -350,5 +371,5 @@ def remove_old_positions(directory: str, *, keep: str | None) -> None:
 
 
 def remove_unfinished(directory: str) -> None:
-    """Deletes what a run that was killed has left; nobody may be saving."""
+    """Deletes temporary files of a killed run; nobody may be saving meanwhile."""
     checkpoint_files.remove_temporary(os.path.join(directory, _FOLDER))
