@@ -20,7 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import numpy as np
 import tensorflow as tf
-from absl import logging
+from absl import flags, logging
 
 from benchmarks import classifier, pairs
 from benchmarks.pairs import Contender
@@ -147,6 +147,8 @@ def main() -> None:
         cpu, [tf.config.LogicalDeviceConfiguration()] * 2
     )
     # The log is part of what is measured, but not of what is printed.
+    # Until flags are parsed absl writes each line to stderr, wherever its handler does.
+    flags.FLAGS.mark_as_parsed()
     logging.set_verbosity(logging.INFO)
     logging.use_absl_handler()
     with open(os.devnull, "w") as nowhere:
