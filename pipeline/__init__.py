@@ -80,8 +80,8 @@ if TYPE_CHECKING:  # What editors and type checkers read.
         TrainOp,
         metric,
     )
+    from pipeline.ports import PeerLostError
     from pipeline.preemption import PreemptionHook
-    from pipeline.rendezvous import PeerLostError
     from pipeline.run_config import RunConfig
     from pipeline.saving import SavingListener
     from pipeline.signals import PreemptedError

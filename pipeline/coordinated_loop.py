@@ -16,14 +16,14 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from pipeline import losses, server
+from pipeline import losses, ports
 from pipeline.compiled_loop import CompiledLoop, Segment, packed, unpacked
 from pipeline.compiling import compiled
 from pipeline.losses import Totals
 from pipeline.metrics import MetricSet
 from pipeline.model_fn import TrainOp
 from pipeline.parameter_server import ParameterServers
-from pipeline.rendezvous import PeerLostError
+from pipeline.ports import PeerLostError
 from pipeline.worker_iterators import WorkerIterators
 
 # Pieces a worker and segment: two, so that a slow worker keeps no other waiting long.
@@ -259,7 +259,7 @@ def wait_until_done(
             continue
         checked = now
         strategy.watch.check()
-        if any(server.answers(address) for address in workers):
+        if any(ports.answers(address) for address in workers):
             answered = now
         elif now - answered > limit:
             raise PeerLostError(

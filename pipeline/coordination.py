@@ -3,7 +3,7 @@
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from pipeline import link_watch, rendezvous, signals
+from pipeline import exit_codes, link_watch, rendezvous, signals
 from pipeline.cluster import Cluster
 
 _JOBS = ("chief", "worker")
@@ -41,6 +41,7 @@ def connected(
             links,
             silence_secs=heartbeat_timeout_secs,
             deadline_secs=start_timeout_secs,
+            exit_code=exit_codes.AGAIN,
         ):
             _connected[key] = tf.distribute.MultiWorkerMirroredStrategy(
                 cluster_resolver=_resolver(cluster), communication_options=options

@@ -28,7 +28,7 @@ from pipeline import (
     signals,
     user_errors,
 )
-from pipeline.rendezvous import PeerLostError
+from pipeline.ports import PeerLostError
 from pipeline.signals import EndedBySignal, PreemptedError
 
 

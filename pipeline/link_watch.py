@@ -3,7 +3,7 @@
 TensorFlow holds Python's lock until all tasks are connected. Should one of them die in
 that time, the others would wait for it, and nothing in them could end that. So each
 starts a process, this file, which keeps a connection to its peers, and ends the task
-with 75 where a peer is lost.
+where a peer is lost.
 
     with link_watch.watched(sockets, silence_secs=10, deadline_secs=600):
         connect()
@@ -22,8 +22,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 
-# As `exit_codes.AGAIN`; this file is run alone.
-_EXIT_CODE = 75
 _BEAT_SECS = 0.5
 # Until a peer's process that watches has begun to, on a busy machine.
 _START_SECS = 20.0
@@ -37,18 +35,23 @@ _kept: list[object] = []
 
 @contextlib.contextmanager
 def watched(
-    links: Mapping[str, socket.socket], *, silence_secs: float, deadline_secs: float
+    links: Mapping[str, socket.socket],
+    *,
+    silence_secs: float,
+    deadline_secs: float,
+    exit_code: int,
 ) -> Iterator[None]:
-    """Ends this process with 75 where a peer is lost before this context is left.
+    """Ends this process where a peer is lost before this context is left.
 
     Args:
       links: connections to the peers by name, each to a peer that does the same; they
         are closed here.
       silence_secs: after which a peer that is stopped counts as lost.
       deadline_secs: after which this process is ended in any case.
+      exit_code: which it ends with. It is handed in, as this file imports no other.
     """
     end, trigger = os.pipe()
-    _exit_when_readable(end, _EXIT_CODE)
+    _exit_when_readable(end, exit_code)
     settings = {
         "links": {name: link.fileno() for name, link in links.items()},
         "trigger": trigger,
@@ -186,7 +189,7 @@ class _Watch:
         self._end(text)
 
     def _end(self, text: str) -> None:
-        """Ends the task: with 75 where the C library can, else by a signal."""
+        """Ends the task: by its exit code where the C library can, else by a signal."""
         sys.stderr.write(f"error: {text}\n")
         sys.stderr.flush()
         os.write(self._trigger, b"x")

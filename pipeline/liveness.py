@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 
 from pipeline import exit_codes
-from pipeline.rendezvous import PeerLostError, split
+from pipeline.ports import PeerLostError, split
 
 _POLL_SECS = 1.0
 _MOST_REPLY_SECS = 5.0

@@ -7,7 +7,7 @@ import json
 import tensorflow as tf
 from absl import logging
 
-from pipeline import link_watch, liveness, rendezvous, server, sharding
+from pipeline import exit_codes, link_watch, liveness, ports, server, sharding
 from pipeline.cluster import Cluster, parse_tf_config
 from pipeline.run_config import RunConfig
 
@@ -205,13 +205,16 @@ def _connected(
     task = {"type": "chief", "index": 0}
     cluster = parse_tf_config(json.dumps({"cluster": json.loads(jobs), "task": task}))
     tasks = cluster.training_tasks
-    rendezvous.check_port("chief 0", tasks["chief 0"])
+    ports.check_port("chief 0", tasks["chief 0"])
     served = {name: tasks[name] for name in tasks if name != "chief 0"}
     server.wait_for(served, timeout_secs=start_timeout_secs)
     logging.info("cluster | all %d tasks are there", len(tasks))
     # A task that is stopped right now would keep TensorFlow, and Python, for ever.
     with link_watch.watched(
-        {}, silence_secs=lost_after_secs, deadline_secs=start_timeout_secs
+        {},
+        silence_secs=lost_after_secs,
+        deadline_secs=start_timeout_secs,
+        exit_code=exit_codes.AGAIN,
     ):
         return ParameterServers(
             cluster,

@@ -7,16 +7,15 @@ others, so nothing here is for inside of a step. Alone, a process agrees with it
 import contextlib
 import functools
 import re
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from pipeline import rendezvous
+from pipeline import ports
 from pipeline.cluster import Cluster
 from pipeline.compiling import compiled
-from pipeline.rendezvous import PeerLostError
+from pipeline.ports import PeerLostError
 from pipeline.replicas import Replicas, all_reduce
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -178,12 +177,6 @@ def _named(text: str) -> list[str]:
 
 def _silent(cluster: Cluster) -> list[str]:
     """The tasks whose ports do not answer."""
-    silent = []
-    for name, address in cluster.training_tasks.items():
-        if name == f"{cluster.task_type} {cluster.task_id}":
-            continue
-        try:
-            socket.create_connection(rendezvous.split(address), timeout=1).close()
-        except OSError:
-            silent.append(name)
-    return silent
+    own = f"{cluster.task_type} {cluster.task_id}"
+    others = {n: a for n, a in cluster.training_tasks.items() if n != own}
+    return [name for name, address in others.items() if not ports.answers(address)]

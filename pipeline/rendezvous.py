@@ -6,7 +6,6 @@ whoever is missing is named, and so is a port that somebody else uses.
 """
 
 import contextlib
-import errno
 import socket
 import time
 import zlib
@@ -14,14 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from absl import logging
 
+from pipeline.ports import PeerLostError, absent_error, bound, check_port, split
+
 _HELLO = "gin-estimator"
 _GO, _OTHER = "go\n", "other\n"
 _REPORT_SECS = 10
 _RETRY_SECS = 0.2
-
-
-class PeerLostError(RuntimeError):
-    """Another task of the cluster is not there, or not any more."""
 
 
 def meet(
@@ -48,7 +45,7 @@ def meet(
     deadline = time.monotonic() + timeout_secs
     name = list(tasks)[index]
     if index == 0:
-        arrived = _lead(_bound(name, tasks[name], listens=True), tasks, deadline)
+        arrived = _lead(bound(name, tasks[name], listens=True), tasks, deadline)
     else:
         check_port(name, tasks[name])
         arrived = {0: _follow(tasks, index, deadline)}
@@ -180,69 +177,11 @@ def _report(
     now = time.monotonic()
     text = ", ".join(f"{name} ({tasks[name]})" for name in missing)
     if now > deadline:
-        raise PeerLostError(
-            f"{text} did not start in time. Look at its log; is its address right in "
-            "TF_CONFIG, can this host reach it? multi_worker.start_timeout_secs says "
-            "how long to wait."
-        )
+        raise absent_error(text, setting="multi_worker.start_timeout_secs")
     if now - reported_at < _REPORT_SECS:
         return reported_at
     logging.info("cluster | waiting for %s, %.0f s more", text, deadline - now)
     return now
-
-
-def check_port(name: str, address: str) -> None:
-    """Sees to it that TensorFlow can listen where it will.
-
-    Args:
-      name: of this process' task.
-      address: its own.
-
-    Raises:
-      ValueError: the port is in use here.
-    """
-    _bound(name, address).close()
-
-
-def _bound(name: str, address: str, *, listens: bool = False) -> socket.socket:
-    """A socket on the task's port, on all of this host's interfaces."""
-    _, port = split(address)
-    bound = socket.socket()
-    # A port of a process that has just ended is free.
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind(("", port))
-        if listens:
-            bound.listen()
-    except OSError as error:
-        bound.close()
-        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-            raise
-        raise ValueError(
-            f"TF_CONFIG gives {name} (this process) the address {address}, and port "
-            f"{port} is in use here ({error.strerror}): end what runs there, or "
-            'choose another port in "cluster".'
-        ) from error
-    return bound
-
-
-def split(address: str) -> tuple[str, int]:
-    """`("host", 2222)` of an address.
-
-    Raises:
-      ValueError: it has no port.
-    """
-    host, _, port = address.removeprefix("grpc://").rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()):
-        raise ValueError(
-            f"TF_CONFIG: the address {address!r} has no port: write host:2222."
-        )
-    if len(port) > 5 or not 0 < int(port) < 1 << 16:
-        raise ValueError(
-            f"TF_CONFIG: the address {address!r} has the port {port}: write one from 1 "
-            "to 65535."
-        )
-    return host.strip("[]"), int(port)
 
 
 def _fingerprint(tasks: Mapping[str, str]) -> str:

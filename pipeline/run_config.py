@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline import cluster as cluster_lib
-from pipeline import habits, paths, rendezvous, slurm
+from pipeline import habits, paths, ports, slurm
 from pipeline.checks import is_int, is_number
 from pipeline.executions import EXECUTIONS
 
@@ -130,7 +130,7 @@ class RunConfig:
             )
         for address in self.cluster.training_tasks.values():
             if ":" in address:  # Of another's, which this one would wait for.
-                rendezvous.split(address)
+                ports.split(address)
 
     @property
     def cluster_spec(self) -> tf.train.ClusterSpec:

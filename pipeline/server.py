@@ -2,7 +2,6 @@
 
 import math
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping
 
@@ -11,7 +10,7 @@ from absl import logging
 
 from pipeline import liveness
 from pipeline.cluster import Cluster
-from pipeline.rendezvous import PeerLostError, check_port, split
+from pipeline.ports import absent_error, answers, check_port
 from pipeline.signals import Notes, PreemptedError
 
 _POLL_SECS = 0.5
@@ -107,21 +106,8 @@ def wait_for(tasks: Mapping[str, str], *, timeout_secs: float) -> None:
         text = ", ".join(f"{name} ({address})" for name, address in missing.items())
         now = time.monotonic()
         if now - began > timeout_secs:
-            raise PeerLostError(
-                f"{text} did not start in {timeout_secs:g} s. Look at its log; is its "
-                "address right in TF_CONFIG, can this host reach it? "
-                "parameter_server.start_timeout_secs says how long to wait."
-            )
+            raise absent_error(text, setting="parameter_server.start_timeout_secs")
         if now - reported > _REPORT_SECS:
             logging.info("cluster | waiting for %s", text)
             reported = now
         time.sleep(_POLL_SECS / 2)
-
-
-def answers(address: str) -> bool:
-    """Whether something listens at `host:port`."""
-    try:
-        with socket.create_connection(split(address), timeout=1):
-            return True
-    except OSError:
-        return False

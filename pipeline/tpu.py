@@ -7,14 +7,13 @@ calls: no TPU has run it. docs/tpu.md says what was tested instead.
 import contextlib
 import dataclasses
 import functools
-import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
-from pipeline import rendezvous
+from pipeline import ports
 from pipeline.run_config import RunConfig
 
 # The TPU of this machine, as against one that is reached by its name or address.
@@ -29,7 +28,7 @@ def _reach(name: str) -> None:
     for address in name.split(","):
         host = address.removeprefix("grpc://")
         host = host if ":" in host else f"{host}:{_PORT}"
-        socket.create_connection(rendezvous.split(host), timeout=_REACH_SECS).close()
+        ports.reach(host, timeout_secs=_REACH_SECS)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline import coordinated_loop
 from pipeline.cluster import Cluster
-from pipeline.rendezvous import PeerLostError
+from pipeline.ports import PeerLostError
 from tests.fakes import listening, silent
 
 

@@ -56,7 +56,7 @@ import sys, time
 from pipeline import link_watch
 if sys.argv[1] == "fails":
     link_watch._exit_when_readable = lambda *args: None
-with link_watch.watched({}, silence_secs=1, deadline_secs=0.5):
+with link_watch.watched({}, silence_secs=1, deadline_secs=0.5, exit_code=75):
     time.sleep(60)
 """
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from pipeline import liveness
-from pipeline.rendezvous import PeerLostError
+from pipeline.ports import PeerLostError
 from tests import clusters
 from tests.fakes import listening, silent
 

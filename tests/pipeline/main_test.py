@@ -16,7 +16,7 @@ from absl import flags, logging
 from pipeline import command_line, coordination, gin_config, main, processes
 from pipeline.estimator import Estimator
 from pipeline.model_fn import ModeKeys
-from pipeline.rendezvous import PeerLostError
+from pipeline.ports import PeerLostError
 
 ROOT = pathlib.Path(main.__file__).parent.parent
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from pipeline import rendezvous
-from pipeline.rendezvous import PeerLostError
+from pipeline import ports, rendezvous
+from pipeline.ports import PeerLostError
 
 
 @contextlib.contextmanager
@@ -66,7 +66,7 @@ def test_the_port_is_free_afterwards():
     for address in tasks.values():
         with socket.socket() as server:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            server.bind(("", rendezvous.split(address)[1]))
+            server.bind(("", ports.split(address)[1]))
 
 
 def test_a_missing_worker_is_named_by_all():
@@ -90,7 +90,7 @@ def test_strangers_on_the_port_do_no_harm():
     def strange():
         time.sleep(0.3)
         for words in (b"GET / HTTP/1.1\n\n", b"\xff\xfe\n", b""):
-            with socket.create_connection(rendezvous.split(tasks["worker 0"])) as peer:
+            with socket.create_connection(ports.split(tasks["worker 0"])) as peer:
                 peer.sendall(words)
 
     calls = [meeting(tasks, 0), strange, meeting(tasks, 1, delay=1)]
@@ -110,7 +110,7 @@ def test_a_taken_port_is_named(index):
     tasks = tasks_of(2)
     address = tasks[f"worker {index}"]
     with socket.socket() as taken:
-        taken.bind(("", rendezvous.split(address)[1]))
+        taken.bind(("", ports.split(address)[1]))
         taken.listen()
         (error,) = run_all([meeting(tasks, index)])
     assert isinstance(error, ValueError)
@@ -125,4 +125,4 @@ def test_one_task_meets_nobody():
 @pytest.mark.parametrize("address", ["host", "host:", ":1", "host:http"])
 def test_an_address_without_a_port(address):
     with pytest.raises(ValueError, match="has no port: write host:2222"):
-        rendezvous.split(address)
+        ports.split(address)

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline import parameter_server, server
+from pipeline import parameter_server, ports, server
 from pipeline.cluster import Cluster
-from pipeline.rendezvous import PeerLostError
+from pipeline.ports import PeerLostError
 from pipeline.signals import PreemptedError
 from tests.fakes import listening, silent
 
@@ -53,7 +53,7 @@ def test_waits_until_all_answer():
     with answering, late_socket:
         thread.start()
         server.wait_for({"ps 0": address, "worker 0": late}, timeout_secs=20)
-        assert server.answers(late)
+        assert ports.answers(late)
         thread.join()
 
 

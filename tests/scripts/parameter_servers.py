@@ -30,7 +30,7 @@ import pipeline as ge
 from inputs.digits import digits_input_fn
 from pipeline import parameter_server, server
 from pipeline.cluster import Cluster
-from pipeline.rendezvous import PeerLostError
+from pipeline.ports import PeerLostError
 from tests import fakes
 
 OUT = pathlib.Path(sys.argv[1])

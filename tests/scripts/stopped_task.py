@@ -13,7 +13,7 @@ import sys
 
 import pipeline as ge
 from pipeline import parameter_server
-from pipeline.rendezvous import PeerLostError
+from pipeline.ports import PeerLostError
 from tests import fakes
 from tests.scripts import forked_servers
 
