@@ -15,16 +15,17 @@ T = TypeVar("T")
 
 # What reading and parsing damaged JSON raises; text that is no UTF-8 is a ValueError.
 _DAMAGED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
-# Those that could not be set aside, and are warned of once.
+# Damaged files that could not be set aside. They are read again and again: one warning
+# for each is enough.
 _named: set[str] = set()
 
 
 def write(path: str, text: str) -> None:
-    """Replaces a file: who reads it meanwhile gets all of the old or of the new.
+    """Replaces a file: its readers get all of the old text or all of the new.
 
     Args:
-      path: written by one process at a time; its directory is made.
-      text: what it is to hold.
+      path: of the file, which one process at a time writes; its directory is made.
+      text: all of the new content.
     """
     tf.io.gfile.makedirs(os.path.dirname(path))
     with tf.io.gfile.GFile(f"{path}.tmp", "w") as file:
@@ -33,7 +34,7 @@ def write(path: str, text: str) -> None:
 
 
 def read(path: str) -> str | None:
-    """What a file holds; None where there is none."""
+    """Returns the text of a file; None where there is no file."""
     try:
         with tf.io.gfile.GFile(path) as file:
             return file.read()
@@ -42,18 +43,20 @@ def read(path: str) -> str | None:
 
 
 def read_json(path: str, parse: Callable[[Any], T], *, instead: str) -> T | None:
-    """What a small file of JSON holds; None where there is none.
+    """Reads a small file of JSON; None where there is no file, or a damaged one.
 
-    A damaged one is named in a warning and set aside, `<path>.damaged`, so that it is
+    A damaged file is named in a warning and moved to `<path>.damaged`, so that it is
     neither read again nor lost.
 
     Args:
       path: of the file.
-      parse: of what the JSON says, what is returned; raises where it is no such thing.
-      instead: what follows, for the warning: "the next evaluation is the best so far".
+      parse: makes the value to return out of the decoded JSON; raises one of the
+        errors of bad data (ValueError, TypeError, KeyError, ...) where it cannot.
+      instead: consequence of the damage, as the warning says it: "the next evaluation
+        is the best so far".
 
     Returns:
-      What `parse` returned, or None.
+      The value that `parse` made, or None.
     """
     try:
         text = read(path)
@@ -62,7 +65,7 @@ def read_json(path: str, parse: Callable[[Any], T], *, instead: str) -> T | None
         aside = f"{path}{DAMAGED}"
         try:
             tf.io.gfile.rename(path, aside, overwrite=True)
-        except tf.errors.OpError:  # As on a disk that is read-only.
+        except tf.errors.OpError:  # The disk is read-only, say.
             aside = path
         if path not in _named:
             logging.warning(
@@ -79,6 +82,6 @@ def read_json(path: str, parse: Callable[[Any], T], *, instead: str) -> T | None
 
 
 def remove(path: str) -> None:
-    """Deletes a file, if it is there."""
+    """Deletes a file, where it is there."""
     with contextlib.suppress(tf.errors.NotFoundError):
         tf.io.gfile.remove(path)

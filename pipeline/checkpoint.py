@@ -1,9 +1,9 @@
-"""Checkpoints that hold everything: save and strict restore.
+"""Saves every variable and table of a run, and restores all of them or none.
 
-A key is `module/index/name`, as `network/003/conv2d_1/bias`: the index is the place in
-`module.variables`, so that sorted keys go through a Keras model of the same
-architecture in order; the name comes from the structure and is what is matched here.
-Plain TensorFlow reads one so:
+A key is `module/index/name`, as `network/003/conv2d_1/bias`. The index is the place in
+`module.variables`: sorted keys go through a Keras model of the same architecture in
+order. The name comes from the module's structure, and restoring goes by it.
+Plain TensorFlow reads a checkpoint so:
 
     reader = tf.train.load_checkpoint("model_dir")
     keys = sorted(k for k in reader.get_variable_to_shape_map() if k[:8] == "network/")
@@ -11,8 +11,8 @@ Plain TensorFlow reads one so:
     for variable, key in zip(network.variables, keys, strict=True):
         variable.assign(reader.get_tensor(key))
 
-A module that is called as something of `tf.train.Checkpoint`'s own ("root", "save") has
-a dot after its name there: `root../000/kernel`.
+A module whose name `tf.train.Checkpoint` uses itself ("root", "save") has a dot after
+it, which TensorFlow doubles in the key: `root../000/kernel`.
 """
 
 import contextlib
@@ -39,7 +39,8 @@ from pipeline.variables import is_rate
 State = Mapping[str, Mapping[str, Any]]
 
 DRIVER = "driver"
-# Below it, beside the driver's variables, is what was configured, see `configured`.
+# Name prefix of the settings that the factories made, see `configured.py`. They stand
+# beside the driver's variables, and are none of them.
 CONFIGURED = f"{DRIVER}/configured"
 _NAME = "model.ckpt"
 _VARIABLES = (tf.Variable, ShardedVariable)
@@ -50,7 +51,12 @@ class CheckpointMismatchError(ValueError):
 
 
 class Saver:
-    """Writes checkpoints of one model_dir and removes old ones."""
+    """Writes checkpoints of one model_dir and removes old ones.
+
+    An asynchronous save copies the values and writes them in a thread of TensorFlow's:
+    a checkpoint counts once that thread has called `_commit`. One save is under way at
+    a time.
+    """
 
     def __init__(
         self,
@@ -61,13 +67,15 @@ class Saver:
         keep_every_n_hours: float | None = None,
         asynchronous: bool = False,
     ) -> None:
-        """
+        """Builds the tree of what is saved; writes nothing yet.
+
         Args:
           directory: the model_dir.
-          state: variable or table by module and name; complete by now.
-          keep_max: checkpoints that stay; None or 0 for all.
-          keep_every_n_hours: besides, one in so many hours stays for good.
-          asynchronous: `save` returns once the values are copied.
+          state: variable or table by module and name; a later one is not saved.
+          keep_max: checkpoints that stay; None or 0 keeps all.
+          keep_every_n_hours: hours after which one more checkpoint stays for good;
+            None keeps none beyond `keep_max`.
+          asynchronous: whether `save` returns once the values are copied.
         """
         self._directory = directory
         self._tree = _tree(state)
@@ -84,17 +92,18 @@ class Saver:
             experimental_enable_async_checkpoint=asynchronous,
             experimental_write_callbacks=[self._commit],
         )
-        # What is being written.
+        # Path prefix of the save that is under way.
         self._pending: str | None = None
 
     def resume(self, path: str | None, *, unreadable: Sequence[str] = ()) -> None:
         """Readies model_dir, to which nobody else writes, after an earlier run.
 
-        What a killed run left of an unfinished save is deleted.
+        Deletes the unfinished saves of a run that was killed.
 
         Args:
           path: path prefix of the checkpoint to go on from; None for none.
-          unreadable: those of newer ones, which are set aside.
+          unreadable: path prefixes of newer checkpoints that could not be read, which
+            are set aside.
 
         Raises:
           StorageError: model_dir cannot be written.
@@ -108,8 +117,8 @@ class Saver:
         """Writes the checkpoint of `step` and returns its path prefix.
 
         Raises:
-          StorageError: this one cannot be written, or the one before, which was
-            asynchronous, could not be.
+          StorageError: this checkpoint cannot be written, or the one before it, which
+            was asynchronous, could not be.
         """
         self.wait()
         self._pending = path = path_of(self._directory, step)
@@ -118,42 +127,46 @@ class Saver:
         return path
 
     def wait(self) -> None:
-        """Returns once all that was saved is on disk.
+        """Waits until the last save is on disk.
 
         Raises:
-          StorageError: the last one could not be written.
+          StorageError: the last save could not be written.
         """
         self._tree.sync()
         path = self._pending
         if path is None:
             return
         with self._unless_failed(path):
-            # What went wrong in its thread TensorFlow raises at the next call, which
-            # then writes nothing.
+            # `_commit` was not called: the thread has failed. TensorFlow keeps the
+            # error and raises it at the next call, which then writes nothing.
             self._tree.write(path, options=self._options)
 
     def settle(self) -> None:
-        """As `wait`, after an error: another one is only logged."""
+        """Waits as `wait` does, after an error: only logs a second one."""
         try:
             self.wait()
         except Exception as error:
             logging.error("checkpoint | %s", error)
 
     def _commit(self, path: str) -> None:
-        """Called with what is on disk; where saving is asynchronous, by its thread."""
+        """Makes a checkpoint that is on disk the latest.
+
+        TensorFlow calls it; where saving is asynchronous, in the thread that writes.
+        """
         self._retention.commit(path)
         self._pending = None
 
     @contextlib.contextmanager
     def _unless_failed(self, path: str) -> Iterator[None]:
-        """Forgets a checkpoint that cannot be written, and removes what there is."""
+        """Forgets a checkpoint whose writing fails in the block; deletes its files."""
         try:
             with self._reported(f"checkpoint {path}"):
                 yield
         except BaseException as error:
             self._pending = None
-            # An interrupt leaves an asynchronous one to be written. And where nothing
-            # can be written, nothing can be deleted either.
+            # Not after an interrupt: the thread of an asynchronous save still writes
+            # these files, and commits them. And a disk that refuses to write may
+            # refuse to delete: the first error is the one to raise.
             if isinstance(error, Exception):
                 with contextlib.suppress(tf.errors.OpError):
                     checkpoint_files.discard(path)
@@ -169,20 +182,20 @@ class Saver:
 
 
 def path_of(directory: str, step: int) -> str:
-    """Path prefix of the checkpoint of `step`."""
+    """Returns the path prefix of the checkpoint of `step`."""
     return os.path.join(directory, f"{_NAME}-{step}")
 
 
 def step_of(path: str) -> int:
-    """The step that a path prefix names.
+    """Returns the step that a path prefix names.
 
     Raises:
-      ValueError: it names none.
+      ValueError: the path names no step.
     """
     number = path.rpartition("-")[2]
     if not number.isdigit():
         raise ValueError(
-            f"checkpoint path {path!r} ends in no step, as ...-1000. If another "
+            f"checkpoint path {path!r} ends in no step, such as -1000. If another "
             "program wrote it, train into another model_dir; to take over values, give "
             "Estimator(warm_start_from=...)."
         )
@@ -190,33 +203,34 @@ def step_of(path: str) -> int:
 
 
 def latest(directory: str) -> str | None:
-    """Path prefix of the newest checkpoint in `directory`, or None.
+    """Returns the path prefix of the newest checkpoint in `directory`, or None.
 
-    It may lack files that were lost, so that their loss is noticed where there is an
-    earlier one to go on from.
+    Where there is an earlier checkpoint to go on from, the newest may lack files: the
+    caller, who tries to read it, so notices that they were lost.
     """
     paths = committed(directory)
     state = checkpoint_files.state(directory)
     if state is None:
         return paths[-1] if paths else None
-    # By its name: a model_dir may have been moved.
+    # The name alone, as a model_dir may have been moved.
     name = os.path.basename(state.model_checkpoint_path)
     newest = os.path.join(directory, name)
     return newest if paths or checkpoint_files.is_complete(newest) else None
 
 
 def committed(directory: str) -> list[str]:
-    """Path prefixes of all that can be restored, in order of their steps.
+    """Returns the path prefixes of all complete checkpoints, in order of their steps.
 
-    One that is still being written is not among them.
+    A checkpoint that is still being written is not among them.
     """
-    # Before the latest is asked for, which then is among them or came after.
+    # The files first, then the state: another process may commit in between. The other
+    # way round it might also have deleted all up to the step that the state named.
     names = checkpoint_files.complete(directory)
     state = checkpoint_files.state(directory)
     if state is not None:
         newest = step_of(state.model_checkpoint_path)
     elif checkpoint_files.has_state(directory):
-        newest = math.inf  # It is damaged, and there is nothing else to go by.
+        newest = math.inf  # The state is damaged: the files are all there is to go by.
     else:
         return []
     steps = [step_of(name) for name in names if re.fullmatch(rf"{_NAME}-\d+", name)]
@@ -224,14 +238,14 @@ def committed(directory: str) -> list[str]:
 
 
 def before(path: str) -> str | None:
-    """Path prefix of the newest checkpoint that is older than `path`, or None."""
+    """Returns the path prefix of the newest checkpoint older than `path`, or None."""
     step = step_of(path)
     older = [p for p in committed(os.path.dirname(path)) if step_of(p) < step]
     return older[-1] if older else None
 
 
 def is_readable(path: str) -> bool:
-    """Whether all of a checkpoint can be read; reads it."""
+    """Whether all of a checkpoint can be read, which is found out by reading it."""
     try:
         Reader(path).check()
     except UnreadableCheckpointError:
@@ -240,21 +254,21 @@ def is_readable(path: str) -> bool:
 
 
 def read_names(path: str) -> dict[str, list[int]]:
-    """Shape by variable name, `network/conv2d/kernel`, of a checkpoint.
+    """Returns a checkpoint's shapes by variable name, `network/conv2d/kernel`.
 
     Raises:
-      UnreadableCheckpointError: it is damaged.
+      UnreadableCheckpointError: its index is missing or damaged.
     """
     shapes = Reader(path).shapes
     return {n: shape for n, shape in shapes.items() if not n.startswith(CONFIGURED)}
 
 
 def read_value(path: str, name: str) -> Any:
-    """The value of one variable as an array.
+    """Returns the value of one variable, as an array of its shape and dtype.
 
     Raises:
-      KeyError: the checkpoint has none of that name; lists those that it has.
-      UnreadableCheckpointError: it is damaged.
+      KeyError: the checkpoint has no variable of that name; lists its names.
+      UnreadableCheckpointError: a file of it is missing, cut short or damaged.
     """
     reader = Reader(path)
     if name not in reader.shapes:
@@ -270,11 +284,13 @@ def restore(state: State, path: str, *, unbuilt: Iterable[str] = ()) -> None:
     Args:
       state: variable or table by module and name.
       path: checkpoint path prefix.
-      unbuilt: name prefixes below which the checkpoint may hold more than the model.
+      unbuilt: name prefixes below which the checkpoint may hold more than the model,
+        whose layers there are not built yet.
 
     Raises:
-      CheckpointMismatchError: something is only in one of both, or has another shape.
-      UnreadableCheckpointError: something of it is missing, cut short or damaged.
+      CheckpointMismatchError: a name is only in the model or only in the checkpoint,
+        or a variable has another shape; lists them.
+      UnreadableCheckpointError: a file of it is missing, cut short or damaged.
     """
     reader = Reader(path)
     wanted, tables = flat(state), tables_of(state)
@@ -294,12 +310,17 @@ def restore(state: State, path: str, *, unbuilt: Iterable[str] = ()) -> None:
 
 
 def read_tables(reader: Reader, table_by_name: Mapping[str, Any]) -> None:
-    """Fills lookup tables by what a checkpoint holds under their names.
+    """Fills lookup tables with what a checkpoint holds under their names.
+
+    Args:
+      reader: of the checkpoint.
+      table_by_name: tables by their names in the checkpoint.
 
     Raises:
-      UnreadableCheckpointError: one is cut short or damaged; nothing was changed.
+      UnreadableCheckpointError: a table is cut short or damaged; nothing was changed.
     """
-    # At the places of the checkpoint, which may hold more than this mode has built.
+    # A tree with the indices of the checkpoint, which may differ from those of
+    # `_tree`: the mode that saved it may have built more.
     nested: dict[str, Any] = {}
     for name, table in table_by_name.items():
         reader.check_table(name)
@@ -311,8 +332,10 @@ def read_tables(reader: Reader, table_by_name: Mapping[str, Any]) -> None:
 def _mismatches(
     wanted: Mapping[str, Any], reader: Reader, unbuilt: tuple[str, ...]
 ) -> str:
+    """Returns lines on how a model and a checkpoint differ; empty where they do not."""
     saved = {**reader.shapes, **reader.tables}
-    # A constant rate may have become a schedule, which is no variable, or been one.
+    # Names that either may have alone. A constant rate may have become a schedule,
+    # which is no variable, or been one; what the driver records is not of the model.
     either = {n for n in {*wanted, *saved} if is_rate(n, wanted) and is_rate(n, saved)}
     either |= {n for n in {*wanted, *saved} if n.startswith(DRIVER + "/")}
     lacking = [n for n in wanted if n not in {*saved, *either}]
@@ -334,7 +357,7 @@ def _mismatches(
 
 
 def flat(state: State) -> dict[str, tf.Variable]:
-    """Every variable by its full name: `network/dense/kernel`."""
+    """Returns every variable by its full name: `network/dense/kernel`."""
     return {
         f"{module}/{name}".rstrip("/"): value
         for module, named in state.items()
@@ -344,7 +367,7 @@ def flat(state: State) -> dict[str, tf.Variable]:
 
 
 def tables_of(state: State) -> dict[str, Any]:
-    """Every lookup table by its full name."""
+    """Returns every lookup table by its full name: `vocabulary/table`."""
     return {
         f"{module}/{name}".rstrip("/"): value
         for module, named in state.items()
@@ -354,11 +377,11 @@ def tables_of(state: State) -> dict[str, Any]:
 
 
 def _tree(state: State) -> tf.train.Checkpoint:
-    """The object tree whose checkpoint keys are `module/index/name`."""
+    """Returns the object tree whose checkpoint keys are `module/index/name`."""
     nested: dict[str, Any] = {}
     for module, named in state.items():
         node = nested.setdefault(checkpoint_reader.key_of(module), {})
-        # Sorted keys go through a module of any size in order.
+        # Zeros in front: as texts the indices sort as numbers, in modules of any size.
         width = max(3, len(str(len(named) - 1)))
         for index, (name, value) in enumerate(named.items()):
             _insert(node, [f"{index:0{width}d}", *filter(None, name.split("/"))], value)
@@ -366,8 +389,8 @@ def _tree(state: State) -> tf.train.Checkpoint:
 
 
 def _insert(node: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    # Dicts, whose keys are names and nothing else: as attributes of a
-    # `tf.train.Checkpoint`, "root" and "self" would be its own arguments.
+    """Puts a value into nested dicts, which it makes along the path."""
+    # Dicts and no `tf.train.Checkpoint`s, which take "root" and "self" for arguments.
     for part in path[:-1]:
         node = node.setdefault(part, {})
     node[path[-1]] = value

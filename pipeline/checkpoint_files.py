@@ -1,8 +1,8 @@
-"""The files that make up a checkpoint, and those that are complete.
+"""The files that make up a checkpoint: which are complete, and which may go.
 
-TensorFlow writes the data first and `.index` last, which is not atomic. The file
-`checkpoint` names a checkpoint after that: one that is complete and no newer than the
-one named there is committed.
+TensorFlow writes the data first and `.index` last, and the index not in one go. After
+that retention names the checkpoint in the file `checkpoint`. A checkpoint is committed
+where it is complete and no newer than the one that is named there.
 """
 
 import collections
@@ -20,13 +20,13 @@ _SHARD = re.compile(r"(.+)\.data-\d{5}-of-(\d{5})")
 _INDEX = ".index"
 _PART = re.compile(r"(.+-\d+)\.(?:index|data-.+)")
 _STATE = "checkpoint"
-# The folder that TensorFlow writes to before a checkpoint is complete.
+# Folders that TensorFlow writes to before it moves the files to their places.
 _TEMPORARY = re.compile(r".+-\d+(?:\.\d+-of-\d+)?_temp")
 _ASIDE = "unreadable"
 
 
 def complete(directory: str) -> set[str]:
-    """Names, `model.ckpt-10`, of which `directory` has the index and all the data."""
+    """Returns the names, `model.ckpt-10`, of the checkpoints without a missing file."""
     present = _listed(directory)
     num_shards: collections.Counter[str] = collections.Counter()
     wanted = {}
@@ -47,17 +47,24 @@ def is_complete(path: str) -> bool:
 
 
 def written_at(path: str) -> float:
-    """When a checkpoint was completed, in seconds since 1970, by its file system."""
+    """Returns when a checkpoint was completed: seconds since 1970, by its file system.
+
+    Args:
+      path: path prefix of a checkpoint that is there.
+    """
     return tf.io.gfile.stat(f"{path}{_INDEX}").mtime_nsec / 1e9
 
 
 def identity(path: str) -> str | None:
-    """What tells a checkpoint from all others, of the same path too; None: not there.
+    """Returns a digest that tells a checkpoint from all others, of its path too.
 
-    The index has a checksum of each value, so that those of one index are the same.
+    The index holds a checksum of each value: equal indices mean equal values.
 
     Args:
       path: path prefix.
+
+    Returns:
+      Hexadecimal digits; None where the index is not there.
     """
     try:
         with tf.io.gfile.GFile(f"{path}{_INDEX}", "rb") as file:
@@ -80,7 +87,13 @@ def delete(path: str) -> None:
 
 
 def state(directory: str) -> Any:
-    """What the file `checkpoint` says, a proto; None where there is none to read."""
+    """Returns the content of the file `checkpoint`; None where it cannot be read.
+
+    Warns where the file is there and damaged.
+
+    Returns:
+      A CheckpointState proto, or None.
+    """
     try:
         found = tf.train.get_checkpoint_state(directory)
     except ValueError:  # It is empty, or no text.
@@ -97,7 +110,11 @@ def state(directory: str) -> Any:
 
 
 def has_state(directory: str) -> bool:
-    """Whether there is a file `checkpoint`, of whatever content."""
+    """Whether there is a file `checkpoint`, of whatever content.
+
+    Raises:
+      ValueError: the file system of `directory` is unknown or does not answer.
+    """
     try:
         return tf.io.gfile.exists(os.path.join(directory, _STATE))
     except tf.errors.UnimplementedError as error:  # Of a file system: s4://bucket.
@@ -122,13 +139,13 @@ def set_aside(path: str) -> str:
 
 
 def remove_unfinished(directory: str) -> None:
-    """Deletes what is left of saves that came to no end.
+    """Deletes the files of saves that came to no end.
 
-    What the file `checkpoint` names stays, whatever it lacks, and so does all that is
-    complete.
+    Complete checkpoints stay. So do those that the file `checkpoint` names, whatever
+    files they lack: they were complete once, and their loss is to be noticed.
 
     Args:
-      directory: nobody may be saving to it.
+      directory: the model_dir, to which nobody may be saving.
     """
     remove_temporary(directory)
     parts = filter(None, map(_PART.fullmatch, _listed(directory)))
@@ -137,7 +154,7 @@ def remove_unfinished(directory: str) -> None:
 
 
 def remove_temporary(directory: str) -> None:
-    """Deletes the folders that TensorFlow writes to, where nobody is saving."""
+    """Deletes TensorFlow's temporary folders, where nobody is saving."""
     for name in filter(_TEMPORARY.fullmatch, _listed(directory)):
         path = os.path.join(directory, name)
         logging.info("checkpoint | %s is of an unfinished save: deleted", path)
@@ -145,7 +162,7 @@ def remove_temporary(directory: str) -> None:
 
 
 def discard(path: str) -> None:
-    """Deletes a checkpoint that was not saved to the end, and only such a one."""
+    """Deletes a checkpoint's files, unless it was saved to the end."""
     if tf.io.gfile.isdir(f"{path}_temp"):
         tf.io.gfile.rmtree(f"{path}_temp")
     directory, name = os.path.split(path)
@@ -157,7 +174,7 @@ def discard(path: str) -> None:
 
 
 def _opens(path: str) -> bool:
-    """Whether the index is whole: it is written last, and not in one go."""
+    """Whether the index is whole: a process may have been killed while writing it."""
     try:
         tf.train.load_checkpoint(path)
     except (tf.errors.OpError, IndexError):
@@ -167,7 +184,7 @@ def _opens(path: str) -> bool:
 
 def _listed(directory: str) -> set[str]:
     try:
-        # Object stores mark their folders.
+        # Object stores end the names of folders in a slash.
         return {name.rstrip("/") for name in tf.io.gfile.listdir(directory)}
     except tf.errors.NotFoundError:
         return set()
@@ -177,7 +194,7 @@ def make_directory(directory: str) -> None:
     """Makes the model_dir, where it is not there yet.
 
     Raises:
-      ValueError: it cannot be made.
+      ValueError: it cannot be made; says what else to write.
     """
     try:
         tf.io.gfile.makedirs(directory)

@@ -1,4 +1,4 @@
-"""The checkpoint that a caller asked for by its path, or that can be gone on from."""
+"""Finds the checkpoint that a caller means, or the newest one that can be loaded."""
 
 import os
 from collections.abc import Callable
@@ -11,13 +11,14 @@ from pipeline.checkpoint_reader import UnreadableCheckpointError
 
 
 def found(path: str | None) -> str | None:
-    """The path prefix of a checkpoint that a caller asked for; None for none.
+    """Returns the path prefix of the checkpoint that a caller asked for.
 
     Args:
-      path: a prefix, or a directory, of which it is the newest.
+      path: a path prefix, or a directory, which stands for its newest checkpoint; None
+        is returned as it is.
 
     Raises:
-      ValueError: there is none; lists those beside it.
+      ValueError: there is no checkpoint; lists those beside it.
     """
     given = path
     if path:
@@ -50,16 +51,18 @@ def newest_sound(
     """Loads a checkpoint, or else the newest before it that can be loaded.
 
     Args:
-      path: path prefix of the newest.
-      load: of one checkpoint.
-      agreed: whether all processes that load together can load the same one.
+      path: path prefix of the newest checkpoint.
+      load: loads the checkpoint of a path prefix; raises UnreadableCheckpointError
+        where it cannot.
+      agreed: tells whether all processes that load together have succeeded, given
+        whether this one has. Each calls it once for each checkpoint.
 
     Returns:
-      The one that was loaded, and those that could not be.
+      The path prefix that was loaded, and those that could not be, newest first.
 
     Raises:
-      CheckpointMismatchError: it is of another model; nothing was changed.
-      UnreadableCheckpointError: so are all before it.
+      CheckpointMismatchError: a checkpoint is of another model; nothing was changed.
+      UnreadableCheckpointError: neither this checkpoint nor one before it can be read.
     """
     unreadable: list[str] = []
     while True:

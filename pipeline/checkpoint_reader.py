@@ -1,7 +1,8 @@
 """Reads a checkpoint: names, shapes, and values that are checked.
 
-Each value has a checksum, which TensorFlow compares when the value is read, and not
-before: who is about to change something reads all that it needs first.
+Each value has a checksum, which TensorFlow compares only when the value is read. So
+whoever sets variables from a checkpoint reads all of the values first: a damaged one
+then leaves every variable as it was.
 """
 
 import contextlib
@@ -25,16 +26,16 @@ class UnreadableCheckpointError(RuntimeError):
 
 
 class Reader:
-    """What one checkpoint holds.
+    """The content of one checkpoint.
 
     Attributes:
       path: its path prefix.
       shapes: shape of each variable by its name, `network/conv2d/kernel`.
-      tables: place of each lookup table in the checkpoint's tree, by its name.
+      tables: key of each lookup table, without TensorFlow's suffix, by its name.
     """
 
     def __init__(self, path: str) -> None:
-        """Opens it.
+        """Opens the checkpoint, and reads its index.
 
         Args:
           path: checkpoint path prefix.
@@ -55,10 +56,10 @@ class Reader:
         }
 
     def value(self, name: str) -> Any:
-        """The value of a variable that is there, as an array.
+        """Returns the value of a variable that is there, as an array.
 
         Raises:
-          UnreadableCheckpointError: it is cut short or damaged.
+          UnreadableCheckpointError: the value is cut short or damaged.
         """
         return self._tensor(self._keys[name])
 
@@ -66,12 +67,13 @@ class Reader:
         """Sets variables, all of them or none.
 
         Args:
-          pairs: a variable, and the name of that which is here.
+          pairs: variables, each with the name of its value in the checkpoint.
 
         Raises:
-          UnreadableCheckpointError: one is cut short or damaged; nothing was set.
+          UnreadableCheckpointError: a value is cut short or damaged; nothing was set.
         """
-        # One in shards may be larger than this process: it is read once more.
+        # A table in shards may not fit into this process' memory. It is read twice,
+        # a shard at a time: once to check it, then to assign it.
         values = [
             None if isinstance(variable, ShardedVariable) else self.value(name)
             for variable, name in pairs
@@ -88,10 +90,11 @@ class Reader:
                 shard.assign(value)
 
     def _rows(self, variable: Any, name: str) -> Iterator[tuple[Any, tf.Tensor]]:
-        """Each shard with its own rows."""
+        """Yields each shard with the tensor of its rows, one in memory at a time."""
         shape, first = " ".join(map(str, variable.shape)), 0
         for shard in shards_of(variable):
             rows = shard.shape[0]
+            # As RestoreV2 wants it: "100 8 0,50:-" is rows 0 to 49 of a table [100, 8].
             slices = ":".join([f"{first},{rows}", *["-"] * (len(shard.shape) - 1)])
             with self._reported():
                 (value,) = tf.raw_ops.RestoreV2(
@@ -104,27 +107,28 @@ class Reader:
             first += rows
 
     def place_of(self, name: str) -> list[str]:
-        """The path of a lookup table in the checkpoint's tree."""
+        """Returns the path of a lookup table in the checkpoint's tree."""
         return [_unescaped(part) for part in self.tables[name].split("/")]
 
     def check_table(self, name: str) -> None:
-        """Reads what TensorFlow reads in order to restore a table.
+        """Reads all that TensorFlow reads in order to restore a table.
 
         Raises:
-          UnreadableCheckpointError: it is cut short or damaged.
+          UnreadableCheckpointError: a part of it is cut short or damaged.
         """
         place = self.tables[name]
         for key in (_OBJECT_GRAPH, place + _TABLE, place + _TABLE_VALUES):
             self._tensor(key)
 
     def check(self) -> None:
-        """Reads everything, iterators too, which are no arrays.
+        """Reads everything: variables, tables and the positions of iterators.
 
         Raises:
-          UnreadableCheckpointError: something is cut short or damaged.
+          UnreadableCheckpointError: a value is cut short or damaged.
         """
         for key, dtype in self._dtypes.items():
             with self._reported():
+                # `get_tensor` makes arrays, and an iterator's state is a variant.
                 tf.raw_ops.RestoreV2(
                     prefix=self.path,
                     tensor_names=[key],
@@ -138,6 +142,7 @@ class Reader:
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
+        """Turns TensorFlow's errors of reading into UnreadableCheckpointError."""
         try:
             yield
         # The reader's own statuses arrive as one of these two.
@@ -158,12 +163,13 @@ class Reader:
 
 
 def _by_name(keys: Any, suffix: str) -> dict[str, str]:
-    """Checkpoint key by name, of the keys `module/index/name` that end in `suffix`."""
+    """Returns, by name, the keys `module/index/name` that end in `suffix`."""
     names = {}
     for key in sorted(keys):
         pattern = r"([^/]+)/\d+((?:/.+)?)" + re.escape(suffix)
         if match := re.fullmatch(pattern, key, re.DOTALL):
             module = _unescaped(match[1])
+            # The dot of a name that was taken, see `key_of`.
             if module == key_of(module[:-1]):
                 module = module[:-1]
             names[module + _unescaped(match[2])] = key
@@ -171,13 +177,13 @@ def _by_name(keys: Any, suffix: str) -> dict[str, str]:
 
 
 def key_of(module: str) -> str:
-    """The name of a module in the checkpoint's tree, where some names are taken."""
+    """Returns a module's name in the checkpoint's tree: a dot follows a taken name."""
     return f"{module}." if module in _taken() else module
 
 
 @functools.cache
 def _taken() -> frozenset[str]:
-    """What `tf.train.Checkpoint(**modules)` has as arguments or attributes."""
+    """Returns the names of the arguments and attributes of `tf.train.Checkpoint`."""
     return frozenset({"root", "self", *dir(tf.train.Checkpoint())})
 
 

@@ -1,9 +1,10 @@
-"""Who trains in a model_dir: one at a time, as two would overwrite each other's files.
-And who evaluates for one folder of events.
+"""Lets one process at a time train in a model_dir, or evaluate into a folder.
 
-The claim is a small file that names its holder, who writes it again every ten seconds
-and deletes it in the end. Where the holder was killed it is stale: on this machine as
-soon as that process is gone, on another one when it was not renewed for a minute.
+Two trainings would overwrite each other's checkpoints, two evaluators of one name each
+other's events. A claim is a small file that names its holder. The holder writes it
+again every ten seconds and deletes it in the end. The claim of a holder that was killed
+is stale: on the holder's machine as soon as the process is gone, on any other once the
+file was not renewed for a minute.
 
     with claim.held("runs/a") as check:
         ...
@@ -28,14 +29,14 @@ from pipeline import atomic_file, heartbeat
 
 @dataclasses.dataclass(frozen=True)
 class Role:
-    """What only one process at a time does in a folder.
+    """Something that only one process at a time does in a folder.
 
     Attributes:
-      file: name of the claim.
-      phase: as the log calls it.
-      does: in words.
-      risk: what two would do.
-      instead: what else to choose.
+      file: name of the claim in the folder.
+      phase: word that begins the role's lines in the log.
+      does: words after "process 7 on a" in an error.
+      risk: words after "two would" in an error.
+      instead: words after "end it, or" in an error: what else to choose.
     """
 
     file: str
@@ -63,32 +64,35 @@ FILE = TRAINING.file
 RENEW_SECS = 10.0
 EXPIRE_SECS = 60.0
 
-# Tokens of what this process holds. A claim of its own that is not among them could not
-# be removed, as where the disk became read-only.
+# Tokens of the claims that this process holds. A file that names this process by
+# another token is left from an earlier claim, which could not be removed: the disk was
+# read-only, say.
 _HELD: set[str] = set()
 _POLL_SECS = 1.0
-# How long after its write a claim is read again where nothing keeps two from writing
-# at once: longer than from one's look at the file to its write.
+# Without a lock, two processes may find no claim and write one each. Each reads the
+# file again after so many seconds, which is longer than the other takes from its look
+# at the file to its write: both see the same winner.
 _SETTLE_SECS = 2.0
 
 
 class ClaimedError(RuntimeError):
-    """Another training goes on in this model_dir."""
+    """A folder that another process trains in, or evaluates for, by its claim."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """What the file says.
+    """The content of a claim's file.
 
     Attributes:
-      token: of this claim, and no other.
-      host: name of the holder's.
-      machine: its boot and the process' namespace, as a host's name may be another
-        container's too; empty where the system does not tell.
-      pid: of the holder.
-      started: when that process was, as its system counts, since a pid comes again.
-      since: seconds since 1970, by the holder's clock, when it began.
-      renewed_at: when it was written the last time, by the same clock.
+      token: random name of this claim, and of no other.
+      host: name of the holder's host.
+      machine: identity of the host's boot and of the holder's process namespace, as
+        two containers may have one host name; empty where the system does not tell.
+      pid: process id of the holder.
+      started: start time of that process, in its system's count, as a process id is
+        used again; empty where the system does not tell.
+      since: beginning of the claim, in seconds since 1970, by the holder's clock.
+      renewed_at: last write of the file, by the same clock.
     """
 
     token: str
@@ -100,7 +104,7 @@ class Claim:
     renewed_at: float
 
     def __str__(self) -> str:
-        """'process 7 on a (since 2026-01-31 12:00:00)'."""
+        """Returns 'process 7 on a (since 2026-01-31 12:00:00)'."""
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
         return f"process {self.pid} on {self.host} (since {since})"
 
@@ -113,19 +117,21 @@ def held(
     renew_secs: float = RENEW_SECS,
     expire_secs: float = EXPIRE_SECS,
 ) -> Iterator[Callable[[], None]]:
-    """Makes this the only one of a role in a model_dir while the block runs.
+    """Holds the claim of a role on a folder while the block runs.
 
-    A claim from another machine is watched until it is renewed, or expires.
+    Waits, where a process of another machine has the claim, until that process renews
+    it or the claim expires.
 
     Args:
-      model_dir: is made where it is not there; or another folder.
-      role: what this one does.
-      renew_secs: seconds between writes of the claim.
-      expire_secs: seconds without one after which a claim of another machine is stale.
+      model_dir: folder of the claim, which is made where it is not there.
+      role: what the caller is about to do in the folder.
+      renew_secs: seconds between two writes of the claim.
+      expire_secs: seconds without a write after which the claim of another machine is
+        stale.
 
     Yields:
-      A function that raises ClaimedError if the claim was taken over, which may happen
-      to a process that stood still.
+      A function of no arguments that raises ClaimedError where another process has
+      taken the claim over, as may happen to a process that stood still.
 
     Raises:
       ClaimedError: names the holder.
@@ -165,7 +171,7 @@ def held(
 
 
 def read(model_dir: str) -> Claim | None:
-    """The claim of a training on a model_dir, None where there is none."""
+    """Returns the claim of a training on a model_dir; None where there is none."""
     return _read(os.path.join(model_dir, FILE))
 
 
@@ -212,7 +218,8 @@ def _release(path: str, own: Claim) -> None:
 
 
 def _write(path: str, claim: Claim) -> None:
-    # By way of a file of its own: two may write at once where nothing hinders them.
+    # `atomic_file` is for one writer at a time. Without a lock two may write at once:
+    # each has a temporary file of its own, named by its token.
     part = f"{path}.{claim.token}"
     with tf.io.gfile.GFile(part, "w") as file:
         file.write(json.dumps(dataclasses.asdict(claim), indent=2) + "\n")
@@ -221,7 +228,7 @@ def _write(path: str, claim: Claim) -> None:
 
 @contextlib.contextmanager
 def _alone(directory: str) -> Iterator[bool]:
-    """Keeps others that take the claim out of the block, where the disk can do that."""
+    """Locks a folder against other takers of a claim; yields whether it could."""
     try:
         handle = os.open(directory, os.O_RDONLY)
     except OSError:  # Not a local path.
@@ -241,6 +248,7 @@ def _alone(directory: str) -> Iterator[bool]:
 def _is_stale(found: Claim, path: str, own: Claim, expire_secs: float) -> bool:
     if _is_of(found, own):
         return not _lives(found)
+    # Written now, so that both times are the file system's.
     probe = f"{path}.{own.token}"
     try:
         with tf.io.gfile.GFile(probe, "w") as file:
@@ -252,11 +260,12 @@ def _is_stale(found: Claim, path: str, own: Claim, expire_secs: float) -> bool:
 
 
 def _is_of(found: Claim, own: Claim) -> bool:
-    """Whether a claim's process can be looked up here."""
+    """Whether the holder's process id means something on this machine."""
     return (found.host, found.machine) == (own.host, own.machine)
 
 
 def _lives(found: Claim) -> bool:
+    """Whether the holder, a process of this machine, still runs."""
     started = _started(found.pid)
     if started is None or (found.pid == os.getpid() and found.token not in _HELD):
         return False
@@ -264,20 +273,21 @@ def _lives(found: Claim) -> bool:
 
 
 def _started(pid: int) -> str | None:
-    """When a process was started; empty: not known; None: it does not run."""
+    """Returns a process' start time; empty where unknown; None where none runs."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return None
-    except PermissionError:
+    except PermissionError:  # It runs, as another user.
         pass
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            # The name before, in brackets, may hold anything.
+            # The second field, the name in brackets, may hold spaces and brackets.
             fields = file.read().rpartition(")")[2].split()
     except OSError:
         return ""
-    # A zombie waits for its parent to learn of its end.
+    # A zombie has ended, and only waits for its parent to learn of it. Field 22 of the
+    # file, the 20th after the name, is the start time.
     return None if fields[0] in ("Z", "X") else fields[19]
 
 
@@ -295,6 +305,7 @@ def _own() -> Claim:
 
 
 def _machine() -> str:
+    """Returns the identity of this boot and process namespace; empty where unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
             return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"

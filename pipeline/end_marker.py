@@ -1,4 +1,9 @@
-"""How a training ended, as a file in model_dir for those who wait for its end."""
+"""Says in model_dir how training ended, for the evaluator that waits for its end.
+
+Training removes the marker when it begins and writes it when it ends, for whatever
+reason: the evaluator, in another process, learns by this file alone that no more
+checkpoints come.
+"""
 
 import dataclasses
 import json
@@ -28,10 +33,10 @@ class EndMarker:
       step: global step that was reached.
       reason: 'finished': max_steps or the end of the input; 'stopped': asked for by a
         hook, such as early stopping; 'failed': by an error or an interrupt.
-      details: what the hooks gave as their reasons, or the error.
-      checkpoint_step: of the last checkpoint; None where there is none. An
-        asynchronous one of a training that failed may come later than this marker.
-      time: when, in seconds since 1970.
+      details: reasons that the hooks gave, or the error.
+      checkpoint_step: global step of the last checkpoint; None where there is none.
+        The asynchronous checkpoint of a training that failed may come after the marker.
+      time: end of training, in seconds since 1970.
     """
 
     step: int
@@ -41,24 +46,24 @@ class EndMarker:
     time: float
 
     def __str__(self) -> str:
-        """'training was stopped at step 40: no progress for 10 evaluations'."""
+        """Returns 'training was stopped at step 40: no progress for 10 evaluations'."""
         words = _WORDS[self.reason].format(self.step)
         return ": ".join([words, *filter(None, ["; ".join(self.details)])])
 
 
 def write(model_dir: str, marker: EndMarker) -> None:
-    """Says that training has ended; after its last checkpoint was committed.
+    """Writes that training has ended, once its last checkpoint is committed.
 
     Args:
-      model_dir: where it is looked for.
-      marker: replaces an earlier one.
+      model_dir: folder in which the evaluator looks for the marker.
+      marker: the end of this training; replaces an earlier one.
     """
     text = json.dumps(dataclasses.asdict(marker), indent=2)
     atomic_file.write(os.path.join(model_dir, FILE), f"{text}\n")
 
 
 def read(model_dir: str) -> EndMarker | None:
-    """How the training in `model_dir` ended; None while it goes on."""
+    """Returns how the training in `model_dir` ended; None while it goes on."""
     return atomic_file.read_json(
         os.path.join(model_dir, FILE),
         _parsed,
@@ -67,6 +72,7 @@ def read(model_dir: str) -> EndMarker | None:
 
 
 def _parsed(fields: Any) -> EndMarker:
+    """Returns the marker that decoded JSON holds; raises where a field is damaged."""
     marker = EndMarker(**{**fields, "details": tuple(fields["details"])})
     steps = marker.step, marker.checkpoint_step or 0
     words = *marker.details, marker.reason
@@ -78,5 +84,5 @@ def _parsed(fields: Any) -> EndMarker:
 
 
 def remove(model_dir: str) -> None:
-    """Says that training begins, or begins again."""
+    """Removes the marker, where there is one: training begins, or begins again."""
     atomic_file.remove(os.path.join(model_dir, FILE))

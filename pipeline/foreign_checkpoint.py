@@ -1,4 +1,9 @@
-"""What lies where a checkpoint of this project was looked for, and how to take it."""
+"""Says what lies where a checkpoint of this project was looked for, and how to take it.
+
+A user who moves over has checkpoints of tf.estimator, of Keras or of another program.
+None of them has this project's names, so an error shows the lines of a factory that
+takes their values.
+"""
 
 import os
 from collections.abc import Iterable
@@ -13,15 +18,18 @@ _MOST = 5
 
 
 def is_foreign(reader: Reader) -> bool:
-    """Whether a checkpoint is none of this project's, which all have a step."""
+    """Whether another program wrote a checkpoint: each of this project has a step."""
     return "driver/global_step" not in reader.shapes
 
 
 def described(path: str) -> str:
-    """Says what is at `path`, and how a factory takes values from it.
+    """Describes what is at `path`, and how a factory takes values from it.
 
     Args:
       path: a file, a folder or a path prefix that holds none of our checkpoints.
+
+    Returns:
+      Sentences for the end of an error, with the lines to write.
     """
     if tf.io.gfile.isdir(path):
         return _of_folder(path)
@@ -50,7 +58,7 @@ def _of_folder(path: str) -> str:
 
 
 def _prefix_of(path: str) -> str | None:
-    """The path prefix of the checkpoint of which `path` is a file, or None."""
+    """Returns the prefix of the checkpoint that `path` is a file of, or None."""
     for end in (".index", ".data-", ".meta"):
         path = path.rpartition(end)[0] or path
     return path if tf.io.gfile.exists(f"{path}.index") else None

@@ -1,4 +1,8 @@
-"""Signs of life: files that their owner renews, and how old they are."""
+"""Signs of life: files that their owner renews, and how old they are.
+
+`claim` and `lease` are such files: a process that was killed does not delete its own,
+and only the file's age tells that its owner is gone.
+"""
 
 import contextlib
 import threading
@@ -10,12 +14,13 @@ from absl import logging
 
 @contextlib.contextmanager
 def renewed(path: str, renew: Callable[[], None], *, secs: float) -> Iterator[None]:
-    """Calls `renew`, which writes a file again, all along the block.
+    """Calls `renew`, which writes a file again, every `secs` seconds of the block.
 
     Args:
       path: of the file, for the log.
-      renew: called in a thread of its own, and not any more after the block.
-      secs: between two calls.
+      renew: writes the file. It is called in a thread of its own, and never after
+        the end of the block.
+      secs: seconds between two calls.
     """
     ended = threading.Event()
     renewing = threading.Thread(
@@ -26,18 +31,18 @@ def renewed(path: str, renew: Callable[[], None], *, secs: float) -> Iterator[No
         yield
     finally:
         ended.set()
-        # Else it might write the file once more.
+        # The owner deletes the file next, and a late call would write it again.
         renewing.join()
 
 
 def age(path: str, *, now: str) -> float | None:
-    """Seconds between the last writes of two files, None where one is not there.
+    """Returns the seconds between the writes of two files; None where one is missing.
 
-    By the file system's own times, as the clocks of two hosts may disagree.
+    Both times are the file system's: the clocks of two hosts may disagree.
 
     Args:
-      path: whose age it is.
-      now: a file that was written just now.
+      path: the file whose age is asked for.
+      now: a file that was written just now, on the same file system.
     """
     try:
         later, earlier = tf.io.gfile.stat(now), tf.io.gfile.stat(path)
@@ -53,5 +58,6 @@ def _renew(
         try:
             renew()
         except (tf.errors.OpError, OSError) as error:
-            # The next one may succeed, and several may fail before it counts as old.
+            # No error yet: several calls may fail before the file counts as old, and
+            # the next one may succeed.
             logging.warning("cannot renew %s: %s", path, error)

@@ -1,8 +1,8 @@
-"""Paths as one text each: comparing texts is comparing places.
+"""One text for each place: two paths are the same place where their texts are equal.
 
 `runs/a/`, `./runs/a`, `runs//a` and, from another directory, `../runs/a` are one place.
-Each path that a user gives becomes `normal` where it comes in; all others are joined
-from these.
+Each path that a user gives becomes `normal` where it comes in. All other paths are
+joined from these.
 """
 
 import os
@@ -11,13 +11,14 @@ _LOCAL = "file"
 
 
 def normal(path: str | os.PathLike[str]) -> str:
-    """The path from the root on, without doubled, trailing or `.` parts.
+    """Returns the path from the root on, without doubled, trailing or `.` parts.
 
-    It stays what it is when the program changes its directory.
+    The result means the same place after the program changes its directory.
 
     Args:
-      path: local, or of a file system with a scheme such as `gs://bucket/runs/a/`, of
-        which only slashes at the end go: the others are part of an object's name.
+      path: local, or of a file system with a scheme such as `gs://bucket/runs/a/`. Of
+        a path with a scheme only slashes at the end go: all others are part of an
+        object's name.
     """
     path = os.fspath(path)
     scheme, found, rest = path.partition("://")
@@ -25,15 +26,16 @@ def normal(path: str | os.PathLike[str]) -> str:
         return f"{scheme}://{rest.rstrip('/')}"
     path = os.path.expanduser(rest if found else path)
     path = os.path.join(os.getcwd(), path)
-    # Behind a link, `..` is not what the text says.
+    # `link/..` is the parent of the link's target, which the text alone does not tell.
     resolved = os.path.realpath if ".." in path.split(os.sep) else os.path.normpath
     return resolved(path)
 
 
 def is_text(path: object) -> bool:
-    """Whether a path is UTF-8, which TensorFlow takes. Anything but a str counts so.
+    """Whether a path is UTF-8, as TensorFlow wants it; True of all that is no str.
 
-    Python holds bytes that are none as surrogates, such as those of the command line.
+    Python takes bytes of the command line that are no UTF-8 as surrogates, which
+    cannot be encoded.
     """
     if not isinstance(path, str):
         return True
@@ -55,7 +57,10 @@ def same(first: str, second: str) -> bool:
 
 
 def shown(path: str) -> str:
-    """A path as a reader types it: below the working directory from there on."""
+    """Returns a path as a reader would type it: relative to the working directory.
+
+    A path outside of the working directory stays whole.
+    """
     if "://" in path:
         return path
     near = os.path.relpath(path)

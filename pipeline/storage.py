@@ -1,4 +1,7 @@
-"""What a file system refuses, in words that say what to do about it."""
+"""Turns what a file system refuses into an error that says what to do about it.
+
+Everything that is written to model_dir is written inside of a block of `writing`.
+"""
 
 import contextlib
 import errno
@@ -8,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-# Only what a file system says of itself: other errors of TensorFlow, such as those of
-# a lost peer or of a device without memory, pass through.
+# Only what a file system says of itself. TensorFlow raises the same classes of errors
+# for a lost peer or a device without memory, and these pass through.
 _CAUSES = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the quota of this user is used up",
@@ -26,7 +29,7 @@ _OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class StorageError(RuntimeError):
-    """model_dir cannot be written."""
+    """A refusal of model_dir's file system to write, with its cause and a remedy."""
 
 
 @contextlib.contextmanager
@@ -39,20 +42,20 @@ def writing(
     only_named: bool = False,
     instead: str = "choose another model_dir",
 ) -> Iterator[None]:
-    """Turns a file system's refusal to write, in the block, into an error of ours.
+    """Turns a file system's refusal to write, in the block, into a StorageError.
 
     Args:
       directory: the model_dir.
-      what: is written, as "checkpoint runs/a/model.ckpt-10".
-      num_bytes: of it; None where that is not known.
-      last_good: path prefix of the last checkpoint, which is not touched, or None;
-        itself None where no checkpoint is written.
-      only_named: the block does other things as well, and of their errors only those
-        count that name `directory`.
-      instead: what else can be done.
+      what: what is written, as the error calls it: "checkpoint runs/a/model.ckpt-10".
+      num_bytes: size of what is written; None where it is not known.
+      last_good: returns the path prefix of the last good checkpoint, or None where
+        there is none yet. None itself where the block writes no checkpoint.
+      only_named: whether the block does other things as well: an error counts only
+        where it names `directory`.
+      instead: what else the user can do, as the end of "Free some space, or ...".
 
     Raises:
-      StorageError: says what the matter is and that the last checkpoint is intact.
+      StorageError: names the cause, and the last checkpoint, which is intact.
     """
     try:
         yield
@@ -70,7 +73,10 @@ def writing(
 
 
 def _code(error: Exception) -> int | None:
-    """The cause among those known, by its number or by the text in TensorFlow's."""
+    """Returns the number of a known cause; None for any other error.
+
+    TensorFlow's errors have no errno: the system's words for it stand in their text.
+    """
     if isinstance(error, OSError):
         return error.errno if error.errno in _CAUSES else None
     text = str(error).lower()
@@ -78,7 +84,7 @@ def _code(error: Exception) -> int | None:
 
 
 def _space(directory: str, num_bytes: int | None) -> str:
-    """How much there is, where that can be found out, and how much it takes."""
+    """Says how many bytes are free, where that is known, and how many are needed."""
     needed = "" if num_bytes is None else f", {num_bytes:,} bytes needed"
     try:
         free = shutil.disk_usage(directory).free
@@ -88,7 +94,7 @@ def _space(directory: str, num_bytes: int | None) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """The error without the name of TensorFlow's operation."""
+    """Returns an error's first line, without the name of TensorFlow's operation."""
     line = str(error).partition("\n")[0]
     return line.rpartition("}} ")[2].partition(" [Op:")[0]
 

@@ -132,7 +132,7 @@ def test_steps_and_paths():
     assert checkpoint.step_of(path) == 10
     with pytest.raises(ValueError) as error:
         checkpoint.step_of("runs/a-1/model.ckpt")
-    assert "'runs/a-1/model.ckpt' ends in no step, as ...-1000." in str(error.value)
+    assert "'runs/a-1/model.ckpt' ends in no step, such as -1000." in str(error.value)
 
 
 def test_a_model_dir_may_be_moved(tmp_path):
