@@ -1,4 +1,8 @@
-"""A job of the command: configured by gin, built, run, and what it says at its end."""
+"""Runs a job of the command: configures it by gin, builds it, and says its result.
+
+The flags come in from `main`, which imports no TensorFlow until they are in order. What
+the user reads goes to stdout line by line, by one process of a cluster.
+"""
 
 import contextlib
 import dataclasses
@@ -27,11 +31,11 @@ from pipeline.specs import TrainSpec
 
 
 def run(options: flags.FlagValues, argv: Sequence[str]) -> int:
-    """Does what a command asks for.
+    """Runs the job that the flags ask for.
 
     Args:
-      options: its flags.
-      argv: as it was typed, to be written down.
+      options: the command's flags.
+      argv: the command as it was typed, to be written down.
 
     Returns:
       The exit code.
@@ -82,7 +86,7 @@ def _run(options: flags.FlagValues, argv: Sequence[str]) -> None:
 
 
 def _check_checkpoint(options: flags.FlagValues, estimator: Estimator) -> None:
-    """Of a mistyped --model_dir, initial values are nobody's wish."""
+    """Checks that there is a checkpoint: a mistyped --model_dir would have none."""
     starts_warm = gin_config.bound(Estimator).get("warm_start_from")
     if options.checkpoint_path or starts_warm or estimator.latest_checkpoint():
         return
@@ -93,6 +97,7 @@ def _check_checkpoint(options: flags.FlagValues, estimator: Estimator) -> None:
 
 
 def _run_config(options: flags.FlagValues) -> RunConfig:
+    """Builds the RunConfig of the flags and of gin; flags win."""
     given = {
         name: getattr(options, name)
         for name in ("model_dir", "execution", "devices")
@@ -116,7 +121,7 @@ def _train_and_evaluate(
         estimator, _train_spec(estimator, argv), gin_config.eval_specs()
     )
     if estimator.config.cluster.serves:
-        return  # It is the chief's to say.
+        return  # The chief says it.
     if found:
         yield from report.metric_lines(found[0])
     yield from report.places(estimator.model_dir)
@@ -155,7 +160,7 @@ def _predict(
         count = jobs.predict(
             estimator, spec, write, checkpoint_path=options.checkpoint_path
         )
-    # Not a line of stdout, where the predictions are.
+    # In the log, for stdout has the predictions.
     logging.info("%d predictions to %s", count, options.output or "stdout")
     return iter(())
 
@@ -184,7 +189,7 @@ _JOBS: dict[str, Callable[..., Iterator[str]]] = {
 
 
 def _train_spec(estimator: Any, argv: Sequence[str]) -> Any:
-    """TrainSpec as gin binds it; on the chief it also keeps the configuration."""
+    """Builds the TrainSpec; the chief's also writes down the configuration."""
     spec = gin_config.build(TrainSpec)
     if not estimator.config.is_chief:
         return spec
@@ -195,7 +200,7 @@ def _train_spec(estimator: Any, argv: Sequence[str]) -> Any:
 
 @contextlib.contextmanager
 def _output(path: str | None) -> Iterator[Callable[[str], None]]:
-    """Writes lines to a file, or to stdout."""
+    """Opens a file, or stdout, and hands out a function that writes a line to it."""
     name = "stdout" if path is None else f"--output={path}"
     try:
         stream = open(path, "w", encoding="utf-8") if path else sys.stdout  # noqa: SIM115
@@ -214,5 +219,5 @@ def _output(path: str | None) -> Iterator[Callable[[str], None]]:
             checked.flush()
     finally:
         if path is not None:
-            with contextlib.suppress(OSError):  # Said by now.
+            with contextlib.suppress(OSError):  # It was said when a write failed.
                 stream.close()

@@ -1,6 +1,7 @@
-"""The flags of `pipeline.main`, how it is typed, and how it speaks.
+"""The flags of `pipeline.main`, the commands that it names, and its output.
 
-Nothing here imports TensorFlow: a mistyped flag is answered at once.
+Nothing here imports TensorFlow, which takes seconds: a mistyped flag is answered at
+once.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ OF_ONE_CHECKPOINT = ("evaluate", "predict", "export")
 
 
 def define() -> flags.FlagValues:
-    """A fresh set of flags, so that `main` can run more than once in a process."""
+    """Defines the flags in a set of their own, so that `main` can run repeatedly."""
     values = flags.FlagValues()
     own = {"flag_values": values, "module_name": "pipeline.main"}
 
@@ -58,8 +59,8 @@ def define() -> flags.FlagValues:
         "model_dir", "Checkpoints, summaries, exports. Wins over RunConfig.model_dir."
     )
     string("tpu", "For --execution=tpu: local, a TPU's name, or its grpc:// address.")
-    string("tpu_zone", "Of a TPU by name. Default: that of this machine.")
-    string("tpu_project", "Of a TPU by name. Default: that of this machine.")
+    string("tpu_zone", "Zone of a TPU given by name. Default: this machine's.")
+    string("tpu_project", "Project of a TPU given by name. Default: this machine's.")
     string("checkpoint_path", "For evaluate, predict, export; default: the latest.")
     string("output", "For predict: the file to write to instead of stdout.")
     boolean(
@@ -71,7 +72,7 @@ def define() -> flags.FlagValues:
     boolean(
         "list",
         "Print all that gin can configure, with its arguments: the driver's, Keras', "
-        "that of the packages models and inputs, and what gin files import.",
+        "those of the packages models and inputs, and what gin files import.",
     )
     boolean("version", "Print the versions of this project and what it runs on.")
     boolean("help", "Show this help.", short_name="h")
@@ -79,13 +80,14 @@ def define() -> flags.FlagValues:
 
 
 def parse(argv: Sequence[str]) -> flags.FlagValues:
-    """The flags of a command.
+    """Parses the flags of a command.
 
     Args:
       argv: the program's name, then flags.
 
     Raises:
-      flags.Error: what is none, or contradicts another; says what to write.
+      flags.Error: a flag is unknown, has a wrong value, or contradicts another; says
+        what to write.
     """
     for argument in argv:
         if not paths.is_text(argument):
@@ -113,7 +115,7 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
 
 
 def without_sugar(argv: Sequence[str]) -> list[str]:
-    """`--gin.NAME=VALUE` and `--gin.NAME VALUE` as `--gin_param=NAME=VALUE`."""
+    """Writes `--gin.NAME=VALUE` and `--gin.NAME VALUE` as `--gin_param=NAME=VALUE`."""
     found, waiting = [], list(argv)
     while waiting:
         argument = waiting.pop(0)
@@ -133,17 +135,17 @@ def without_sugar(argv: Sequence[str]) -> list[str]:
 
 
 def tpu_bindings(options: flags.FlagValues) -> list[str]:
-    """The flags that say which TPU, as gin bindings."""
+    """Returns the flags that name a TPU as gin bindings."""
     given = {"name": options.tpu, "zone": options.tpu_zone}
     given["project"] = options.tpu_project
     return [f"tpu.{name} = {value!r}" for name, value in given.items() if value]
 
 
 def program(name: str) -> str:
-    """How to type a program of this interpreter's environment, from here.
+    """Returns what to type for a program of this interpreter's environment.
 
     Args:
-      name: "python", "tensorboard".
+      name: the program, such as "python" or "tensorboard".
     """
     folder = os.path.dirname(sys.executable)
     path = os.path.join(folder, name)
@@ -154,14 +156,18 @@ def program(name: str) -> str:
 
 
 def command() -> str:
-    """How to type this program, from here."""
+    """Returns what to type for this program."""
     return f"{program('python')} -m pipeline.main"
 
 
 def usage(gin_files: Sequence[pathlib.Path]) -> str:
-    """What to say where no gin file is given, with those that there are."""
+    """Returns the error for a command without a gin file, with an example.
+
+    Args:
+      gin_files: the gin files to choose from.
+    """
     lines = [f"  {_typed(path)}" for path in gin_files] or ["  (none)"]
-    # The one that needs what may not be installed is no example then.
+    # The example has to run: digits needs scikit-learn, which may not be installed.
     name = "digits" if importlib.util.find_spec("sklearn") else "linear"
     names = {path.stem: path for path in gin_files}
     given = _typed(names[name]) if name in names else "my_project/run.gin"
@@ -177,17 +183,18 @@ def usage(gin_files: Sequence[pathlib.Path]) -> str:
 
 
 def _typed(path: pathlib.Path) -> str:
-    """How to type a gin file: those that come with this package by name alone."""
+    """Returns what to type for a gin file; files of this package go by name alone."""
     near = os.path.relpath(path)
     return path.name if near.startswith(os.pardir) else near
 
 
 def open_streams() -> None:
-    """Opens stdin, stdout and stderr where they are closed, for nobody.
+    """Opens stdin, stdout and stderr on the null device where they are closed.
 
-    Else the next file that is opened takes their place: what is written to stderr
-    would go into a checkpoint.
+    Otherwise the next file that is opened gets their number: text for stderr would go
+    into a checkpoint.
     """
+    # A new file gets the lowest free number.
     number = os.open(os.devnull, os.O_RDWR)
     while number <= 2:
         number = os.open(os.devnull, os.O_RDWR)
@@ -197,13 +204,13 @@ def open_streams() -> None:
 
 
 def say(line: str) -> int:
-    """Writes a line to stdout, at once.
+    """Writes a line to stdout at once.
 
     Args:
-      line: without its end.
+      line: the line, without its end.
 
     Returns:
-      The exit code of a program that says no more.
+      0, the exit code of a program that ends with this line.
 
     Raises:
       flags.Error: stdout is closed, full, or read by nobody any more.
@@ -216,21 +223,22 @@ def say(line: str) -> int:
 
 @contextlib.contextmanager
 def writing(stream: TextIO | None, name: str) -> Iterator[TextIO]:
-    """Turns what the system refuses to write into an error that names the file.
+    """Turns a refused write into an error that names the file.
 
     Args:
-      stream: to write to; None where it was closed when the program was started.
-      name: of the file, for the message.
+      stream: the file to write to; None where it was closed when the program started.
+      name: the name of the file, for the message.
 
     Raises:
-      flags.Error: it cannot be written.
+      flags.Error: the file cannot be written.
     """
     if stream is None:
         raise flags.Error(f"cannot write to {name}: it is closed.")
     try:
         yield stream
     except OSError as error:
-        # What its buffer holds goes there, now and at the interpreter's end.
+        # The buffer still holds text, which Python writes again at the end, and would
+        # fail again: it goes to the null device.
         with open(os.devnull, "wb") as nowhere, contextlib.suppress(OSError):
             os.dup2(nowhere.fileno(), stream.fileno())
         raise flags.Error(

@@ -1,4 +1,4 @@
-"""What a command would do: its configuration, where it runs, and what XLA says."""
+"""Says what a command would do: its configuration, its place, and what XLA refuses."""
 
 from collections.abc import Iterator
 
@@ -10,16 +10,18 @@ from pipeline.specs import TrainSpec
 
 
 def lines(job: str, config: RunConfig) -> Iterator[str]:
-    """Lines for the user.
+    """Yields lines for the user.
 
-    Nothing is built, but for a TPU: there XLA compiles the steps on this machine's CPU.
+    Nothing is built, except for a TPU: XLA then compiles the steps on this machine's
+    CPU.
 
     Args:
-      job: one of `main.JOBS`, of what gin is configured for.
+      job: one of `command_line.JOBS`; gin is configured for it.
       config: how to run it.
 
     Raises:
-      ValueError: what no TPU can run, see `xla_check.compile_steps`.
+      ValueError: no TPU can run a step or take its input, see
+        `xla_check.compile_steps`.
     """
     yield gin_config.config_text()
     yield from report.topology(job, config)

@@ -1,6 +1,8 @@
-"""Checks of a configuration that was read: names, types, and where () belongs.
+"""Checks a configuration that was read: names, types, missing arguments, and calls.
 
-gin itself takes a value of any type and tells an unknown name without a hint.
+gin itself takes a value of any type, an object in place of its factory, and a function
+without an argument that it needs: these fail later, or never. It reports an unknown
+name without a hint. Here each statement is checked before gin sees it.
 """
 
 import ast
@@ -17,7 +19,7 @@ from pipeline.gin_reader import Binding, Config, ConfigError, Location, Macro, R
 from pipeline.gin_registry import CORE, Entry, Parameter
 from pipeline.gin_types import accepts
 
-# Parameters that take functions or factories, never what these return ...
+# Parameters that take functions or factories, never their results ...
 _FUNCTIONS = {
     f"{CORE}.Estimator": ("model_fn", "modules"),
     f"{CORE}.TrainSpec": ("input_fn",),
@@ -32,7 +34,7 @@ _OBJECTS = {
     f"{CORE}.PredictSpec": ("hooks",),
     f"{CORE}.train_and_evaluate": ("eval_spec",),
 }
-# What the driver hands to an input_fn, and to the factory of a module.
+# Arguments that the driver supplies to an input_fn, and to the factory of a module.
 _SUPPLIED = {
     "input_fn": ("mode", "input_context", "params", "config", "first_batch"),
     "modules": ("params", "config"),
@@ -45,7 +47,13 @@ _SET_BY_FLAGS = {
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
-    """A binding and the configurable that it sets a parameter of."""
+    """A binding, and the parameter of a configurable that it sets.
+
+    Attributes:
+      binding: the binding.
+      entry: the configurable.
+      parameter: the parameter; None where the configurable takes any name.
+    """
 
     binding: Binding
     entry: Entry
@@ -53,12 +61,12 @@ class Resolved:
 
 
 def macros(config: Config) -> dict[str, Binding]:
-    """The last definition of each macro."""
+    """Returns the last definition of each macro, by name."""
     return {b.name: b for b in config.bindings if not b.parameter}
 
 
 def nested(value: Any) -> Iterator[Any]:
-    """The references and macros in a value, however deep in lists and dicts."""
+    """Yields the references and macros in a value, at any depth of lists and dicts."""
     if isinstance(value, (Reference, Macro)):
         yield value
     elif isinstance(value, dict):
@@ -70,7 +78,14 @@ def nested(value: Any) -> Iterator[Any]:
 
 
 def expand(value: Any, defined: dict[str, Binding], depth: int = 0) -> Any:
-    """`value` with its macros replaced by what they stand for."""
+    """Returns `value` with its macros replaced by their values.
+
+    Args:
+      value: a value as read.
+      defined: the macros, by name.
+      depth: macros replaced so far on the way to this value.
+    """
+    # The depth ends macros that stand for each other, which `check` refuses.
     if isinstance(value, Macro) and value.name in defined and depth < 20:
         return expand(defined[value.name].value, defined, depth + 1)
     if isinstance(value, dict):
@@ -81,14 +96,18 @@ def expand(value: Any, defined: dict[str, Binding], depth: int = 0) -> Any:
 
 
 def check(config: Config) -> list[Resolved]:
-    """Checks every binding by itself and finds its configurable.
+    """Checks every binding, and finds its configurable.
 
     Args:
-      config: as read; the modules that it imports have been imported.
+      config: all statements; the modules that it imports have been imported.
+
+    Returns:
+      The bindings of parameters, in their order.
 
     Raises:
-      ConfigError: an unknown or ambiguous name, a value of the wrong type, a factory
-        where an object belongs or the other way round.
+      ConfigError: a name is unknown or ambiguous, a value has the wrong type, a factory
+        stands where an object belongs or the other way round, or a function lacks an
+        argument.
     """
     defined = macros(config)
     _check_macros(defined)
@@ -106,17 +125,24 @@ def check(config: Config) -> list[Resolved]:
 
 
 def find(name: str, location: Location) -> Entry:
-    """The configurable that `name` means.
+    """Returns the configurable that `name` means.
+
+    Args:
+      name: a selector, or its last parts.
+      location: the statement with the name.
 
     Raises:
-      ConfigError: none, with near names or the missing import; or several.
+      ConfigError: `name` means none, with near names or the missing import; or it means
+        several.
     """
     found = gin_registry.matches(name)
     if len(found) == 1:
         return found[0]
     if found:
         names = sorted(gin_registry.short_name(entry) for entry in found)
-        raise ConfigError(f"{location}\n{name} may mean {' or '.join(names)}.")
+        raise ConfigError(
+            f"{location}\n{name} may mean {' or '.join(names)}: write one of these."
+        )
     module = _module_that_defines(name.rpartition(".")[2])
     if module:
         flag = f'--gin_param="import {module}"'
@@ -134,7 +160,7 @@ def find(name: str, location: Location) -> Entry:
 
 
 def _check_macros(defined: dict[str, Binding]) -> None:
-    """Raises where macros are defined by each other, so that none has a value."""
+    """Checks that no macro is defined by itself, directly or through others."""
     for name, binding in defined.items():
         seen, waiting = [name], [binding.value]
         while waiting:
@@ -176,7 +202,8 @@ def _resolve(binding: Binding) -> Resolved:
         )
     if binding.parameter in entry.denylist or entry.allowlist:
         raise ConfigError(
-            f"{binding.location}\n{name} is not open to gin; {list(known)} are."
+            f"{binding.location}\n{name} cannot be set by gin, which may set "
+            f"{', '.join(known) or 'nothing'} there: delete the line."
         )
     if entry.takes_any():
         return Resolved(binding, entry, None)
@@ -191,6 +218,7 @@ def _check_type(resolved: Resolved, value: Any, origin: str) -> None:
     binding, parameter = resolved.binding, resolved.parameter
     if parameter is None or accepts(parameter.annotation, value):
         return
+    # An annotation may leave out the default, as in `steps: int = None`.
     if not parameter.required and _same(value, parameter.default):
         return
     annotation = inspect.formatannotation(parameter.annotation)
@@ -206,7 +234,7 @@ def _check_type(resolved: Resolved, value: Any, origin: str) -> None:
 
 
 def _origin(value: Any, defined: dict[str, Binding]) -> str:
-    """Where the macros in a value are defined, for messages."""
+    """Returns lines that say where the macros in a value are defined, for messages."""
     names = [item.name for item in nested(value) if isinstance(item, Macro)]
     known = [name for name in names if name in defined]
     return "".join(f"\n%{n} is set in {defined[n].location}" for n in known)
@@ -233,7 +261,7 @@ def _check_calls(resolved: Resolved, value: Any) -> None:
 
 
 def _check_complete(found: list[Resolved], defined: dict[str, Binding]) -> None:
-    """Raises where a function will be called without an argument that it needs."""
+    """Checks that each function that is called gets all arguments that it requires."""
     bound = {(r.entry.selector, r.binding.parameter) for r in found}
     for resolved in found:
         location = resolved.binding.location
@@ -250,7 +278,7 @@ def _check_complete(found: list[Resolved], defined: dict[str, Binding]) -> None:
 
 
 def _called(resolved: Resolved, defined: dict[str, Binding]) -> Iterator[Reference]:
-    """What a binding calls at once, and what the driver will call for it."""
+    """Yields the functions that a binding calls at once, or the driver calls for it."""
     parameter = resolved.binding.parameter
     # Not so a model_fn, which gets the modules, or a row, which gets the RunConfig.
     by_the_driver = parameter in ("modules", "input_fn") and parameter in (
@@ -262,10 +290,12 @@ def _called(resolved: Resolved, defined: dict[str, Binding]) -> Iterator[Referen
 
 
 def _same(value: Any, default: Any) -> bool:
+    # In Python, True == 1 == 1.0.
     return type(value) is type(default) and value == default
 
 
 def _literal(text: str) -> int | float | bool | None:
+    """Returns the number that a text spells; None where it spells none."""
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -274,7 +304,13 @@ def _literal(text: str) -> int | float | bool | None:
 
 
 def near(name: str, known: Sequence[str], sign: str = "") -> str:
-    """' Did you mean A or B?', or nothing."""
+    """Returns ' Did you mean A or B?', or '' where no name is near.
+
+    Args:
+      name: the name that is not known.
+      known: the names that are.
+      sign: what to write before each, such as '%'.
+    """
     folded = {other.lower(): other for other in known}
     found = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.6)
     if not found:
@@ -283,9 +319,10 @@ def near(name: str, known: Sequence[str], sign: str = "") -> str:
 
 
 def _module_that_defines(name: str) -> str | None:
-    """The module of the project, or beside the user, with a configurable `name`.
+    """Returns the module with a configurable `name`; None where none is found.
 
-    Nothing is imported: the sources are searched.
+    The sources of this project and of the current folder are searched. Nothing is
+    imported, for an import runs the user's code.
     """
     for library in package.LIBRARIES:
         for path in sorted((package.HOME / library).glob("*.py")):
@@ -300,7 +337,7 @@ def _module_that_defines(name: str) -> str | None:
 
 
 def _name_of(path: pathlib.Path) -> str:
-    """How to import a file; "" where that cannot be written."""
+    """Returns the name to import a file by; "" where Python could not read it."""
     parts = path.with_suffix("").parts
     parts = parts[:-1] if parts[-1] == "__init__" else parts
     importable = all(p.isidentifier() and not keyword.iskeyword(p) for p in parts)
@@ -308,16 +345,17 @@ def _name_of(path: pathlib.Path) -> str:
 
 
 def _whose(module: str) -> str:
-    """What to say where `module` is known by a longer name than in the repository."""
+    """Says that another package hides `module`'s short name; "" where none does."""
     name = module.removeprefix(f"{package.INSTALLED_NAME}.")
     other = package.other_library(name) if name in package.LIBRARIES else None
     return f"\nHere `import {name}` is {other}, another package." if other else ""
 
 
 def _defines(path: pathlib.Path, name: str) -> bool:
+    """Returns whether a source file has a configurable `name` at its top level."""
     try:
         source = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:  # A link to nothing, or what others may not read.
+    except OSError:  # A link to nothing, or a file that this user may not read.
         return False
     if name not in source or "configurable" not in source:
         return False

@@ -1,8 +1,9 @@
-"""The driver's configuration by gin: read, checked, bound, locked, written down.
+"""Configures the driver by gin: reads, checks, binds and locks, and builds from that.
 
-gin files and bindings -> statements (gin_reader) -> checked against the registry
-(gin_checks) and for lines that nothing reads (gin_reach) -> bound by gin. Every
-mistake is a `ConfigError` that says what to write; gin never sees a wrong line.
+gin files and bindings become statements (gin_reader). These are checked against the
+registry (gin_checks), and for lines that nothing reads (gin_reach). Then gin binds
+them. Every mistake is a `ConfigError` that says what to write; gin itself never sees a
+wrong line.
 """
 
 import importlib
@@ -37,8 +38,7 @@ __all__ = [
     "require",
 ]
 
-# What each job cannot do without, any one of the parameters in a tuple. The first is
-# the one to ask for.
+# Each job needs one parameter of each of its tuples. An error asks for the first.
 _MODEL_FN = ("Estimator.model_fn",)
 _TRAIN_INPUT = ("TrainSpec.input_fn",)
 _EVAL_INPUT = ("EvalSpec.input_fn", "train_and_evaluate.eval_spec")
@@ -54,7 +54,7 @@ _EXAMPLES = {"model_fn": "@classifier", "input_fn": "@tfds_input_fn"}
 
 
 def parse(gin_files: Sequence[str], gin_params: Sequence[str] = ()) -> None:
-    """Reads, checks and binds a configuration, in place of the one before; locks it.
+    """Reads, checks, binds and locks a configuration, in place of the one before.
 
     Args:
       gin_files: paths, or names of files in `gin_reader.places()`.
@@ -62,7 +62,7 @@ def parse(gin_files: Sequence[str], gin_params: Sequence[str] = ()) -> None:
         'MACRO=VALUE', 'import module'.
 
     Raises:
-      ConfigError: anything wrong with it.
+      ConfigError: the configuration is wrong, or a module of its cannot be imported.
     """
     config = gin_reader.read(gin_files, gin_params)
     gin.clear_config()
@@ -81,15 +81,18 @@ def parse(gin_files: Sequence[str], gin_params: Sequence[str] = ()) -> None:
         gin.parse_config(config.text())
         gin.finalize()
     except (ValueError, SyntaxError, KeyError) as error:
-        # What the checks do not know of: %gin.REQUIRED left as it is, say.
+        # The checks do not know all that gin refuses, such as an unset %gin.REQUIRED.
         raise ConfigError(f"gin refuses the configuration: {error}") from error
 
 
 def require(job: str) -> None:
-    """Raises where the configuration lacks what `job` cannot do without.
+    """Checks that the configuration has the parameters that a job needs.
+
+    Args:
+      job: one of `command_line.JOBS`.
 
     Raises:
-      ConfigError: names the parameter and the line to write.
+      ConfigError: a parameter is not set; names it, with the line to write.
     """
     for alternatives in _NEEDS[job]:
         if not any(map(_is_bound, alternatives)):
@@ -102,20 +105,20 @@ def require(job: str) -> None:
 
 
 def bound(configurable: Callable[..., Any]) -> dict[str, Any]:
-    """What gin binds of one of the driver's classes, by parameter."""
+    """Returns the arguments that gin binds for one of the driver's classes, by name."""
     return gin.get_bindings(configurable)
 
 
 def configured(configurable: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the driver's that takes from gin what its caller does not give."""
+    """Returns one of the driver's functions with gin's bindings as its defaults."""
     return gin.get_configurable(configurable)
 
 
 def build(configurable: Callable[..., Any], **supplied: Any) -> Any:
-    """Makes one of the driver's classes with what gin binds.
+    """Makes an object of one of the driver's classes, with the arguments of gin.
 
     Args:
-      configurable: RunConfig, Estimator, TrainSpec, ...
+      configurable: `RunConfig`, `Estimator`, `TrainSpec` or another.
       **supplied: arguments that win over gin's.
 
     Raises:
@@ -128,7 +131,7 @@ def build(configurable: Callable[..., Any], **supplied: Any) -> Any:
 
 
 def eval_specs() -> list[Any]:
-    """The evaluations: `train_and_evaluate.eval_spec`, or the one EvalSpec."""
+    """Returns `train_and_evaluate.eval_spec` as a list, or the one EvalSpec."""
     specs = gin.get_bindings(training.train_and_evaluate).get("eval_spec")
     if specs is None:
         return [build(EvalSpec)]
@@ -136,23 +139,24 @@ def eval_specs() -> list[Any]:
 
 
 def predict_spec() -> PredictSpec:
-    """What to predict: PredictSpec, its input that of EvalSpec where it has none."""
+    """Returns the PredictSpec; where it has no input_fn, with the first EvalSpec's."""
     if _is_bound("PredictSpec.input_fn"):
         return build(PredictSpec)
     return build(PredictSpec, input_fn=eval_specs()[0].input_fn)
 
 
 def config_text() -> str:
-    """The whole configuration as one gin file, imports included, without includes.
+    """Returns the whole configuration as one gin file, with imports, without includes.
 
-    Not gin's operative configuration: that one holds only what was called so far, and
-    loses values that are no literals. A run is repeated from this text alone.
+    A run is repeated from this text alone. gin's operative configuration would not do:
+    it holds only the functions that were called so far, and loses values that are not
+    literals.
     """
     return gin.config_str()
 
 
 def macro_value(name: str) -> Any:
-    """What the macro `name` is bound to, None where it is not."""
+    """Returns the value of a macro; None where it is not bound."""
     bound = gin.get_bindings(
         f"{name}/gin.macro", resolve_references=False, inherit_scopes=False
     )
@@ -166,7 +170,7 @@ def _is_bound(parameter: str) -> bool:
 
 
 def plain(error: Exception) -> str:
-    """An error's text without what gin adds of the call."""
+    """Returns an error's text without the lines that gin adds about the call."""
     return str(error).partition("\n  In call to configurable")[0]
 
 
@@ -179,9 +183,10 @@ def _import(statement: gin_reader.Import) -> None:
             f"Python: {type(error).__name__}: {error.msg}\n  {error.text or ''}"
         ) from error
     except ModuleNotFoundError as error:
-        # `from package import thing` is a module to gin, and a name in one to Python.
+        # gin imports `package.thing` for `from package import thing`, which need not be
+        # a module: the error's own name says what is missing.
         missing = error.name or ""
-        # Their own module was written beside a checkout.
+        # The user's module was written beside a checkout.
         if package.IS_INSTALLED and missing.partition(".")[0] == package.CHECKOUT_NAME:
             raise ConfigError(
                 f"{statement.location}\n{statement.module} imports {missing}, which is "

@@ -1,7 +1,8 @@
-"""gin text to statements: files, includes and command-line bindings, nothing resolved.
+"""Reads gin files and command-line bindings into statements, without resolving a name.
 
-Only what gin's own parser sees counts as syntax. Reading first and binding later lets
-the checks see the whole configuration, with the line that each value comes from.
+gin's own parser decides about syntax. gin would bind each line as it reads it. Reading
+first and binding later lets the checks see the whole configuration, with the line that
+each value comes from.
 """
 
 import dataclasses
@@ -22,16 +23,17 @@ COMMAND_LINE = "--gin_param"
 
 _KEY = re.compile(r"[A-Za-z_][\w/.]*")
 _MACRO_NAMES = ("macro", "gin.macro")
+# What users write for Python's constants, as in YAML and JSON.
 _LITERALS = {"true": "True", "false": "False", "none": "None", "null": "None"}
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be run, with the line to write instead."""
+    """A configuration that cannot be run; the message has the line to write instead."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Location:
-    """Where a statement stands: source, line from 1, and the line's text."""
+    """The place of a statement: its source, its line from 1, and the line's text."""
 
     source: str
     line: int
@@ -45,7 +47,7 @@ class Location:
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """`@scope/name`, or `@scope/name()` where `evaluate`."""
+    """A value `@scope/name`, or `@scope/name()` where `evaluate`."""
 
     scope: str
     name: str
@@ -58,7 +60,7 @@ class Reference:
 
 @dataclasses.dataclass(frozen=True)
 class Macro:
-    """`%name`."""
+    """A value `%name`."""
 
     name: str
 
@@ -68,7 +70,7 @@ class Macro:
 
 @dataclasses.dataclass(frozen=True)
 class Binding:
-    """`scope/name.parameter = value`; of a macro, `name = value`, parameter is ''."""
+    """`scope/name.parameter = value`, or a macro's `name = value` with parameter ''."""
 
     scope: str
     name: str
@@ -78,7 +80,7 @@ class Binding:
 
     @property
     def key(self) -> str:
-        """What stands left of the equals sign."""
+        """The text left of the equals sign."""
         scope = f"{self.scope}/" if self.scope else ""
         return f"{scope}{self.name}{'.' if self.parameter else ''}{self.parameter}"
 
@@ -103,13 +105,13 @@ class Config:
     bindings: list[Binding] = dataclasses.field(default_factory=list)
 
     def text(self) -> str:
-        """One gin text without includes, imports first."""
+        """Returns all statements as one gin text, imports first."""
         lines = [statement.text for statement in self.imports]
         return "\n".join([*lines, *map(str, self.bindings), ""])
 
 
 def places() -> list[pathlib.Path]:
-    """Folders that are searched for a gin file, the first match wins."""
+    """Returns the folders that are searched for a gin file; the first match wins."""
     roots = (pathlib.Path.cwd(), package.HOME)
     return list(
         dict.fromkeys(place for root in roots for place in (root, root / "gin"))
@@ -117,21 +119,21 @@ def places() -> list[pathlib.Path]:
 
 
 def available() -> list[pathlib.Path]:
-    """The gin files that are found by name alone."""
+    """Returns the gin files that are found by name alone."""
     found = (sorted(p.glob("*.gin")) for p in places() if p.name == "gin")
     by_name = {path.name: path for paths in found for path in paths}
     return list(by_name.values())
 
 
 def find_file(name: str, beside: pathlib.Path | None = None) -> pathlib.Path:
-    """The path of a gin file.
+    """Returns the path of a gin file.
 
     Args:
-      name: a path, or a file name that one of `places()` has.
+      name: a path, or the name of a file in one of `places()`.
       beside: the file that includes it; its folder is searched first.
 
     Raises:
-      ConfigError: nothing there; names the places and the nearest file names.
+      ConfigError: there is no such file; names the folders and the nearest file names.
     """
     path = pathlib.Path(name).expanduser()
     searched = [beside.parent] if beside else []
@@ -147,14 +149,14 @@ def find_file(name: str, beside: pathlib.Path | None = None) -> pathlib.Path:
 
 
 def read(gin_files: Sequence[str], gin_params: Sequence[str]) -> Config:
-    """Reads files, what they include, and command-line bindings, in this order.
+    """Reads files with their includes, then command-line bindings.
 
     Args:
       gin_files: names for `find_file`.
       gin_params: bindings, `name.parameter=value` or `MACRO=value`.
 
     Raises:
-      ConfigError: a file that is missing or text that is not gin.
+      ConfigError: a file is missing, or a text is not gin.
     """
     config = Config()
     for name in gin_files:
@@ -210,9 +212,10 @@ def _statements(text: str, location_of: Any) -> Iterator[Any]:
             line = statement.location.line_num
             yield statement
     except (RecursionError, TypeError, ValueError) as error:
-        if isinstance(error, ConfigError):  # Of a file that this one includes.
+        # A file that this one includes is read while this generator waits.
+        if isinstance(error, ConfigError):
             raise
-        # Brackets too deep, a list as a key: not what gin calls wrong syntax.
+        # Brackets too deep, a list as a key: gin raises no SyntaxError for these.
         raise ConfigError(
             f"{location_of(line)}\ngin cannot read what follows: {error}."
         ) from error
@@ -233,7 +236,7 @@ def _statements(text: str, location_of: Any) -> Iterator[Any]:
 
 
 def _param_text(text: str, message: str) -> str:
-    """What to say of a binding on the command line that is no gin."""
+    """Returns the error for a binding on the command line that is not gin."""
     key, equals, value = (part.strip() for part in text.partition("="))
     start = f"cannot read {COMMAND_LINE}={text}:"
     if not equals or not _KEY.fullmatch(key) or not value:
@@ -258,20 +261,25 @@ def _param_text(text: str, message: str) -> str:
 
 
 def _quoted(text: str) -> str:
+    """Returns a text as a shell takes it, in double quotes where that is enough."""
     risky = any(character in text for character in '"$`\\!')
     return shlex.quote(text) if risky else f'"{text}"'
 
 
 def _binding(statement: Any, location: Location) -> Binding:
     scope, name, parameter, value, _ = statement
+    # gin reads `NAME = 1` and `NAME/macro.value = 1` as the same macro.
     if name in _MACRO_NAMES and parameter == "value":
         scope, name, parameter = "", scope, ""
+    # A macro's name may hold slashes, which the parser takes for a scope.
     if not parameter and scope:
         scope, name = "", f"{scope}/{name}"
     return Binding(scope, name, parameter, value, location)
 
 
 def _check_import(module: str, location: Location) -> None:
+    # With dynamic registration a command-line binding cannot refer to what no file has
+    # imported, and it would hold in one file and not in the next.
     if module.split(".")[0] == "__gin__":
         raise ConfigError(
             f"{location}\nDynamic registration is not supported: mark the function "
@@ -285,6 +293,7 @@ def _check_import(module: str, location: Location) -> None:
 
 
 def _at(location: Location, fn: Any, *args: Any) -> Any:
+    """Calls `fn`; a ConfigError that it raises also names `location`."""
     try:
         return fn(*args)
     except ConfigError as error:
@@ -292,7 +301,7 @@ def _at(location: Location, fn: Any, *args: Any) -> Any:
 
 
 class _Delegate:
-    """Makes the values that gin's parser leaves to others."""
+    """Makes the values that gin's parser leaves to its caller: references, macros."""
 
     def configurable_reference(
         self, scoped_selector: str, evaluate: bool

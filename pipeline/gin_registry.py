@@ -1,6 +1,7 @@
-"""What gin can configure: registration, and looking a name up in it.
+"""Registers what gin can configure, and finds it by name.
 
-gin has no public listing of its registry; `entries` is the one place that reads it.
+gin has no public listing of its registry; `entries` is the one place that reads it. The
+other gin files see `Entry`s: a function or class, and the parameters that gin may set.
 """
 
 import dataclasses
@@ -43,13 +44,14 @@ _KERAS = {
 
 
 def check_installed(module: ModuleType) -> None:
-    """Raises where `import gin` found no gin-config.
+    """Checks that `import gin` found gin-config.
 
-    A folder named gin, such as the one of the gin files, is imported as an empty
-    namespace package then, and the first use would fail with an AttributeError.
+    Without gin-config, Python imports any folder named gin as an empty namespace
+    package, such as the folder of the gin files. The first use would then fail with an
+    AttributeError.
 
     Raises:
-      ImportError: says what to install.
+      ImportError: gin-config is not installed; says what to install.
     """
     if not hasattr(module, "configurable"):
         found = list(getattr(module, "__path__", ()))
@@ -77,12 +79,12 @@ class Parameter:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A configurable.
+    """A function or class that gin can configure.
 
     Attributes:
       selector: its full name, such as 'keras.optimizers.Adam'.
       target: the function or class itself, without gin's wrapper.
-      allowlist: the only parameters that gin may set, where not empty.
+      allowlist: the only parameters that gin may set; empty for all.
       denylist: parameters that gin may not set.
     """
 
@@ -102,7 +104,7 @@ class Entry:
         return self.selector.startswith(("keras.", "tf.", f"{CORE}."))
 
     def parameters(self) -> dict[str, Parameter]:
-        """What can be bound, by name."""
+        """Returns the parameters that gin may set, by name."""
         found = {}
         for fn in _constructors(self.target):
             hints = _hints(fn)
@@ -114,6 +116,7 @@ class Entry:
                 ):
                     continue
                 annotation = hints.get(name, parameter.annotation)
+                # A text that cannot be resolved says nothing of a type.
                 if isinstance(annotation, str):
                     annotation = parameter.empty
                 found.setdefault(name, Parameter(annotation, parameter.default))
@@ -123,9 +126,10 @@ class Entry:
         }
 
     def takes_any(self) -> bool:
-        """Whether it declares `**kwargs` that may be anything.
+        """Returns whether it declares `**kwargs` that may have any name.
 
-        Keras' optimizers declare them and refuse all but their base class's names.
+        Keras' optimizers do not: they declare `**kwargs`, and refuse all names but
+        their base class's.
         """
         last = _constructors(self.target)[-1]
         kinds = [p.kind for p in inspect.signature(last).parameters.values()]
@@ -133,10 +137,11 @@ class Entry:
 
 
 def entries() -> dict[str, Entry]:
-    """Every configurable by its selector."""
+    """Returns every configurable by its selector."""
     registry = gin.config._REGISTRY  # There is no public listing.
     found = {}
     for selector, item in registry.items():
+        # gin's own: macro, constant, singleton.
         if not selector.startswith("gin."):
             allow, deny = tuple(item.allowlist or ()), tuple(item.denylist or ())
             found[selector] = Entry(selector, item.wrapped, allow, deny)
@@ -144,15 +149,16 @@ def entries() -> dict[str, Entry]:
 
 
 def matches(name: str) -> list[Entry]:
-    """The configurables that `name` may mean: the whole selector, or its last parts."""
+    """Returns the configurables that `name` may mean: a selector, or its last parts."""
     known = entries()
+    # A whole selector wins over one that merely ends so, as in gin.
     if name in known:
         return [known[name]]
     return [e for selector, e in known.items() if selector.endswith(f".{name}")]
 
 
 def short_name(entry: Entry) -> str:
-    """As few of the last parts of the selector as name it alone."""
+    """Returns the shortest end of an entry's selector that means this entry alone."""
     parts = entry.selector.split(".")
     for count in range(1, len(parts)):
         name = ".".join(parts[-count:])
@@ -165,10 +171,10 @@ def short_name(entry: Entry) -> str:
 def register() -> None:
     """Registers the driver's classes and Keras' for gin, once a process.
 
-    A name that two of them have, such as MeanSquaredError, is told apart by its last
-    parts: `losses.MeanSquaredError`.
+    Names that are used twice, such as MeanSquaredError, are told apart by more of the
+    selector: `losses.MeanSquaredError`.
     """
-    # The flags make the RunConfig, and what the driver hands over is not for gin.
+    # The denied parameters come from the flags or are handed over by the driver.
     _add(estimator.Estimator, denylist=["config"])
     _add(run_config.RunConfig, denylist=["cluster"])
     _add(warm_start.WarmStartSettings)
@@ -185,7 +191,7 @@ def register() -> None:
                 _add(item)
     _add(export.build_raw_serving_input_receiver_fn)
     _add(export.build_parsing_serving_input_receiver_fn)
-    # What a server is sent is said in these.
+    # A gin file describes by these the tensors that a server is sent.
     gin.external_configurable(tf.TensorSpec, module="tf")
     gin.external_configurable(tf.io.FixedLenFeature, module="tf.io")
     for package, (module, base) in _KERAS.items():
@@ -198,9 +204,9 @@ def _add(item: Callable[..., Any], denylist: list[str] | None = None) -> None:
 
 
 def _subclasses(module: ModuleType, base: type) -> list[type]:
-    """Public classes below `base`, each once, under its own name.
+    """Returns the public classes below `base`, without aliases.
 
-    `keras.optimizers` has Adam and adam; aliases are left out.
+    `keras.optimizers`, for example, has `Adam` as `adam`, too.
     """
     public = {name: item for name, item in vars(module).items() if name[0] != "_"}
     return [
@@ -211,9 +217,9 @@ def _subclasses(module: ModuleType, base: type) -> list[type]:
 
 
 def _constructors(target: Callable[..., Any]) -> list[Callable[..., Any]]:
-    """The functions whose parameters `target` takes.
+    """Returns the functions whose parameters `target` takes.
 
-    A class whose constructor passes `**kwargs` on takes its base class's too.
+    A class takes its base class's parameters, too, if its constructor has `**kwargs`.
     """
     if not inspect.isclass(target):
         return [target]
@@ -231,12 +237,14 @@ def _constructors(target: Callable[..., Any]) -> list[Callable[..., Any]]:
 def _hints(fn: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(fn)
-    except Exception:  # Names that exist for type checkers only: nothing is checked.
+    # An annotation is any code of the user's, and may name what only type checkers
+    # import. Its types are then not checked.
+    except Exception:
         return {}
 
 
 def is_constant(name: str) -> bool:
-    """Whether `%name` is a constant of gin's, such as `%gin.REQUIRED`."""
+    """Returns whether `%name` is a constant that gin knows, such as `%gin.REQUIRED`."""
     try:
         gin.query_parameter(name)
     except ValueError:

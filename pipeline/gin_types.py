@@ -1,4 +1,8 @@
-"""Whether a value written in gin fits a type annotation."""
+"""Checks a value written in gin against a type annotation, which gin itself ignores.
+
+A check that errs would refuse a configuration that runs. So each doubt is a yes: an
+annotation that cannot be resolved, and what a call in the value returns.
+"""
 
 import collections.abc
 import inspect
@@ -17,20 +21,21 @@ _SEQUENCES = (
     list,
 )
 _MAPPINGS = (collections.abc.Mapping, collections.abc.MutableMapping, dict)
-# What a function handed over by name can never be.
+# Types that no function or class is an instance of: `@name` does not fit them.
 _PLAIN = (int, float, bool, str, bytes, type(None), tuple, *_SEQUENCES, *_MAPPINGS)
 
 
 def accepts(annotation: Any, value: Any) -> bool:
-    """Whether `value` fits `annotation`; True wherever that cannot be told.
+    """Returns whether `value` fits `annotation`, and True where nobody can tell.
 
     Ints pass for floats and lists for tuples, as gin users write them; bools do not
     pass for ints, nor strings for sequences.
 
     Args:
-      annotation: a parameter's, resolved; `inspect.Parameter.empty` where it has none.
-      value: a literal, or nested in lists, tuples and dicts a `Reference`. What an
-        evaluated one returns is unknown, so it fits.
+      annotation: a parameter's annotation, resolved; `inspect.Parameter.empty` where it
+        has none.
+      value: a literal or a `Reference`, maybe nested in lists, tuples and dicts. A
+        `Reference` that is evaluated fits, as its result is not known yet.
     """
     if annotation in _ABSENT or isinstance(annotation, typing.TypeVar):
         return True
@@ -74,7 +79,7 @@ def _accepts_literal(kind: Any, args: tuple[Any, ...], value: Any) -> bool:
         return False
     try:
         return isinstance(value, kind)
-    except TypeError:  # Not a class, or a protocol that cannot be asked.
+    except TypeError:  # Not a class, or a Protocol, which isinstance refuses.
         return True
 
 

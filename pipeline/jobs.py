@@ -1,4 +1,8 @@
-"""What a job does beyond one call of the Estimator."""
+"""The jobs `evaluate`, `predict` and `export`, and their specs, for an Estimator.
+
+The command hands in what gin has built, and gets metrics, lines of JSON and a folder.
+Training is `train_and_evaluate`; its configuration is written down by a hook from here.
+"""
 
 import base64
 import dataclasses
@@ -23,12 +27,12 @@ CONFIG_FILE = "config.gin"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PredictSpec:
-    """What `--job=predict` reads and writes.
+    """The input and the output of `--job=predict`.
 
     Attributes:
-      input_fn: called in PREDICT mode; labels that it returns are not used.
-      predict_keys: the predictions to write; None for all.
-      hooks: hooks that watch.
+      input_fn: called in PREDICT mode; labels that it yields are not used.
+      predict_keys: names of the predictions to write; None for all.
+      hooks: hooks that watch the prediction.
     """
 
     input_fn: Callable[..., Any]
@@ -38,13 +42,13 @@ class PredictSpec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportSpec:
-    """What `--job=export` writes.
+    """The signature and the place of the SavedModel of `--job=export`.
 
     Attributes:
-      serving_input_receiver_fn: what a server is sent; None for the features that
-        EvalSpec.input_fn yields in PREDICT mode.
-      export_dir_base: folder of the SavedModels, one of a time stamp each; None for
-        `export` in model_dir.
+      serving_input_receiver_fn: describes the tensors that a server is sent; None for
+        the features that EvalSpec.input_fn yields in PREDICT mode.
+      export_dir_base: folder of the SavedModels, each in a folder named by its time;
+        None for `export` in model_dir.
     """
 
     serving_input_receiver_fn: Callable[..., Any] | None = None
@@ -57,13 +61,14 @@ class ConfigHook(hooks.Hook):
     def __init__(self, text: str) -> None:
         """
         Args:
-          text: a gin file.
+          text: the configuration, as a gin file.
         """
         self._text = text
 
     def begin(self, run: hooks.Run) -> None:
-        """Not earlier: an event file made before the strategy keeps a cluster from
-        forming."""
+        """Writes the configuration."""
+        # Not earlier: an event file that is made before the strategy initialises
+        # TensorFlow, and then no cluster can form.
         tf.io.gfile.makedirs(run.model_dir)
         path = os.path.join(run.model_dir, CONFIG_FILE)
         with tf.io.gfile.GFile(path, "w") as stream:
@@ -80,11 +85,11 @@ def evaluate(
 
     Args:
       estimator: the Estimator.
-      specs: EvalSpecs.
-      checkpoint_path: None for the latest.
+      specs: the EvalSpecs.
+      checkpoint_path: path prefix of the checkpoint; None for the latest.
 
     Returns:
-      The metrics; where there are several specs, under `name/metric`.
+      The metrics by name; those of several specs by `name/metric`.
     """
     found = {}
     for index, spec in enumerate(specs):
@@ -113,10 +118,13 @@ def predict(
       estimator: the Estimator.
       spec: what to predict.
       write: takes one line, without its end.
-      checkpoint_path: None for the latest.
+      checkpoint_path: path prefix of the checkpoint; None for the latest.
 
     Returns:
       The number of examples.
+
+    Raises:
+      TypeError: JSON cannot hold a prediction.
     """
     count = 0
     for prediction in estimator.predict(
@@ -142,9 +150,9 @@ def export(
     Args:
       estimator: the Estimator.
       spec: what to write.
-      input_fn: its features in PREDICT mode are what a server is sent, where spec
-        does not say it; None where spec does.
-      checkpoint_path: None for the latest.
+      input_fn: yields in PREDICT mode the features that a server is sent; not used
+        where `spec.serving_input_receiver_fn` describes them.
+      checkpoint_path: path prefix of the checkpoint; None for the latest.
 
     Returns:
       The SavedModel's folder.
@@ -168,12 +176,15 @@ def export(
 
 
 def to_json(value: Any) -> Any:
-    """A prediction as what JSON can hold: arrays as lists, bytes as text.
+    """Returns a prediction in JSON's types: arrays as lists, bytes as text.
 
-    Bytes that are no UTF-8 become {"b64": ...}, as in TensorFlow Serving.
+    Bytes that are not UTF-8 become {"b64": ...}, as in TensorFlow Serving.
+
+    Args:
+      value: a nest of arrays, tensors and plain values.
 
     Raises:
-      TypeError: a value that is neither a nest nor an array.
+      TypeError: a value is neither a nest nor an array.
     """
     if isinstance(value, Mapping):
         return {str(name): to_json(item) for name, item in value.items()}
@@ -194,5 +205,5 @@ def to_json(value: Any) -> Any:
 
 
 def _plain(dtype: np.dtype) -> Any:
-    """The dtype to write: bfloat16 is none of NumPy's own."""
+    """Returns the dtype to write: NumPy itself has no bfloat16."""
     return np.float32 if dtype.kind == "V" else dtype

@@ -1,4 +1,7 @@
-"""What a job says at its end, line by line: metrics, places, what to try next."""
+"""The lines that a job says at its end: metrics, places, commands to try next.
+
+Each function yields lines; `command_job` decides which process says them.
+"""
 
 import importlib.util
 import os
@@ -16,10 +19,10 @@ from pipeline.saved_model import existing_exports
 
 
 def metric_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
-    """`accuracy 0.9812`, one line each; loss and global_step come last.
+    """Yields lines such as `accuracy 0.9812`; loss and global_step come last.
 
     Args:
-      metrics: value by name; of several evaluations, metrics by the evaluation's name.
+      metrics: value by name; for several evaluations, metrics by the evaluation's name.
     """
     flat = {}
     for name, value in metrics.items():
@@ -35,7 +38,10 @@ def metric_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
 
 
 def number(value: Any) -> str:
-    """A metric's value: counts as they are, else four decimals or four digits."""
+    """Writes a metric's value: ints in full, small floats with four digits.
+
+    Other floats get four decimals.
+    """
     value = value.item() if hasattr(value, "item") else value
     if not isinstance(value, float):
         return str(value)
@@ -44,10 +50,10 @@ def number(value: Any) -> str:
 
 
 def places(model_dir: str) -> Iterator[str]:
-    """Where a run's results lie: its folder, and the newest SavedModel of each kind.
+    """Yields the places of a run's results: its folder, and each kind's newest export.
 
     Args:
-      model_dir: the run's folder. A best model of an earlier run counts, too.
+      model_dir: the run's folder. A best model of an earlier run in it counts, too.
     """
     model_dir = paths.shown(model_dir)
     yield f"checkpoints {model_dir}"
@@ -59,17 +65,17 @@ def places(model_dir: str) -> Iterator[str]:
 
 
 def next_commands(model_dir: str, steps: int | None) -> Iterator[str]:
-    """Three commands to try after a training.
+    """Yields three commands to try after a training.
 
     Args:
       model_dir: the run's folder, which holds its configuration.
-      steps: the run's macro TRAIN_STEPS, None where it has none.
+      steps: the run's macro TRAIN_STEPS; None where it has none.
     """
     model_dir = paths.shown(model_dir)
     quoted = shlex.quote(model_dir)
     run = f"{command()} --gin_file={shlex.quote(os.path.join(model_dir, CONFIG_FILE))}"
     yield "try next:"
-    # TensorFlow does not bring it along.
+    # TensorFlow 2.21 does not bring TensorBoard along.
     missing = not importlib.util.find_spec("tensorboard")
     install = f"{program('python')} -m pip install tensorboard && " if missing else ""
     yield f"  {install}{program('tensorboard')} --logdir={quoted}"
@@ -82,7 +88,12 @@ def next_commands(model_dir: str, steps: int | None) -> Iterator[str]:
 
 
 def topology(job: str, config: RunConfig) -> Iterator[str]:
-    """Where a job would run, from the configuration alone: nothing is built."""
+    """Yields lines that say where a job would run, without building anything.
+
+    Args:
+      job: one of `command_line.JOBS`.
+      config: how to run it.
+    """
     local = ", ".join(config.devices) if config.devices else "all local devices"
     local = "a TPU" if config.execution == "tpu" else local
     strategy = config.train_distribute
@@ -96,5 +107,5 @@ def topology(job: str, config: RunConfig) -> Iterator[str]:
 
 
 def words(described: Mapping[str, str]) -> str:
-    """`precision=mixed_bfloat16, tf_random_seed=1`."""
+    """Joins options: `precision=mixed_bfloat16, tf_random_seed=1`."""
     return ", ".join(f"{name}={value}" for name, value in described.items())
