@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline import habits, user_errors
+from pipeline import habits, replica_means, user_errors
 from pipeline import params as params_lib
 from pipeline.checks import in_words, kind_of
 from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError
@@ -150,7 +150,8 @@ def call_model_fn(
     supplied = {"features": features, "labels": labels, "mode": mode}
     name = name_of(model_fn)
     try:
-        with user_errors.noted(lambda: _model_call(name, mode, features, labels)):
+        noted = user_errors.noted(lambda: _model_call(name, mode, features, labels))
+        with noted, replica_means.kept():
             spec = call(model_fn, {**modules, **context, **supplied}, role="model_fn")
     except SpecError as error:
         raise SpecError(f"model_fn {name}: {error}") from error

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
+from pipeline import batch_sums
 from pipeline.checks import kind_of
 from pipeline.model_fn import EstimatorSpec, SpecError
 
@@ -22,21 +22,15 @@ _V1_SUMMARIES = (
     "AudioSummary",
     "TensorSummaryV2",
 )
-# Operations that make no mean of a sum.
-_KEEP_A_SUM = (
-    "Identity",
-    "StopGradient",
-    "EnsureShape",
-    "CheckNumerics",
-    "Cast",
-    "Neg",
-    "Add",
-    "AddV2",
-    "AddN",
-    "Sub",
-    "Reshape",
-    "Squeeze",
-)
+# What to write in place of a sum over the batch.
+_INSTEAD = {
+    "loss": "loss=per_example, [batch, ...], as it is before that sum: its mean over "
+    "all replicas is minimised.",
+    "TrainOp.loss": "TrainOp(..., loss=per_example), [batch, ...], as it is before "
+    "that sum: its mean over all replicas is minimised.",
+    "regularization_losses": "what each example has as a part of loss=per_example + "
+    "penalty, [batch, ...], whose mean over all replicas is minimised.",
+}
 
 
 def remarks(graph: tf.Graph, spec: EstimatorSpec, rows: int | None) -> Iterator[str]:
@@ -58,15 +52,20 @@ def remarks(graph: tf.Graph, spec: EstimatorSpec, rows: int | None) -> Iterator[
             "compiled and no writer is open: write EstimatorSpec(..., scalars={"
             f"{tags[0]!r}: value}}), or metrics=, which are reported."
         )
-    summed = _sum_over_batch(spec.loss, rows)
-    if summed is not None:
-        yield (
-            f"loss is a scalar that is summed over the batch (by {summed}), and a "
-            "scalar counts as the mean over a replica's batch: on two replicas, or in "
-            "two micro-batches, it would be half. Return the losses by example, "
-            "[batch, ...], whose mean is minimised, and raise the learning rate "
-            "instead."
-        )
+    for field, scalar in _scalar_losses(spec):
+        if summed := batch_sums.summed_by(scalar, rows):
+            yield (
+                f"{field} is a scalar that is summed over the batch (by {summed}), and "
+                "a scalar counts as the mean over a replica's batch: on two replicas, "
+                "or in two micro-batches, it would be half. Write "
+                f"{_INSTEAD[field]}"
+            )
+
+
+def _scalar_losses(spec: EstimatorSpec) -> Iterator[tuple[str, Any]]:
+    yield "loss", spec.loss
+    yield from (("TrainOp.loss", op.loss) for op in spec.train_op)
+    yield from (("regularization_losses", term) for term in spec.regularization_losses)
 
 
 def _check_predictions(predictions: Any) -> None:
@@ -122,60 +121,3 @@ def _summaries(graph: tf.Graph) -> list[str]:
         elif op.type in _V1_SUMMARIES:
             written[op.name] = ["Const"]
     return [tag for tag, ops in written.items() if set(ops) == {"Const"}]
-
-
-def _sum_over_batch(loss: Any, rows: int | None) -> str | None:
-    """The operation by which a scalar loss is summed over the batch, or None.
-
-    A quotient is taken for a mean, and so is a product with a small number.
-    """
-    if not tf.is_symbolic_tensor(loss) or loss.shape.rank != 0:
-        return None
-    left, seen = [loss], set()
-    while left:
-        tensor = left.pop()
-        op = tensor.op
-        if id(op) in seen or not tensor.dtype.is_floating:
-            continue
-        seen.add(id(op))
-        if op.type in ("Sum", "L2Loss") and _takes_batch(op, rows):
-            return op.name
-        if op.type in _KEEP_A_SUM:
-            left += op.inputs
-        elif op.type == "Mul":
-            left += _scaled(*op.inputs)
-    return None
-
-
-def _takes_batch(op: tf.Operation, rows: int | None) -> bool:
-    """Whether the first dimension that `op` adds up is that of the batch."""
-    values = op.inputs[0]
-    if not values.shape.rank or values.shape[0] not in (None, rows):
-        return False
-    axes = 0 if op.type == "L2Loss" else tf.get_static_value(op.inputs[1])
-    if axes is None or not np.isin(axes, (0, -values.shape.rank)).any():
-        return False
-    return _depends_on_input(values)
-
-
-def _depends_on_input(tensor: tf.Tensor) -> bool:
-    """Whether it does on an argument of the trace, unlike a weight."""
-    left, seen = [tensor.op], set()
-    while left:
-        op = left.pop()
-        if id(op) in seen:
-            continue
-        seen.add(id(op))
-        if op.type == "Placeholder" and op.outputs[0].dtype != tf.resource:
-            return True
-        left += [each.op for each in op.inputs]
-    return False
-
-
-def _scaled(first: tf.Tensor, second: tf.Tensor) -> list[tf.Tensor]:
-    """The other factor where one is a constant that is no 1 / batch."""
-    for factor, other in ((first, second), (second, first)):
-        value = tf.get_static_value(factor)
-        if value is not None and value.ndim == 0 and abs(value) >= 0.5:
-            return [other]
-    return []

@@ -41,6 +41,24 @@ CASES = {
         np.ones([1, 1]),
         0,
     ),
+    "keras": (
+        {
+            "loss": lambda spec, *_: keras.losses.MeanAbsoluteError()(
+                tf.zeros_like(spec.loss), spec.loss
+            )
+        },
+        np.ones([1, 1]),
+        0,
+    ),
+    "average": (
+        {
+            "loss": lambda spec, *_: tf.nn.compute_average_loss(
+                tf.reduce_mean(spec.loss, 1)
+            )
+        },
+        np.ones([1, 1]),
+        0,
+    ),
     "example_weights": (
         {"loss_weights": lambda spec, w, weights: weights[:, :1]},
         EXAMPLE_WEIGHTS,
@@ -49,6 +67,15 @@ CASES = {
     "mask": ({"loss_weights": lambda spec, w, weights: weights[:, 1:]}, MASK, 0),
     "regularized": (
         {"regularization_losses": lambda spec, w, _: [0.3 * tf.reduce_sum(w**2)]},
+        np.ones([1, 1]),
+        0.3,
+    ),
+    "regularized_by_replica": (
+        {
+            "regularization_losses": lambda spec, w, _: [
+                tf.nn.scale_regularization_loss(0.3 * tf.reduce_sum(w**2))
+            ]
+        },
         np.ones([1, 1]),
         0.3,
     ),

@@ -1,0 +1,66 @@
+"""Keras' and TensorFlow's mean losses as means over one replica's batch.
+
+Both divide them by the number of replicas as well, for those who add up the replicas'
+gradients: `keras.losses.MeanSquaredError()`, `tf.nn.compute_average_loss`,
+`tf.nn.scale_regularization_loss`. Here replicas' means are averaged, by the examples
+that each has, and such a loss would be half on two.
+"""
+
+import contextlib
+import functools
+import inspect
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+_ONE_REPLICA = types.SimpleNamespace(num_replicas_in_sync=1)
+
+
+class _Inside(threading.local):
+    """Whether this thread is inside of `kept`: replicas are traced in threads."""
+
+    depth = 0
+
+
+_inside = _Inside()
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """Leaves such losses means of what they are given, in this thread."""
+    _install()
+    _inside.depth += 1
+    try:
+        yield
+    finally:
+        _inside.depth -= 1
+
+
+@functools.cache
+def _install() -> None:
+    """Makes both heed `kept`; no public way turns their division off."""
+    losses = sys.modules[keras.losses.Loss.__module__]
+    scaled = losses.scale_loss_for_distribution
+    losses.scale_loss_for_distribution = lambda value: (
+        value if _inside.depth else scaled(value)
+    )
+    means = sys.modules[inspect.unwrap(tf.nn.compute_average_loss).__module__]
+    means.distribute_lib = _Distribution(means.distribute_lib)
+
+
+class _Distribution:
+    """TensorFlow's `distribute_lib`, with one replica inside of `kept`."""
+
+    def __init__(self, own: Any) -> None:
+        self._own = own
+
+    def get_strategy(self) -> Any:
+        return _ONE_REPLICA if _inside.depth else self._own.get_strategy()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
