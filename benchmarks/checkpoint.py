@@ -37,12 +37,11 @@ from benchmarks.pairs import Contender
 from pipeline import input_fn as input_lib
 from pipeline import iterators, position
 from pipeline.estimator import Estimator
-from pipeline.hooks import Hook, Run
+from pipeline.hooks import Hook, Run, SavingListener
 from pipeline.input_dataset import Source
-from pipeline.model_fn import ModeKeys
 from pipeline.peers import Peers
 from pipeline.run_config import RunConfig
-from pipeline.saving import SavingListener
+from pipeline.spec import ModeKeys
 
 _WIDTH = 16
 _BATCH_SIZE = 64

@@ -26,8 +26,8 @@ from benchmarks import classifier, pairs
 from pipeline import parameter_server, server
 from pipeline.estimator import Estimator
 from pipeline.hooks import Hook, Run
-from pipeline.model_fn import EstimatorSpec, metric
 from pipeline.run_config import RunConfig
+from pipeline.spec import EstimatorSpec, metric
 
 _BATCH_SIZE = 32
 _MANY = 100

@@ -33,8 +33,8 @@ from absl import logging
 from benchmarks import classifier, pairs
 from pipeline.estimator import Estimator
 from pipeline.hooks import Hook, Run
-from pipeline.model_fn import ModeKeys
 from pipeline.run_config import RunConfig
+from pipeline.spec import ModeKeys
 from pipeline.specs import EvalSpec, TrainSpec
 from pipeline.training import train_and_evaluate
 

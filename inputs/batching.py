@@ -10,7 +10,7 @@ import numbers
 
 import tensorflow as tf
 
-from pipeline.model_fn import ModeKeys
+from pipeline.spec import ModeKeys
 
 
 @dataclasses.dataclass(frozen=True)

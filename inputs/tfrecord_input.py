@@ -9,7 +9,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from pipeline.model_fn import ModeKeys
+from pipeline.spec import ModeKeys
 
 from .batching import Batching, make_batching
 

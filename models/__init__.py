@@ -3,7 +3,7 @@
 A model_fn says what is computed, a network factory what with:
 
     from models import classifier, cnn
-    from pipeline.model_fn import ModeKeys
+    from pipeline.spec import ModeKeys
 
     spec = classifier(                      # one batch, eagerly, as in a unit test
         images, labels, ModeKeys.TRAIN,

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from pipeline.checks import kind_of
-from pipeline.model_fn import SpecError
+from pipeline.spec import SpecError
 
 
 def network_input(features: Any, feature_key: str | None = None) -> Any:

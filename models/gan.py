@@ -8,7 +8,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError, TrainOp
+from pipeline.spec import EstimatorSpec, ModeKeys, SpecError, TrainOp
 
 from . import checks
 

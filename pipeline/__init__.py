@@ -63,8 +63,23 @@ if TYPE_CHECKING:  # What editors and type checkers read.
         build_parsing_serving_input_receiver_fn,
         build_raw_serving_input_receiver_fn,
     )
-    from pipeline.hooks import (
-        Hook,
+    from pipeline.hooks import Hook, SavingListener
+    from pipeline.ports import PeerLostError
+    from pipeline.preemption import PreemptionHook
+    from pipeline.run_config import RunConfig
+    from pipeline.signals import PreemptedError
+    from pipeline.spec import (
+        EstimatorSpec,
+        ModeKeys,
+        SpecError,
+        TrainOp,
+        metric,
+    )
+    from pipeline.specs import (
+        EvalSpec,
+        TrainSpec,
+    )
+    from pipeline.stock_hooks import (
         LoggingHook,
         NanHook,
         NanLossDuringTrainingError,
@@ -72,22 +87,6 @@ if TYPE_CHECKING:  # What editors and type checkers read.
         StepCounterHook,
         StopAtStepHook,
         SummaryHook,
-    )
-    from pipeline.model_fn import (
-        EstimatorSpec,
-        ModeKeys,
-        SpecError,
-        TrainOp,
-        metric,
-    )
-    from pipeline.ports import PeerLostError
-    from pipeline.preemption import PreemptionHook
-    from pipeline.run_config import RunConfig
-    from pipeline.saving import SavingListener
-    from pipeline.signals import PreemptedError
-    from pipeline.specs import (
-        EvalSpec,
-        TrainSpec,
     )
     from pipeline.storage import StorageError
     from pipeline.training import train_and_evaluate
@@ -102,23 +101,23 @@ _FILES = {
     "EvalSpec": "specs",
     "train_and_evaluate": "training",
     "run": "exits",
-    "ModeKeys": "model_fn",
-    "EstimatorSpec": "model_fn",
-    "TrainOp": "model_fn",
-    "metric": "model_fn",
-    "SpecError": "model_fn",
+    "ModeKeys": "spec",
+    "EstimatorSpec": "spec",
+    "TrainOp": "spec",
+    "metric": "spec",
+    "SpecError": "spec",
     "Hook": "hooks",
-    "StopAtStepHook": "hooks",
-    "LoggingHook": "hooks",
-    "StepCounterHook": "hooks",
-    "NanHook": "hooks",
-    "SummaryHook": "hooks",
-    "ProfilerHook": "hooks",
-    "NanLossDuringTrainingError": "hooks",
+    "StopAtStepHook": "stock_hooks",
+    "LoggingHook": "stock_hooks",
+    "StepCounterHook": "stock_hooks",
+    "NanHook": "stock_hooks",
+    "SummaryHook": "stock_hooks",
+    "ProfilerHook": "stock_hooks",
+    "NanLossDuringTrainingError": "stock_hooks",
     "PreemptionHook": "preemption",
     "PreemptedError": "signals",
-    "PeerLostError": "rendezvous",
-    "SavingListener": "saving",
+    "PeerLostError": "ports",
+    "SavingListener": "hooks",
     "Exporter": "export",
     "LatestExporter": "export",
     "FinalExporter": "export",

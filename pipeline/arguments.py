@@ -8,8 +8,9 @@ from absl import logging
 from pipeline import calling, checks, package, paths
 from pipeline import params as params_lib
 from pipeline.cluster import EVALUATOR
+from pipeline.hooks import SavingListener
+from pipeline.model_fn import check_model_fn
 from pipeline.run_config import RunConfig
-from pipeline.saving import SavingListener
 
 
 def contract(
@@ -34,7 +35,7 @@ def contract(
     checks.check_backend()
     checks.check_kind("modules", modules, Mapping, "{'network': make_network}")
     factories = dict(modules or {})
-    calling.check_model_fn(model_fn, list(factories), has_labels=False)
+    check_model_fn(model_fn, list(factories), has_labels=False)
     own = params_lib.checked(params)
     if params is not None:
         _check_params_taken(model_fn, factories)

@@ -5,12 +5,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
-
 # Global ids are given out in this order; parameter servers come last.
 TRAINING_JOBS = ("chief", "worker", "ps")
 EVALUATOR = "evaluator"
 TASK_TYPES = (*TRAINING_JOBS, EVALUATOR)
+
+# Where a training runs, by the names that flags and RunConfig have for it. The first
+# tuple holds the executions that a cluster of several tasks is for.
+OF_CLUSTERS = ("multi_worker", "parameter_server")
+EXECUTIONS = ("single_host", *OF_CLUSTERS, "tpu")
 
 _EXAMPLE = (
     '{"cluster": {"chief": ["host0:2222"], "worker": ["host1:2222"]}, '
@@ -37,18 +40,16 @@ class Cluster:
 
     task_type: str = "worker"
     task_id: int = 0
-    jobs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    # A dict has no hash; two clusters are equal only if their jobs are, too.
+    jobs: Mapping[str, tuple[str, ...]] = dataclasses.field(
+        default_factory=dict, hash=False
+    )
     has_evaluator: bool = False
 
     def __str__(self) -> str:
         """Such as 'worker 1 of chief: 1, worker: 2', for logs."""
         sizes = ", ".join(f"{job}: {len(tasks)}" for job, tasks in self.jobs.items())
         return f"{self.task_type} {self.task_id} of {sizes or 'no cluster'}"
-
-    @property
-    def cluster_spec(self) -> tf.train.ClusterSpec:
-        """The training tasks, in TensorFlow's own terms."""
-        return tf.train.ClusterSpec({job: list(a) for job, a in self.jobs.items()})
 
     @property
     def training_tasks(self) -> dict[str, str]:

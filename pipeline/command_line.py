@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from absl import flags
 
 from pipeline import gin_reader, paths
-from pipeline.executions import EXECUTIONS
+from pipeline.cluster import EXECUTIONS
 
 JOBS = ("train_and_evaluate", "train", "evaluate", "predict", "export")
 OF_ONE_CHECKPOINT = ("evaluate", "predict", "export")

@@ -17,13 +17,14 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline import losses, ports
-from pipeline.compiled_loop import CompiledLoop, Segment, packed, unpacked
+from pipeline.compiled_loop import CompiledLoop, Segment
 from pipeline.compiling import compiled
 from pipeline.losses import Totals
 from pipeline.metrics import MetricSet
-from pipeline.model_fn import TrainOp
+from pipeline.packing import packed, unpacked
 from pipeline.parameter_server import ParameterServers
 from pipeline.ports import PeerLostError
+from pipeline.spec import TrainOp
 from pipeline.worker_iterators import WorkerIterators
 
 # Pieces a worker and segment: two, so that a slow worker keeps no other waiting long.

@@ -1,5 +1,8 @@
 """The workers that train in step: how TensorFlow connects them, once a process."""
 
+import dataclasses
+import functools
+
 import tensorflow as tf
 from tensorflow.python.eager import context
 
@@ -7,47 +10,60 @@ from pipeline import exit_codes, link_watch, rendezvous, signals
 from pipeline.cluster import Cluster
 
 _JOBS = ("chief", "worker")
-# The one of this process, by its cluster.
-_connected: dict[str, tf.distribute.MultiWorkerMirroredStrategy] = {}
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """How tasks are connected.
+
+    All options are equal: TensorFlow connects a process to a cluster once, and so the
+    options of a later call count for nothing.
+
+    Attributes:
+      communication: of the collectives.
+      heartbeat_timeout_secs: silence after which a task counts as dead.
+      start_timeout_secs: how long to wait for all to have started.
+    """
+
+    communication: tf.distribute.experimental.CommunicationOptions = dataclasses.field(
+        compare=False
+    )
+    heartbeat_timeout_secs: float = dataclasses.field(compare=False)
+    start_timeout_secs: float = dataclasses.field(compare=False)
+
+
+@functools.cache
 def connected(
-    cluster: Cluster,
-    *,
-    options: tf.distribute.experimental.CommunicationOptions,
-    heartbeat_timeout_secs: float,
-    start_timeout_secs: float,
+    cluster: Cluster, options: Options
 ) -> tf.distribute.MultiWorkerMirroredStrategy:
-    """The strategy of this process, made once all tasks are there.
+    """Returns the strategy of this process, made once all tasks are there.
 
     Args:
       cluster: chief and workers.
-      options: of the collectives.
-      heartbeat_timeout_secs: silence after which a task counts as dead.
-      start_timeout_secs: how long to wait for all to have started.
+      options: of the first call for a cluster.
 
     Raises:
       PeerLostError: a task did not start in time.
     """
-    key = str(cluster)
-    if key not in _connected:
-        links = rendezvous.meet(
-            cluster.training_tasks,
-            cluster.global_id_in_cluster,
-            timeout_secs=start_timeout_secs,
+    cluster_spec = tf.train.ClusterSpec(dict(cluster.jobs))
+    links = rendezvous.meet(
+        cluster.training_tasks,
+        cluster.global_id_in_cluster,
+        timeout_secs=options.start_timeout_secs,
+    )
+    set_heartbeat_timeout(cluster_spec, options.heartbeat_timeout_secs)
+    with link_watch.watched(
+        links,
+        silence_secs=options.heartbeat_timeout_secs,
+        deadline_secs=options.start_timeout_secs,
+        exit_code=exit_codes.AGAIN,
+    ):
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(
+            cluster_resolver=_resolver(cluster, cluster_spec),
+            communication_options=options.communication,
         )
-        set_heartbeat_timeout(cluster.cluster_spec, heartbeat_timeout_secs)
-        with link_watch.watched(
-            links,
-            silence_secs=heartbeat_timeout_secs,
-            deadline_secs=start_timeout_secs,
-            exit_code=exit_codes.AGAIN,
-        ):
-            _connected[key] = tf.distribute.MultiWorkerMirroredStrategy(
-                cluster_resolver=_resolver(cluster), communication_options=options
-            )
-        signals.take_back()
-    return _connected[key]
+    signals.take_back()
+    return strategy
 
 
 def set_heartbeat_timeout(cluster_spec: tf.train.ClusterSpec, seconds: float) -> None:
@@ -71,9 +87,11 @@ def set_heartbeat_timeout(cluster_spec: tf.train.ClusterSpec, seconds: float) ->
     )
 
 
-def _resolver(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver:
+def _resolver(
+    cluster: Cluster, cluster_spec: tf.train.ClusterSpec
+) -> tf.distribute.cluster_resolver.ClusterResolver:
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
-        cluster.cluster_spec,
+        cluster_spec,
         task_type=cluster.task_type,
         task_id=cluster.task_id,
         num_accelerators={"GPU": len(tf.config.list_physical_devices("GPU"))},

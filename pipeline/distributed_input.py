@@ -16,9 +16,10 @@ from typing import Any
 import tensorflow as tf
 
 from pipeline import checks, fingerprint, input_dataset, static_input
+from pipeline.batch import Batch, pair_of
 from pipeline.fingerprint import Fingerprint
 from pipeline.input_dataset import Source
-from pipeline.input_fn import Batch, Plan
+from pipeline.input_fn import Plan
 from pipeline.replicas import Replicas
 
 
@@ -36,17 +37,14 @@ class DistributedPlan(Plan):
 
     def take(self, iterator: Any) -> list[Batch]:
         """One step's batches, from endless data."""
-        return [
-            Batch(*input_dataset.pair_of(next(iterator)))
-            for _ in range(self.num_micro_batches)
-        ]
+        return [Batch(*pair_of(next(iterator))) for _ in range(self.num_micro_batches)]
 
     def try_take(self, iterator: Any) -> tuple[tf.Tensor, Callable[[], list[Batch]]]:
         """The same from data that may end, see `Plan.try_take`."""
         if self.endless:
             return tf.constant(True), lambda: self.take(iterator)
         pairs = [next(iterator) for _ in range(self.num_micro_batches)]
-        batches = [Batch(*input_dataset.pair_of(e), share) for e, share in pairs]
+        batches = [Batch(*pair_of(e), share) for e, share in pairs]
         more = tf.reduce_any([share > 0 for share in self._by_replica(batches[0])])
         return more, lambda: batches
 
@@ -150,7 +148,7 @@ def make_feed(
         padded=not endless,
         strategy=strategy,
     )
-    spec = input_dataset.pair_of(dataset.element_spec)
+    spec = pair_of(dataset.element_spec)
     rows = tf.nest.flatten(spec)[0].shape[0]
     return DistributedFeed(
         plan,
@@ -181,7 +179,7 @@ def dataset_for(
         batches that the replicas cannot share equally.
     """
     dataset = source.dataset(input_context, first_batch=first_batch)
-    spec = input_dataset.pair_of(dataset.element_spec)
+    spec = pair_of(dataset.element_spec)
     static_input.check(spec, input_fn=source.name, mode=source.mode)
     endless = bool(dataset.cardinality() == tf.data.INFINITE_CARDINALITY)
     total = input_context.num_replicas_in_sync

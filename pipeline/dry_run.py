@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from pipeline import gin_config, report, tpu, xla_check
 from pipeline.estimator import Estimator
-from pipeline.model_fn import ModeKeys
 from pipeline.run_config import RunConfig
+from pipeline.spec import ModeKeys
 from pipeline.specs import TrainSpec
 
 

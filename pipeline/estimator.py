@@ -32,12 +32,12 @@ from pipeline import (
 )
 from pipeline import input_fn as input_lib
 from pipeline import params as params_lib
-from pipeline.hooks import Hook, Run, log_line
-from pipeline.model_fn import ModeKeys
+from pipeline.hooks import Hook, Run, SavingListener
 from pipeline.peers import watches
 from pipeline.run_config import RunConfig
 from pipeline.runtimes import Runtimes
-from pipeline.saving import SavingListener
+from pipeline.spec import ModeKeys
+from pipeline.stock_hooks import log_line
 from pipeline.trainer import Trainer
 from pipeline.warm_start import WarmStartSettings
 
@@ -59,7 +59,7 @@ class Estimator:
         """Checks the contract; builds nothing yet.
 
         Args:
-          model_fn: see `pipeline.model_fn`; any callable.
+          model_fn: see `pipeline.spec`; any callable.
           modules: factory by the name under which model_fn takes what it makes. All
             state lives in these. It gets `params` and `config` where it requires them.
           config: how to run.

@@ -7,10 +7,10 @@ import keras
 from absl import logging
 
 from pipeline import saved_model, storage
-from pipeline.model_fn import EstimatorSpec, ModeKeys
+from pipeline.model_fn import BoundModelFn
 from pipeline.runtime import Runtime
 from pipeline.saved_model import ServingFn, ServingInputReceiver
-from pipeline.steps import BoundModelFn
+from pipeline.spec import EstimatorSpec, ModeKeys
 
 
 def export(

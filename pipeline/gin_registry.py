@@ -19,14 +19,15 @@ import tensorflow as tf
 from pipeline import (
     estimator,
     export,
-    hooks,
     jobs,
     run_config,
     specs,
+    stock_hooks,
     strategy,
     training,
     warm_start,
 )
+from pipeline.hooks import Hook
 
 CORE = "pipeline"
 
@@ -185,7 +186,7 @@ def register() -> None:
     _add(training.train_and_evaluate, denylist=["estimator", "train_spec"])
     for row in strategy.ROWS:
         _add(row, denylist=["config"])
-    for module, base in ((hooks, hooks.Hook), (export, export.Exporter)):
+    for module, base in ((stock_hooks, Hook), (export, export.Exporter)):
         for item in _subclasses(module, base):
             if item is not base:
                 _add(item)

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from pipeline import variables
-from pipeline.model_fn import SpecError, TrainOp
+from pipeline.spec import SpecError, TrainOp
 
 
 @dataclasses.dataclass

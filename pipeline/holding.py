@@ -11,10 +11,9 @@ import weakref
 from absl import logging
 
 from pipeline import checkpoint, checkpoint_files, paths
-from pipeline.hooks import Run
+from pipeline.hooks import Run, SavingListener
 from pipeline.modules import Modules
 from pipeline.predictions import OnOwnWeights
-from pipeline.saving import SavingListener
 from pipeline.snapshot import Snapshot
 
 

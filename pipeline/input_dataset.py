@@ -14,6 +14,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline import calling, fingerprint, seeds, user_errors
+from pipeline.batch import pair_of
 from pipeline.checks import kind_of
 from pipeline.peers import Peers
 
@@ -169,11 +170,6 @@ def shared(
             source.mode,
         )
     return source, dataset
-
-
-def pair_of(element: Any) -> tuple[Any, Any]:
-    """Returns `(features, labels)` of an element; labels are None without any."""
-    return element if isinstance(element, tuple) else (element, None)
 
 
 def pad(

@@ -10,34 +10,20 @@ replica runs the same operations and BatchNormalization never sees an empty batc
 import contextlib
 import dataclasses
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow as tf
 
 from pipeline import calling, fingerprint, input_dataset, iterators, user_errors
+from pipeline.batch import Batch, any_batch_size, batch_of, pair_of, rows_in, rows_of
 from pipeline.fingerprint import Fingerprint
 from pipeline.input_dataset import Source
-from pipeline.model_fn import ModeKeys
 from pipeline.peers import Peers
 from pipeline.replicas import Replicas
+from pipeline.spec import ModeKeys
 
 AS_YIELDED = "as input_fn yields it"
-
-
-class Batch(NamedTuple):
-    """What one replica computes on in one micro-batch.
-
-    Attributes:
-      features: nest of tensors with a leading batch dimension.
-      labels: the same, or None.
-      share: float32 scalar, 1, or 0 for a stand-in that counts for nothing; None
-        where every batch counts.
-    """
-
-    features: Any
-    labels: Any
-    share: tf.Tensor | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +130,7 @@ class Plan:
                 start, stop = tf.where(filled, start, 0), tf.where(filled, stop, 1)
                 some = filled if has is None else tf.logical_and(has, filled)
             part = tf.nest.map_structure(
-                lambda x, a=start, b=stop: _rows(x, a, b), element
+                lambda x, a=start, b=stop: rows_of(x, a, b), element
             )
             batches.append(batch_of(part, some))
         return batches
@@ -176,10 +162,10 @@ class Feed:
     def element_spec(self) -> tuple[Any, Any]:
         """`(features, labels)` as type specs of one replica's batch."""
         spec = self.dataset.element_spec
-        pair = input_dataset.pair_of(spec[0] if self.plan.padded else spec)
+        pair = pair_of(spec[0] if self.plan.padded else spec)
         if not self.plan.splits or self.plan.replicas.total == 1:
             return pair
-        return tf.nest.map_structure(_any_batch_size, pair)
+        return tf.nest.map_structure(any_batch_size, pair)
 
     @property
     def saves_position(self) -> bool:
@@ -286,33 +272,6 @@ def opened(feed: Feed) -> Iterator[list[Any]]:
         iterators.delete_in_background(box)
 
 
-def rows_in(element: Any) -> int | tf.Tensor:
-    """Examples in a batch: an int where the shape tells, else an int32 scalar.
-
-    A batch of scalars without a batch dimension counts as one example.
-    """
-    first = tf.nest.flatten(element)[0]
-    static = 1 if first.shape.rank == 0 else first.shape[0]
-    if static is not None:
-        return static
-    if isinstance(first, tf.SparseTensor):
-        return tf.cast(first.dense_shape[0], tf.int32)
-    if isinstance(first, tf.RaggedTensor):
-        return tf.cast(first.nrows(), tf.int32)
-    return tf.shape(first)[0]
-
-
-def batch_of(element: Any, has: tf.Tensor | None) -> Batch:
-    """An element as a batch.
-
-    Args:
-      element: of the dataset.
-      has: bool scalar, whether it counts; None where every one does.
-    """
-    features, labels = input_dataset.pair_of(element)
-    return Batch(features, labels, None if has is None else tf.cast(has, tf.float32))
-
-
 def endless_input_error(input_fn: Callable[..., Any]) -> ValueError:
     """What to raise for an evaluation that would never end."""
     return ValueError(
@@ -328,32 +287,6 @@ def empty_input_error(input_fn: Callable[..., Any], mode: str) -> ValueError:
         "Is the split empty, a filter too strict, or drop_remainder=True with fewer "
         "examples than a batch?"
     )
-
-
-def choose(batches: Sequence[Batch], index: tf.Tensor) -> Batch:
-    """`batches[index]` for a tensor `index` of 1 or more."""
-    fields = [
-        {"features": b.features, "labels": b.labels, "share": b.share}
-        for b in batches[1:]
-    ]
-    present = [k for k, value in fields[0].items() if value is not None]
-    branches = [lambda f=f: {k: f[k] for k in present} for f in fields]
-    chosen = tf.switch_case(index - 1, branches)
-    return Batch(**{**dict.fromkeys(fields[0]), **chosen})
-
-
-def same_shapes(batches: Sequence[Sequence[Batch]]) -> bool:
-    """Whether every replica's batches have the same static shapes.
-
-    Those of values that differ by replica do, see `replicas.run_each`.
-    """
-    if isinstance(batches[0], Batch):
-        return True
-    shapes = {
-        str([getattr(leaf, "shape", None) for leaf in tf.nest.flatten(batches_of)])
-        for batches_of in ([(b.features, b.labels) for b in mine] for mine in batches)
-    }
-    return len(shapes) == 1
 
 
 def _agreed(plan: Plan, length: int, element_spec: Any, peers: Peers) -> Plan:
@@ -375,26 +308,3 @@ def _agreed(plan: Plan, length: int, element_spec: Any, peers: Peers) -> Plan:
         padded=not (endless or even),
         alike=peers.same(zlib.crc32(repr(element_spec).encode())),
     )
-
-
-def _rows(value: Any, start: Any, stop: Any) -> Any:
-    if not isinstance(value, tf.SparseTensor):
-        return value[start:stop]
-    begin = tf.one_hot(0, value.shape.rank, tf.cast(start, tf.int64), 0, dtype=tf.int64)
-    known, shape = value.shape.as_list(), value.dense_shape
-    widths = [shape[i] if n is None else n for i, n in enumerate(known)][1:]
-    size = tf.stack([tf.cast(stop - start, tf.int64), *widths])
-    part = tf.sparse.slice(value, begin, size)
-    # TensorFlow's slice does not say of what shape it is.
-    return tf.SparseTensor(part.indices, part.values, size)
-
-
-def _any_batch_size(spec: Any) -> Any:
-    """The spec of a part of a batch of `spec`, of any number of rows."""
-    kinds = tf.TensorSpec, tf.SparseTensorSpec, tf.RaggedTensorSpec
-    if not isinstance(spec, kinds) or not spec.shape.rank:
-        return spec
-    shape, ranks = tf.TensorShape([None, *spec.shape[1:]]), ()
-    if isinstance(spec, tf.RaggedTensorSpec):
-        ranks = spec.ragged_rank, spec.row_splits_dtype
-    return type(spec)(shape, spec.dtype, *ranks)

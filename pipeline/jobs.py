@@ -19,8 +19,8 @@ from pipeline import input_fn as input_lib
 from pipeline.checks import kind_of
 from pipeline.export import build_raw_serving_input_receiver_fn
 from pipeline.input_dataset import Source
-from pipeline.model_fn import ModeKeys
 from pipeline.peers import Peers
+from pipeline.spec import ModeKeys
 
 CONFIG_FILE = "config.gin"
 

@@ -33,7 +33,7 @@ from collections.abc import Mapping, Sequence
 from absl import flags
 
 from pipeline import command_line, exit_codes, processes, run_log, signals
-from pipeline.executions import OF_CLUSTERS
+from pipeline.cluster import OF_CLUSTERS
 
 _MAIN = f"{__package__}.main"
 _EXAMPLE = (

@@ -10,10 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from pipeline.batch import Batch, rows_in
 from pipeline.checks import kind_of
-from pipeline.input_fn import Batch, rows_in
 from pipeline.metrics import MetricSet
-from pipeline.model_fn import EstimatorSpec, SpecError
+from pipeline.spec import EstimatorSpec, SpecError
 
 
 @dataclasses.dataclass(frozen=True)

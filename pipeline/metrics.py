@@ -16,7 +16,7 @@ import tensorflow as tf
 from pipeline import user_errors
 from pipeline.checks import kind_of
 from pipeline.compiling import compiled
-from pipeline.model_fn import Metric, SpecError, reserved
+from pipeline.spec import Metric, SpecError, reserved
 
 States = dict[str, list[Any]]
 

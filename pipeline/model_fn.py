@@ -1,395 +1,156 @@
-"""The contract of a model_fn: what it is given and what it returns.
+"""How a model_fn is called: what it is given by name, and what it may answer."""
 
-def model_fn(features, labels, mode, network, optimizer):
-    logits = network(features, training=mode == ModeKeys.TRAIN)
-    if mode == ModeKeys.PREDICT:
-        return EstimatorSpec(mode, predictions={"logits": logits})
-    return EstimatorSpec(
-        mode,
-        loss=keras.losses.sparse_categorical_crossentropy(labels, logits, True),
-        train_op=TrainOp(optimizer, network.trainable_variables),
-        metrics={
-            "accuracy": metric(
-                keras.metrics.SparseCategoricalAccuracy, labels, logits
-            )
-        },
-    )
-"""
-
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from pipeline.checks import is_int, kind_of
+from pipeline import habits, user_errors
+from pipeline.calling import call, declared, name_of
+from pipeline.checks import in_words, kind_of
+from pipeline.spec import EstimatorSpec, ModeKeys, SpecError
 
-# What the driver reports itself, beside metrics and scalars.
-_RESERVED = ("loss", "global_step", "global_step/sec", "learning_rate")
-_RESERVED_PREFIX = "learning_rate/"
-
-
-class ModeKeys:
-    """What model_fn is called for."""
-
-    TRAIN = "train"
-    EVAL = "eval"
-    PREDICT = "infer"
-
-    ALL = (TRAIN, EVAL, PREDICT)
+RESERVED_ARGUMENTS = ("features", "labels", "mode", "params", "config", "step")
+# `model_fn` as a function of features, labels and step alone, see `modules.bind`.
+BoundModelFn = Callable[[Any, Any, tf.Tensor], EstimatorSpec]
 
 
-class SpecError(ValueError):
-    """A model_fn that breaks the contract."""
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainOp:
-    """One optimizer, the variables that it moves, and the loss that it minimises.
-
-    Attributes:
-      optimizer: a Keras optimizer that came in as a module. Its own `clipnorm`,
-        `global_clipnorm` and `clipvalue` act on the all-reduced gradient.
-      variables: the variables to update, usually `network.trainable_variables`
-        (after the network was called, where its layers build on first call).
-      loss: what to minimise, of the same shapes as `EstimatorSpec.loss`; None for
-        the spec's own loss with its weights and regularization. A loss of its own
-        is weighted by examples alone, and brings its own regularization.
-      clip_norm: global norm to which the all-reduced gradient is clipped; None
-        leaves it.
-      every: apply at global steps that this divides. `every=5` on a generator
-        makes five discriminator updates, on fresh batches, to one of it.
-      at: which of each `every` steps to apply at, from 1; None for the last. With
-        `every=2, at=1` it takes turns with an op of `every=2`, each on a fresh batch.
-      repeat: updates a step, all on the step's batch, each on a forward pass of
-        its own; the others' updates come with the last of them.
-      sequential: whether its gradient is of a forward pass of its own on the step's
-        batch, after the ops listed before it were applied. False: of the pass of
-        the op listed before, whose update it does not see.
-
-    Raises:
-      SpecError: a field is not of its kind.
-    """
-
-    optimizer: Any
-    variables: Sequence[Any]
-    loss: Any = None
-    clip_norm: float | None = None
-    every: int = 1
-    repeat: int = 1
-    at: int | Sequence[int] | None = None
-    sequential: bool = False
-
-    def __post_init__(self) -> None:
-        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
-            raise SpecError(
-                "TrainOp.optimizer is a LossScaleOptimizer, and the driver scales "
-                "the loss itself: hand in its inner optimizer and write "
-                "RunConfig(precision='mixed_float16')."
-            )
-        if not isinstance(self.optimizer, keras.optimizers.Optimizer):
-            raise SpecError(
-                f"TrainOp.optimizer is {kind_of(self.optimizer)}, not a Keras "
-                "optimizer. Hand its factory in as a module: "
-                "Estimator(modules={'optimizer': keras.optimizers.Adam}), and take "
-                "`optimizer` in model_fn."
-            )
-        if self.optimizer.gradient_accumulation_steps:
-            raise SpecError(
-                "the optimizer's gradient_accumulation_steps fails with several "
-                "replicas: write RunConfig(gradient_accumulation_steps="
-                f"{self.optimizer.gradient_accumulation_steps}) instead."
-            )
-        if not isinstance(self.variables, Iterable):
-            raise SpecError(
-                f"TrainOp.variables is {kind_of(self.variables)}, not a list: write "
-                "TrainOp(optimizer, network.trainable_variables)."
-            )
-        variables = tuple(self.variables)
-        object.__setattr__(self, "variables", variables)
-        if not variables:
-            raise SpecError(
-                "TrainOp.variables is empty. A network without input shape has "
-                "variables only once it was called: read network.trainable_variables "
-                "after network(features)."
-            )
-        for variable in variables:
-            if not isinstance(variable, (keras.Variable, tf.Variable)):
-                raise SpecError(
-                    f"TrainOp.variables holds {kind_of(variable)}, not a variable: "
-                    "write TrainOp(optimizer, network.trainable_variables)."
-                )
-        clip = self.clip_norm
-        if clip is not None and (isinstance(clip, str) or not clip > 0):
-            raise SpecError(f"TrainOp.clip_norm is {clip!r}; it must be > 0.")
-        for name in ("every", "repeat"):
-            value = getattr(self, name)
-            if not is_int(value) or value < 1:
-                raise SpecError(f"TrainOp.{name} is {value!r}; it must be an int >= 1.")
-        at = self.every if self.at is None else self.at
-        at = set(at) if isinstance(at, Iterable) else {at}
-        if not at or not at <= set(range(1, self.every + 1)):
-            raise SpecError(
-                f"TrainOp.at is {self.at!r}; it counts the steps of every={self.every} "
-                "from 1: write at=1, or several of them, at=(1, 2)."
-            )
-        object.__setattr__(self, "at", tuple(sorted(at)))
-
-    def updates(self, first: int, last: int) -> int:
-        """How often it is applied at the steps from `first` + 1 to `last`."""
-        turns = ((last - a) // self.every - (first - a) // self.every for a in self.at)
-        return self.repeat * sum(turns)
-
-
-@dataclasses.dataclass(frozen=True)
-class Metric:
-    """A metric to keep: its factory and what one batch updates it with."""
-
-    factory: Callable[[], keras.metrics.Metric]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-
-
-def metric(factory: Callable[[], Any], *args: Any, **kwargs: Any) -> Metric:
-    """Declares a metric: `metric(keras.metrics.SparseCategoricalAccuracy, y, p)`.
-
-    The driver keeps its state, over all replicas and batches.
+def call_model_fn(
+    model_fn: Callable[..., Any],
+    *,
+    features: Any,
+    labels: Any,
+    mode: str,
+    modules: Mapping[str, Any],
+    context: Mapping[str, Any],
+) -> EstimatorSpec:
+    """Calls `model_fn` with the arguments that it declares and checks its answer.
 
     Args:
-      factory: returns a Keras metric; called once, without arguments.
-      *args: tensors of this replica's batch for `update_state`.
-      **kwargs: the same by name, such as `sample_weight`.
+      model_fn: the user's.
+      features: nest of tensors, one replica's batch.
+      labels: the same, or None.
+      mode: one of `ModeKeys`.
+      modules: the modules by name.
+      context: `params`, `config` and `step`.
 
     Raises:
-      SpecError: an already built metric instead of its factory.
+      SpecError: the answer breaks the contract; the message names the model_fn.
+      TypeError: an argument that nobody supplies.
     """
-    if isinstance(factory, keras.metrics.Metric) or not callable(factory):
+    supplied = {"features": features, "labels": labels, "mode": mode}
+    name = name_of(model_fn)
+    try:
+        with user_errors.noted(lambda: _model_call(name, mode, features, labels)):
+            spec = call(model_fn, {**modules, **context, **supplied}, role="model_fn")
+    except SpecError as error:
+        raise SpecError(f"model_fn {name}: {error}") from error
+    except (AttributeError, TypeError) as error:
+        if hint := habits.hint(error):
+            error.add_note(hint)
+        raise
+    if not isinstance(spec, EstimatorSpec):
         raise SpecError(
-            f"metric() takes a factory first and got {kind_of(factory)}: write "
-            "metric(keras.metrics.SparseCategoricalAccuracy, labels, logits), or "
-            "metric(lambda: keras.metrics.AUC(num_thresholds=50), labels, p)."
+            f"model_fn {name} returned {kind_of(spec)} in mode {mode!r}, not an "
+            "EstimatorSpec. Does every branch end in `return EstimatorSpec(mode, ...)`?"
         )
-    return Metric(factory, args, dict(kwargs))
+    if spec.mode != mode:
+        raise SpecError(
+            f"model_fn {name} was called in mode {mode!r} and returned a spec of mode "
+            f"{spec.mode!r}: write EstimatorSpec(mode, ...)."
+        )
+    return spec
 
 
-@dataclasses.dataclass(frozen=True)
-class EstimatorSpec:
-    """What a model_fn returns.
+def check_model_fn(
+    model_fn: Callable[..., Any], module_names: Sequence[str], *, has_labels: bool
+) -> None:
+    """Checks what `model_fn` declares against what it will be given.
 
-    Attributes:
-      mode: the mode that model_fn was called with.
-      loss: per-example losses `[batch, ...]`, or a scalar that is the mean over
-        this replica's batch. Floating point. Required in TRAIN and EVAL.
-      loss_weights: broadcastable to `loss`: token masks, example weights. The
-        minimised loss is sum(loss * weights) / sum(weights), over all replicas.
-      regularization_losses: scalars added once; `network.losses` is not added
-        unless it is handed in here.
-      train_op: a `TrainOp` or a list, applied in order; all gradients are of one
-        forward pass, before any update, unless one is `sequential`. Required in TRAIN.
-      metrics: `{name: metric(factory, ...)}`, or `{name: tensor}` for a mean.
-      predictions: nest of tensors with a leading batch dimension. Required in
-        PREDICT.
-      export_outputs: `{signature name: dict of tensors}` for a SavedModel; None
-        exports `predictions` as `serving_default`.
-      scalars: `{name: scalar}`; reported as of the last step, the mean over replicas
-        and micro-batches, each counted by its examples.
-      eval_metric_ops: tf.estimator's name for `metrics`.
+    Args:
+      model_fn: the user's.
+      module_names: names under which modules were handed in.
+      has_labels: whether the input yields labels that model_fn has to take.
 
     Raises:
-      SpecError: a field is missing for the mode, or not of its kind.
+      TypeError: not callable, no `features`, a module that model_fn does not take,
+        labels that it does not take, or a module under a reserved name.
     """
-
-    # The first six in tf.estimator's order.
-    mode: str
-    predictions: Any = None
-    loss: Any = None
-    train_op: Any = None
-    eval_metric_ops: dataclasses.InitVar[Mapping[str, Any] | None] = None
-    export_outputs: Mapping[str, Mapping[str, Any]] | None = None
-    _: dataclasses.KW_ONLY
-    loss_weights: Any = None
-    regularization_losses: Sequence[Any] | None = None
-    metrics: Mapping[str, Any] | None = None
-    scalars: Mapping[str, Any] | None = None
-
-    def __post_init__(self, eval_metric_ops: Mapping[str, Any] | None) -> None:
-        if self.mode not in ModeKeys.ALL:
-            raise SpecError(
-                f"mode is {self.mode!r}, not one of {ModeKeys.ALL}: pass on the `mode` "
-                "that model_fn was called with."
-            )
-        if eval_metric_ops is not None:
-            if self.metrics is not None:
-                raise SpecError(
-                    "both metrics and eval_metric_ops are given; they are one field "
-                    "under two names: keep metrics."
-                )
-            object.__setattr__(self, "metrics", eval_metric_ops)
-        self._check_required()
-        if self.loss is not None:
-            object.__setattr__(
-                self, "loss", _checked_loss(self.loss, self.loss_weights)
-            )
-        regularization = self.regularization_losses
-        if tf.is_tensor(regularization):
-            regularization = [regularization]
-        object.__setattr__(self, "regularization_losses", list(regularization or ()))
-        object.__setattr__(
-            self, "train_op", _checked_train_ops(self.mode, self.train_op)
+    if not callable(model_fn):
+        raise TypeError(f"model_fn is {kind_of(model_fn)}, not a callable.")
+    if isinstance(model_fn, keras.layers.Layer):
+        raise TypeError(
+            f"model_fn is {kind_of(model_fn)}, a network: write def model_fn(features, "
+            "labels, mode, network, optimizer), and hand in the network's factory as a "
+            "module."
         )
-        object.__setattr__(self, "metrics", _checked_metrics(self.metrics))
-        object.__setattr__(self, "scalars", _checked_scalars(self.scalars))
-        both = sorted(self.metrics.keys() & self.scalars.keys())
-        if both:
-            raise SpecError(
-                f"metrics and scalars share the names {both}, under which both are "
-                "reported: give each a name of its own."
-            )
-        if self.export_outputs is not None:
-            _check_export_outputs(self.export_outputs)
-
-    def _check_required(self) -> None:
-        needs = {
-            ModeKeys.TRAIN: ("loss", "train_op"),
-            ModeKeys.EVAL: ("loss",),
-            ModeKeys.PREDICT: ("predictions",),
-        }[self.mode]
-        missing = [name for name in needs if getattr(self, name) is None]
-        if missing:
-            examples = {
-                "loss": "loss=keras.losses.sparse_categorical_crossentropy(...)",
-                "train_op": "train_op=TrainOp(optimizer, network.trainable_variables)",
-                "predictions": "predictions={'logits': logits}",
-            }
-            raise SpecError(
-                f"mode {self.mode!r} needs {' and '.join(missing)}: write "
-                f"EstimatorSpec(mode, {', '.join(examples[n] for n in missing)})."
-            )
-
-
-def _checked_loss(loss: Any, weights: Any) -> tf.Tensor:
-    try:
-        loss = tf.convert_to_tensor(loss)
-    except (TypeError, ValueError) as error:
-        raise SpecError(f"loss is {kind_of(loss)}, not a tensor: {error}") from error
-    if not loss.dtype.is_floating:
-        raise SpecError(f"loss has dtype {loss.dtype.name}; it must be floating point.")
-    if weights is not None and loss.shape.rank == 0:
-        raise SpecError(
-            "loss_weights are given with a scalar loss, which has already been "
-            "averaged: return per-example losses, "
-            "keras.losses.SparseCategoricalCrossentropy(reduction='none')."
+    _check_module_names(module_names)
+    names, takes_any = declared(model_fn)
+    title = f"model_fn {name_of(model_fn)}"
+    if "features" not in names and not takes_any:
+        raise TypeError(
+            f"{title} takes {list(names)} and no `features`: write "
+            "def model_fn(features, labels, mode, network, optimizer)."
         )
-    if weights is not None:
-        shape = tf.convert_to_tensor(weights).shape
-        try:
-            broadcast = tf.broadcast_static_shape(loss.shape, shape)
-        except ValueError:
-            broadcast = None
-        # Of an unknown length they are examples', and would weigh the last dimension.
-        ambiguous = (loss.shape.rank or 0) > 1 and shape.rank == 1 and shape[0] is None
-        fits = broadcast is not None and broadcast.is_compatible_with(loss.shape)
-        if ambiguous or not fits:
-            raise SpecError(
-                f"loss_weights of shape {shape} do not broadcast to the loss of shape "
-                f"{loss.shape}"
-                + (": write weights[:, tf.newaxis]." if ambiguous else ".")
-            )
-    return loss
-
-
-def _checked_train_ops(mode: str, train_op: Any) -> tuple[TrainOp, ...]:
-    # As this class keeps that of EVAL and PREDICT, for `dataclasses.replace`.
-    if train_op is None or (mode != ModeKeys.TRAIN and train_op == ()):
-        return ()
-    ops = tuple(train_op) if isinstance(train_op, (list, tuple)) else (train_op,)
-    for op in ops:
-        if not isinstance(op, TrainOp):
-            raise SpecError(
-                f"train_op is {kind_of(op)}, not a TrainOp: write "
-                "train_op=TrainOp(optimizer, network.trainable_variables)."
-            )
-    if not ops:
-        raise SpecError("train_op is an empty list: give at least one TrainOp.")
-    return ops
-
-
-def _checked_metrics(metrics: Any) -> dict[str, Metric]:
-    if not isinstance(metrics, Mapping) and metrics is not None:
-        raise SpecError(f"metrics is {kind_of(metrics)}, not a dict of name -> metric.")
-    checked = {}
-    for name, value in (metrics or {}).items():
-        _check_name("metrics", name)
-        if isinstance(value, (keras.metrics.Metric, tuple)):
-            raise SpecError(
-                f"metric {name!r} is {kind_of(value)}; the driver keeps the state: "
-                "write metric(keras.metrics.SparseCategoricalAccuracy, labels, logits)."
-            )
-        if not isinstance(value, Metric):
-            value = _mean_of(name, value)
-        checked[name] = value
-    return checked
-
-
-def _mean_of(name: str, value: Any) -> Metric:
-    try:
-        value = tf.convert_to_tensor(value)
-    except (TypeError, ValueError) as error:
-        raise SpecError(
-            f"metric {name!r} is {kind_of(value)}: write metric(factory, ...) or a "
-            "tensor to take the mean of."
-        ) from error
-    return Metric(keras.metrics.Mean, (value,), {})
-
-
-def _checked_scalars(scalars: Any) -> dict[str, Any]:
-    if scalars is not None and not isinstance(scalars, Mapping):
-        raise SpecError(f"scalars is {kind_of(scalars)}, not a dict of name -> scalar.")
-    checked = {}
-    for name, value in (scalars or {}).items():
-        _check_name("scalars", name)
-        try:
-            value = tf.cast(value, tf.float32)
-        except (TypeError, ValueError, tf.errors.OpError) as error:
-            raise SpecError(
-                f"scalar {name!r} is {kind_of(value)}, not a number: give a scalar "
-                "tensor."
-            ) from error
-        if value.shape.rank not in (0, None):
-            raise SpecError(
-                f"scalar {name!r} has shape {value.shape}; reduce it first."
-            )
-        checked[name] = tf.ensure_shape(value, [])
-    return checked
-
-
-def _check_export_outputs(outputs: Any) -> None:
-    if not isinstance(outputs, Mapping) or not all(
-        isinstance(value, Mapping) and value for value in outputs.values()
-    ):
-        raise SpecError(
-            f"export_outputs is {outputs!r}; it must be "
-            "{'serving_default': {'name': tensor}}."
+    unused = [n for n in module_names if n not in names and not takes_any]
+    if unused:
+        raise TypeError(
+            f"{title} does not take the modules {unused}: it declares {list(names)}; "
+            f"modules are {list(module_names)}. Add the argument or drop the module."
+        )
+    if has_labels and "labels" not in names and not takes_any:
+        raise TypeError(
+            f"{title} takes no `labels`, but input_fn returns labels: add the "
+            "argument, or return features alone."
         )
 
 
-def reserved(name: str) -> bool:
-    """Whether the driver reports something of its own under `name`."""
-    return name in _RESERVED or name.startswith(_RESERVED_PREFIX)
+def _check_module_names(names: Sequence[str]) -> None:
+    reserved = [name for name in names if name in RESERVED_ARGUMENTS]
+    if reserved:
+        raise TypeError(
+            f"modules {reserved} have names that model_fn's own arguments use "
+            f"({list(RESERVED_ARGUMENTS)}): rename them."
+        )
+    if "driver" in names:
+        raise TypeError(
+            "a module has the name 'driver', under which a checkpoint holds the global "
+            "step: rename it."
+        )
+    # The first part of a variable's full name, "network/dense/kernel".
+    wrong = [n for n in names if not isinstance(n, str) or not n or "/" in n]
+    if wrong:
+        raise TypeError(
+            f"modules {wrong} have names that cannot begin a variable's: write a "
+            "non-empty string without '/', as {'network': make_network}."
+        )
 
 
-def _check_name(field: str, name: Any) -> None:
-    """Checks the name of a metric or scalar, under which it is reported."""
-    if not isinstance(name, str):
-        raise SpecError(f"{field} has the name {kind_of(name)}: write a string.")
-    if reserved(name):
-        raise SpecError(
-            f"{field} has the name {name!r}, which the driver reports itself "
-            f"({', '.join(_RESERVED)}, {_RESERVED_PREFIX}...): choose another."
+def _model_call(name: str, mode: str, features: Any, labels: Any) -> str:
+    """What model_fn was called with, and what looks wrong with it."""
+    lines = [
+        f"model_fn {name}, mode {mode!r}, on one replica's batch of",
+        f"  features {in_words(features)}",
+        f"  labels {in_words(labels)}",
+    ]
+    if labels is None and mode == ModeKeys.PREDICT:
+        lines.append(
+            "there are no labels to predict: before they are used, write\n  if mode == "
+            "ModeKeys.PREDICT: return EstimatorSpec(mode, predictions=...)"
         )
-    if not name or name != name.strip() or not name.isprintable():
-        raise SpecError(
-            f"{field} has the name {name!r}, which no log or TensorBoard shows as it "
-            "is: write words and slashes, 'accuracy/top_5'."
+    elif labels is None:
+        lines.append(
+            "input_fn yields features alone: where labels are needed, let it return a "
+            "dataset of (features, labels)."
         )
+    given = [features] if labels is None else [features, labels]
+    if any(_has_no_batch(leaf) for leaf in tf.nest.flatten(given)):
+        lines.append(
+            "there is no batch dimension: let input_fn return dataset.batch(32)."
+        )
+    return "\n".join(lines)
+
+
+def _has_no_batch(leaf: Any) -> bool:
+    return getattr(getattr(leaf, "shape", None), "rank", None) == 0

@@ -15,12 +15,13 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from pipeline import calling, seeds, trace_checks, user_errors, variables
+from pipeline import calling, replica_means, seeds, trace_checks, user_errors, variables
 from pipeline.checks import kind_of
 from pipeline.compiling import compiled
-from pipeline.model_fn import EstimatorSpec, SpecError
+from pipeline.model_fn import call_model_fn
 from pipeline.replicas import Replicas, aggregated, all_reduce
 from pipeline.sharding import ShardedVariable, shards_of
+from pipeline.spec import EstimatorSpec, SpecError
 
 # Steps between tries of a loss scale twice as large, as in Micikevicius et al. (2018),
 # Mixed Precision Training.
@@ -306,8 +307,9 @@ def bind(
     """
 
     def bound(features: Any, labels: Any, step: tf.Tensor) -> EstimatorSpec:
-        with variables.read_when_run(modules.by_name.values()):
-            return calling.call_model_fn(
+        late = variables.read_when_run(modules.by_name.values())
+        with late, replica_means.kept():
+            return call_model_fn(
                 model_fn,
                 features=features,
                 labels=labels,

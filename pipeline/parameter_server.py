@@ -2,13 +2,12 @@
 
 import functools
 import inspect
-import json
 
 import tensorflow as tf
 from absl import logging
 
 from pipeline import exit_codes, link_watch, liveness, ports, server, sharding
-from pipeline.cluster import Cluster, parse_tf_config
+from pipeline.cluster import Cluster
 from pipeline.run_config import RunConfig
 
 # What workers cannot do, by field of RunConfig.
@@ -78,7 +77,7 @@ class ParameterServers(tf.distribute.ParameterServerStrategy):
         self.lost_after_secs = lost_after_secs
         self.resume_input = resume_input
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            cluster.cluster_spec,
+            tf.train.ClusterSpec(dict(cluster.jobs)),
             task_type=cluster.task_type,
             task_id=cluster.task_id,
             rpc_layer="grpc",
@@ -163,7 +162,7 @@ def parameter_server(
                 f"{reason}"
             )
     return _connected(
-        json.dumps({job: list(tasks) for job, tasks in jobs.items()}),
+        config.cluster,
         min_shard_bytes,
         max_shards,
         steps_per_closure,
@@ -194,7 +193,7 @@ def serve(config: RunConfig) -> None:
 # TensorFlow connects a process to a cluster once.
 @functools.cache
 def _connected(
-    jobs: str,
+    cluster: Cluster,
     min_shard_bytes: int,
     max_shards: int | None,
     steps_per_closure: int,
@@ -202,8 +201,6 @@ def _connected(
     start_timeout_secs: float,
     resume_input: bool,
 ) -> ParameterServers:
-    task = {"type": "chief", "index": 0}
-    cluster = parse_tf_config(json.dumps({"cluster": json.loads(jobs), "task": task}))
     tasks = cluster.training_tasks
     ports.check_port("chief 0", tasks["chief 0"])
     served = {name: tasks[name] for name in tasks if name != "chief 0"}

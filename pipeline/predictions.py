@@ -10,7 +10,7 @@ import tensorflow as tf
 from pipeline import user_errors
 from pipeline.hooks import Hook, Run
 from pipeline.input_fn import Feed, opened
-from pipeline.model_fn import ModeKeys
+from pipeline.spec import ModeKeys
 
 
 class OnOwnWeights:

@@ -14,7 +14,7 @@ from absl import logging
 from pipeline import cluster as cluster_lib
 from pipeline import habits, paths, ports, slurm
 from pipeline.checks import is_int, is_number
-from pipeline.executions import EXECUTIONS
+from pipeline.cluster import EXECUTIONS
 
 # A strategy, or what makes it of a RunConfig.
 StrategyChoice = (
@@ -135,7 +135,7 @@ class RunConfig:
     @property
     def cluster_spec(self) -> tf.train.ClusterSpec:
         """Addresses of chief, workers and parameter servers; empty in a local run."""
-        return self.cluster.cluster_spec
+        return tf.train.ClusterSpec(dict(self.cluster.jobs))
 
     @property
     def task_type(self) -> str:

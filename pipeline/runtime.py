@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 
 from pipeline import (
-    calling,
     checkpoint,
     checkpoint_path,
     checks,
@@ -26,11 +25,12 @@ from pipeline.hooks import Run
 from pipeline.input_dataset import Source
 from pipeline.input_fn import Plan
 from pipeline.metrics import MetricSet
-from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError
+from pipeline.model_fn import BoundModelFn, check_model_fn
 from pipeline.parameter_server import ParameterServers
 from pipeline.peers import Peers
 from pipeline.replicas import has_one_trace
 from pipeline.run_config import RunConfig
+from pipeline.spec import EstimatorSpec, ModeKeys, SpecError
 from pipeline.variables import finalize
 from pipeline.warm_start import WarmStart, WarmStartSettings
 
@@ -115,7 +115,7 @@ class Runtime:
         # By mode, those that were used last at the end.
         self._programs: dict[str, list[Program]] = collections.defaultdict(list)
 
-    def bound(self, mode: str) -> steps.BoundModelFn:
+    def bound(self, mode: str) -> BoundModelFn:
         """model_fn in `mode`, as a function of features, labels and step."""
         return modules.bind(self._model_fn, mode, self.modules, self.context)
 
@@ -149,7 +149,7 @@ class Runtime:
         features, labels = feed.element_spec
         if mode == ModeKeys.PREDICT:
             labels = None
-        calling.check_model_fn(
+        check_model_fn(
             self._model_fn, list(self.modules.by_name), has_labels=labels is not None
         )
         element_spec = features, labels
@@ -187,7 +187,7 @@ class Runtime:
             raise
 
     def build(
-        self, mode: str, model_fn: steps.BoundModelFn, element_spec: Any
+        self, mode: str, model_fn: BoundModelFn, element_spec: Any
     ) -> EstimatorSpec:
         """Builds what `model_fn` uses and nobody built yet.
 

@@ -8,11 +8,11 @@ from absl import logging
 
 from pipeline import checkpoint, checkpoint_path, feeds, paths, seeds
 from pipeline import strategy as strategy_lib
-from pipeline.model_fn import ModeKeys
 from pipeline.predictions import OnOwnWeights
 from pipeline.run_config import RunConfig
 from pipeline.runtime import Runtime
 from pipeline.snapshot import Snapshot
+from pipeline.spec import ModeKeys
 from pipeline.warm_start import WarmStartSettings
 
 

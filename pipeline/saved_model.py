@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from pipeline import user_errors, variables
 from pipeline.checks import kind_of
-from pipeline.model_fn import EstimatorSpec, SpecError
+from pipeline.model_fn import BoundModelFn
 from pipeline.modules import Modules
 from pipeline.replicas import has_one_trace
 from pipeline.sharding import ShardedVariable, shards_of
-from pipeline.steps import BoundModelFn
+from pipeline.spec import EstimatorSpec, SpecError
 
 DEFAULT_SIGNATURE = "serving_default"
 # How a bare tensor is called where a signature needs names.

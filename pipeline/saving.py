@@ -7,27 +7,10 @@ from typing import Any
 from absl import logging
 
 from pipeline import checkpoint, hook_states, position
-from pipeline.hooks import Hook, Run
+from pipeline.hooks import Hook, Run, SavingListener
 from pipeline.modules import Modules
 from pipeline.run_config import RunConfig
 from pipeline.user_errors import call_method
-
-
-class SavingListener:
-    """Told before and after each checkpoint. Override what you need."""
-
-    def before_save(self, run: Run) -> None:
-        """The checkpoint of `run.step` is about to be written."""
-
-    def after_save(self, run: Run) -> None:
-        """It was written; True, or `run.request_stop(reason)`, asks for a stop.
-
-        Where saving is asynchronous its files come later: what reads them wants
-        RunConfig(async_checkpoint=False).
-        """
-
-    def end(self, run: Run) -> None:
-        """After the last checkpoint of a run that ended cleanly."""
 
 
 class CheckpointHook(Hook):

@@ -47,7 +47,7 @@ def serve(
     check_port(task, cluster.training_tasks[task])
     # The reference keeps it alive; TensorFlow has no way to stop it but the process.
     server = tf.distribute.Server(
-        cluster.cluster_spec,
+        tf.train.ClusterSpec(dict(cluster.jobs)),
         job_name=cluster.task_type,
         task_index=cluster.task_id,
         protocol="grpc",

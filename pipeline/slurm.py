@@ -16,7 +16,7 @@ import os
 
 import tensorflow as tf
 
-EXECUTIONS = ("multi_worker", "parameter_server")
+from pipeline.cluster import OF_CLUSTERS
 
 
 def tf_config(execution: str) -> str | None:
@@ -34,7 +34,11 @@ def tf_config(execution: str) -> str | None:
       ValueError: variables from which no cluster can be told, by name.
     """
     num_tasks = _integer("SLURM_STEP_NUM_TASKS", 1)
-    if execution not in EXECUTIONS or "SLURM_PROCID" not in os.environ or num_tasks < 2:
+    if (
+        execution not in OF_CLUSTERS
+        or "SLURM_PROCID" not in os.environ
+        or num_tasks < 2
+    ):
         return None
     rank = os.environ["SLURM_PROCID"]
     if rank.isdecimal() and (len(rank) > 9 or int(rank) >= num_tasks):

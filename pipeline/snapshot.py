@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from pipeline import checkpoint
-from pipeline.model_fn import SpecError
 from pipeline.modules import Modules
 from pipeline.sharding import shards_of
+from pipeline.spec import SpecError
 from pipeline.variables import finalize
 
 _STEP = f"{checkpoint.DRIVER}/global_step"

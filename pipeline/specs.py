@@ -11,8 +11,7 @@ from pipeline import arguments, checks, export, user_errors
 from pipeline.checks import kind_of
 from pipeline.estimator import Estimator
 from pipeline.export import Exporter
-from pipeline.hooks import Hook
-from pipeline.saving import SavingListener
+from pipeline.hooks import Hook, SavingListener
 
 
 @dataclasses.dataclass(frozen=True)

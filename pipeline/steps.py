@@ -13,16 +13,16 @@ import keras
 import tensorflow as tf
 
 from pipeline import losses
+from pipeline.batch import Batch, choose, rows_in, same_shapes
 from pipeline.gradients import Gradient, each_row_once, gradient_of, times
-from pipeline.input_fn import Batch, choose, rows_in, same_shapes
 from pipeline.losses import Totals
 from pipeline.metrics import MetricSet
-from pipeline.model_fn import EstimatorSpec, TrainOp
+from pipeline.model_fn import BoundModelFn
 from pipeline.modules import Modules
 from pipeline.replicas import Replicas, all_reduce, has_one_trace, run_each
+from pipeline.spec import EstimatorSpec, TrainOp
 from pipeline.user_errors import call
 
-BoundModelFn = Callable[[Any, Any, tf.Tensor], EstimatorSpec]
 # Of micro-batches by local replica, or as `replicas.run_each` says.
 Batches = Sequence[Sequence[Batch]] | Sequence[Batch]
 

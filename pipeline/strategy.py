@@ -204,12 +204,14 @@ def multi_worker(
         )
     return coordination.connected(
         cluster,
-        options=tf.distribute.experimental.CommunicationOptions(
-            implementation=_COMMUNICATION[communication],
-            timeout_seconds=collective_timeout_secs,
+        coordination.Options(
+            communication=tf.distribute.experimental.CommunicationOptions(
+                implementation=_COMMUNICATION[communication],
+                timeout_seconds=collective_timeout_secs,
+            ),
+            heartbeat_timeout_secs=heartbeat_timeout_secs,
+            start_timeout_secs=start_timeout_secs,
         ),
-        heartbeat_timeout_secs=heartbeat_timeout_secs,
-        start_timeout_secs=start_timeout_secs,
     )
 
 

@@ -100,13 +100,3 @@ def _new_event_file(logdir: str) -> tuple[tf.io.TFRecordWriter, str]:
     version = tf.compat.v1.Event(wall_time=time.time(), file_version="brain.Event:2")
     file.write(version.SerializeToString())
     return file, path
-
-
-def formatted(values: Mapping[str, Any]) -> list[str]:
-    """`["loss 0.312", "accuracy 0.91"]`; arrays with their mean."""
-    return [
-        f"{name} {float(value):.4g}"
-        if np.ndim(value) == 0
-        else f"{name} (mean) {float(np.mean(value)):.4g}"
-        for name, value in values.items()
-    ]

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from pipeline import batch_sums
 from pipeline.checks import kind_of
-from pipeline.model_fn import EstimatorSpec, SpecError
+from pipeline.spec import EstimatorSpec, SpecError
 
 # Where `tf.summary` writes; without a default writer all it leaves is a constant.
 _WRITES = re.compile(r"(?:(.*)/)?write_summary(?:_\d+)?/(.*)")

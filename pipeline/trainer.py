@@ -22,10 +22,11 @@ from pipeline import (
     storage,
 )
 from pipeline import input_fn as input_lib
-from pipeline.hooks import Hook, LoggingHook, NanHook, Run, SummaryHook
-from pipeline.model_fn import ModeKeys
+from pipeline.hooks import Hook, Run, SavingListener
 from pipeline.runtime import Program, Runtime
-from pipeline.saving import CheckpointHook, SavingListener
+from pipeline.saving import CheckpointHook
+from pipeline.spec import ModeKeys
+from pipeline.stock_hooks import LoggingHook, NanHook, SummaryHook
 from pipeline.warm_start import WarmStartSettings
 
 

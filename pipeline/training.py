@@ -26,10 +26,9 @@ from pipeline.claim import ClaimedError
 from pipeline.end_marker import EndMarker
 from pipeline.estimator import Estimator
 from pipeline.evaluator import Evaluator
-from pipeline.hooks import Hook, Run
+from pipeline.hooks import Hook, Run, SavingListener
 from pipeline.ports import PeerLostError
 from pipeline.preemption import REASON, PreemptedError, PreemptionHook
-from pipeline.saving import SavingListener
 from pipeline.signals import EndedBySignal
 from pipeline.specs import EvalSpec, Result, TrainSpec
 

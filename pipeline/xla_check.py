@@ -21,12 +21,11 @@ import keras
 import tensorflow as tf
 
 from pipeline import distributed_input, input_dataset, losses, steps
-from pipeline.input_dataset import pair_of
-from pipeline.input_fn import Batch
+from pipeline.batch import Batch, pair_of
 from pipeline.metrics import MetricSet
-from pipeline.model_fn import ModeKeys
 from pipeline.run_config import RunConfig
 from pipeline.runtime import Runtime
+from pipeline.spec import ModeKeys
 
 # What a user wrote, by the operation that XLA names.
 _WRITTEN_AS = {
@@ -62,7 +61,7 @@ def compile_steps(
     """Compiles one step of each mode on the CPU, and says so in a line each.
 
     Args:
-      model_fn: see `pipeline.model_fn`.
+      model_fn: see `pipeline.spec`.
       factories: modules by name; they are made anew, on the CPU.
       input_fns: with the mode of each, TRAIN or EVAL.
       config: how to run.

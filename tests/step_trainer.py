@@ -5,10 +5,10 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline import modules, steps
-from pipeline.input_fn import Batch
+from pipeline.batch import Batch
 from pipeline.losses import Totals
 from pipeline.metrics import MetricSet
-from pipeline.model_fn import EstimatorSpec, ModeKeys, TrainOp
+from pipeline.spec import EstimatorSpec, ModeKeys, TrainOp
 
 TRAIN, EVAL, PREDICT = ModeKeys.ALL
 SGD = keras.optimizers.SGD

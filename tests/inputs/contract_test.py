@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from pipeline.model_fn import ModeKeys
+from pipeline.spec import ModeKeys
 
 TRAIN = list(range(23))
 EVAL = list(range(100, 111))

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import inputs
 from inputs import digits
-from pipeline.model_fn import ModeKeys
+from pipeline.spec import ModeKeys
 
 
 def test_split():

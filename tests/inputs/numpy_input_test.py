@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 import inputs
-from pipeline.model_fn import ModeKeys
+from pipeline.spec import ModeKeys
 
 
 @pytest.fixture

@@ -7,7 +7,9 @@ import pytest
 import tensorflow as tf
 
 from pipeline import calling, checks
-from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError
+from pipeline import model_fn as model_fn_lib
+from pipeline.model_fn import check_model_fn
+from pipeline.spec import EstimatorSpec, ModeKeys, SpecError
 
 EVAL = ModeKeys.EVAL
 
@@ -18,7 +20,7 @@ def spec_fn(features, mode):
 
 def call_model_fn(model_fn, *, mode=EVAL, labels=None, **modules):
     context = {"params": {"rate": 0.1}, "config": "config", "step": tf.constant(7)}
-    return calling.call_model_fn(
+    return model_fn_lib.call_model_fn(
         model_fn,
         features=tf.constant([1.0]),
         labels=labels,
@@ -168,17 +170,17 @@ def test_an_object_is_named_by_its_class():
 )
 def test_check_model_fn_refuses(model_fn, modules, has_labels, text):
     with pytest.raises(TypeError) as error:
-        calling.check_model_fn(model_fn, modules, has_labels=has_labels)
+        check_model_fn(model_fn, modules, has_labels=has_labels)
     assert text in str(error.value)
 
 
 @pytest.mark.parametrize("model_fn", [spec_fn, _decorated(spec_fn)])
 def test_check_model_fn_allows_features_alone(model_fn):
-    calling.check_model_fn(model_fn, [], has_labels=False)
+    check_model_fn(model_fn, [], has_labels=False)
 
 
 def test_check_model_fn_lets_kwargs_take_anything():
-    calling.check_model_fn(lambda **kw: None, ["network"], has_labels=True)
+    check_model_fn(lambda **kw: None, ["network"], has_labels=True)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from pipeline import cluster
+from pipeline.run_config import RunConfig
 
 FULL = {
     "chief": ["h0:1"],
@@ -46,7 +47,7 @@ def test_no_cluster_is_a_local_run(text):
     assert local.num_ps_replicas == 0
     assert local.global_id_in_cluster == 0
     assert not local.has_evaluator
-    assert not local.cluster_spec
+    assert not local.jobs
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,8 @@ def test_every_training_task_sees_the_same_cluster(task_type, index, global_id):
     assert parsed.is_chief == (task_type == "chief")
     assert parsed.num_worker_replicas == 3
     assert parsed.num_ps_replicas == 2
-    assert parsed.cluster_spec.as_dict() == FULL
+    spec = RunConfig(cluster=parsed).cluster_spec
+    assert spec.as_dict() == FULL
 
 
 def test_without_a_chief_worker_0_is_chief():
@@ -81,7 +83,7 @@ def test_evaluator_is_no_part_of_the_training_cluster(jobs):
     assert not parsed.is_chief
     assert parsed.global_id_in_cluster is None
     assert (parsed.num_worker_replicas, parsed.num_ps_replicas) == (0, 0)
-    assert not parsed.cluster_spec
+    assert not parsed.jobs
     assert parsed.has_evaluator
 
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from pipeline import distributed_input, replicas
 from pipeline.input_dataset import Source
-from pipeline.model_fn import ModeKeys
+from pipeline.spec import ModeKeys
 from tests import fakes
 
 ROWS = 208  # Six batches of 32 and a half one, which leaves a replica without.

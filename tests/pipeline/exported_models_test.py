@@ -12,7 +12,7 @@ import tensorflow as tf
 import pipeline as ge
 from pipeline import modules as modules_lib
 from pipeline import saved_model
-from pipeline.model_fn import ModeKeys
+from pipeline.spec import ModeKeys
 
 SERVER = """
 import pickle, sys

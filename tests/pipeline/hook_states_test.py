@@ -8,7 +8,8 @@ import pytest
 
 import pipeline as ge
 from pipeline import hook_states
-from pipeline.hooks import Hook, LoggingHook
+from pipeline.hooks import Hook
+from pipeline.stock_hooks import LoggingHook
 from tests import fakes
 
 X, Y = fakes.classification_data(64)

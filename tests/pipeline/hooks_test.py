@@ -9,7 +9,7 @@ from absl import logging
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import pipeline as ge
-from pipeline import hooks
+from pipeline import stock_hooks
 from pipeline.hooks import Hook, Report, Run
 from tests import fakes
 
@@ -52,7 +52,7 @@ def test_a_report_puts_its_values_together():
 
 
 def test_a_log_line():
-    line = hooks.log_line(
+    line = stock_hooks.log_line(
         "train",
         report(
             step=1200,
@@ -67,7 +67,7 @@ def test_a_log_line():
 
 
 def test_lines_in_a_log(absl_log):
-    hook = hooks.LoggingHook(10)
+    hook = stock_hooks.LoggingHook(10)
     run = make_run(0)
     hook.begin(run)
     run.step = 10
@@ -83,7 +83,7 @@ def test_lines_in_a_log(absl_log):
 
 
 def test_a_line_that_was_logged_is_not_logged_again(absl_log):
-    hook = hooks.LoggingHook(10)
+    hook = stock_hooks.LoggingHook(10)
     run = make_run(5)
     hook.begin(run)
     hook.end(run)
@@ -98,7 +98,7 @@ def test_a_line_that_was_logged_is_not_logged_again(absl_log):
 )
 def test_stop_at_step_takes_one_of_both(arguments):
     with pytest.raises(ValueError) as error:
-        hooks.StopAtStepHook(**arguments)
+        stock_hooks.StopAtStepHook(**arguments)
     assert "StopAtStepHook takes one of num_steps (" in str(error.value)
     assert "write StopAtStepHook(last_step=1000)." in str(error.value)
 
@@ -106,13 +106,34 @@ def test_stop_at_step_takes_one_of_both(arguments):
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: hooks.SummaryHook(-1), "SummaryHook.every_steps is -1: write an int"),
-        (lambda: hooks.LoggingHook(2.5), "of at least 0, every_steps=100, or None for"),
-        (lambda: hooks.StepCounterHook(True), "StepCounterHook.every_steps is True: "),
-        (lambda: hooks.StopAtStepHook(num_steps=0), "num_steps is 0: write an int of"),
-        (lambda: hooks.StopAtStepHook(last_step=1.5), "at least 1, last_step=100."),
-        (lambda: hooks.ProfilerHook(first_step=0), "ProfilerHook.first_step is 0: "),
-        (lambda: hooks.ProfilerHook(num_steps=-2), "ProfilerHook.num_steps is -2: "),
+        (
+            lambda: stock_hooks.SummaryHook(-1),
+            "SummaryHook.every_steps is -1: write an int",
+        ),
+        (
+            lambda: stock_hooks.LoggingHook(2.5),
+            "of at least 0, every_steps=100, or None for",
+        ),
+        (
+            lambda: stock_hooks.StepCounterHook(True),
+            "StepCounterHook.every_steps is True: ",
+        ),
+        (
+            lambda: stock_hooks.StopAtStepHook(num_steps=0),
+            "num_steps is 0: write an int of",
+        ),
+        (
+            lambda: stock_hooks.StopAtStepHook(last_step=1.5),
+            "at least 1, last_step=100.",
+        ),
+        (
+            lambda: stock_hooks.ProfilerHook(first_step=0),
+            "ProfilerHook.first_step is 0: ",
+        ),
+        (
+            lambda: stock_hooks.ProfilerHook(num_steps=-2),
+            "ProfilerHook.num_steps is -2: ",
+        ),
     ],
 )
 def test_counts_of_steps_are_checked(make, text):
@@ -128,7 +149,7 @@ def test_an_interval_of_ones_own_is_checked():
 
 
 def test_stop_at_step_counts_from_the_runs_beginning():
-    hook = hooks.StopAtStepHook(num_steps=5)
+    hook = stock_hooks.StopAtStepHook(num_steps=5)
     run = make_run(10)
     hook.begin(run)
     assert hook.next_step(10) == 15
@@ -141,10 +162,10 @@ def test_stop_at_step_counts_from_the_runs_beginning():
 
 def test_a_bad_loss_ends_the_run_and_names_the_step():
     run = make_run(20)
-    hooks.NanHook().after_loop(run)
+    stock_hooks.NanHook().after_loop(run)
     run.nonfinite_step = 17
     with pytest.raises(ge.NanLossDuringTrainingError) as error:
-        hooks.NanHook().after_loop(run)
+        stock_hooks.NanHook().after_loop(run)
     assert str(error.value).startswith(
         "the loss was NaN or infinite at step 17. No checkpoint was saved after it. "
         "Lower the learning rate, clip the gradient (TrainOp(..., clip_norm=1.0)), or "
@@ -155,12 +176,12 @@ def test_a_bad_loss_ends_the_run_and_names_the_step():
 def test_a_bad_loss_may_be_warned_of(absl_log):
     run = make_run(20)
     run.nonfinite_step = 17
-    hooks.NanHook(fail_on_nan_loss=False).after_loop(run)
+    stock_hooks.NanHook(fail_on_nan_loss=False).after_loop(run)
     assert "the loss was NaN or infinite at step 17; training goes on." in absl_log.text
 
 
 def test_the_profiler_asks_for_its_two_ends_alone():
-    hook = hooks.ProfilerHook(first_step=100, num_steps=10)
+    hook = stock_hooks.ProfilerHook(first_step=100, num_steps=10)
     steps = [hook.next_step(step) for step in (0, 99, 100, 109, 110)]
     assert steps == [100, 100, 110, 110, None]
 
@@ -176,7 +197,7 @@ def points(logdir):
 
 
 def test_summaries_of_each_window(tmp_path):
-    hook = hooks.SummaryHook(10)
+    hook = stock_hooks.SummaryHook(10)
     run = make_run(0, model_dir=tmp_path, metrics={"iou": np.array([0.5, 1.0])})
     hook.begin(run)
     for run.step in (10, 20):
@@ -190,7 +211,7 @@ def test_summaries_of_each_window(tmp_path):
 
 
 def test_a_window_of_no_steps_is_not_written(tmp_path):
-    hook = hooks.SummaryHook(10)
+    hook = stock_hooks.SummaryHook(10)
     run = make_run(5, model_dir=tmp_path, num_steps=0)
     hook.begin(run)
     hook.end(run)
@@ -198,7 +219,7 @@ def test_a_window_of_no_steps_is_not_written(tmp_path):
 
 
 def test_the_speed_alone(tmp_path):
-    hook = hooks.StepCounterHook(10)
+    hook = stock_hooks.StepCounterHook(10)
     run = make_run(10, model_dir=tmp_path)
     hook.begin(run)
     hook.after_step(run)
@@ -268,7 +289,7 @@ def warned(tmp_path_factory):
         save_checkpoints_steps=0,
         save_summary_steps=4,
     )
-    profiler = hooks.ProfilerHook(first_step=2, num_steps=2)
+    profiler = stock_hooks.ProfilerHook(first_step=2, num_steps=2)
     estimator.train(TRAIN, max_steps=10, hooks=[profiler])
     estimator.evaluate(EVAL)
     return model_dir

@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline import calling, checkpoint, variables
+from pipeline import checkpoint, variables
+from pipeline.model_fn import check_model_fn
 from tests import fakes
 
 HOSTILE = [
@@ -129,4 +130,4 @@ def test_a_training_goes_on_and_is_evaluated(tmp_path):
 )
 def test_a_module_of_such_a_name_is_refused(name, text):
     with pytest.raises(TypeError, match=text):
-        calling.check_model_fn(lambda features, **_: None, [name], has_labels=False)
+        check_model_fn(lambda features, **_: None, [name], has_labels=False)

@@ -5,10 +5,11 @@ import pytest
 import tensorflow as tf
 
 from pipeline import input_fn as input_lib
+from pipeline.batch import rows_in, rows_of
 from pipeline.input_dataset import Source
-from pipeline.model_fn import ModeKeys
 from pipeline.peers import Peers
 from pipeline.replicas import Replicas
+from pipeline.spec import ModeKeys
 
 TRAIN, EVAL, PREDICT = ModeKeys.ALL
 
@@ -298,7 +299,7 @@ def test_what_is_no_input_is_refused(input_fn, text):
     ids=["tensor", "nest", "scalar", "ragged", "sparse"],
 )
 def test_rows_in_a_batch(element, number):
-    assert int(input_lib.rows_in(element)) == number
+    assert int(rows_in(element)) == number
 
 
 def test_the_size_of_ragged_and_sparse_batches_is_known_where_it_is_fixed():
@@ -307,7 +308,7 @@ def test_the_size_of_ragged_and_sparse_batches_is_known_where_it_is_fixed():
     for convert in (tf.RaggedTensor.from_tensor, tf.sparse.from_dense):
         for fixed in (True, False):
             data = rows.batch(2, drop_remainder=fixed).map(convert)
-            data.map(lambda each: sizes.append(input_lib.rows_in(each)) or 0)
+            data.map(lambda each: sizes.append(rows_in(each)) or 0)
     assert [size if isinstance(size, int) else None for size in sizes] == [
         *[2, None, 2, None]
     ]
@@ -340,5 +341,5 @@ def test_parts_of_a_batch_of_fixed_size_may_have_any_size(two_replicas):
     features, _ = make_feed(input_fn, strategy=two_replicas).element_spec
     shapes = {name: spec.shape.as_list() for name, spec in features.items()}
     assert shapes == {"r": [None, 4], "s": [None, 4], "t": [None, 4]}
-    cut = input_lib._rows(tf.sparse.eye(4), tf.constant(1), tf.constant(3))
+    cut = rows_of(tf.sparse.eye(4), tf.constant(1), tf.constant(3))
     assert tf.sparse.to_dense(cut).numpy().tolist() == [[0, 1, 0, 0], [0, 0, 1, 0]]

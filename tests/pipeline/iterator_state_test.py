@@ -6,8 +6,8 @@ import tensorflow as tf
 from pipeline import input_fn as input_lib
 from pipeline import iterator_state, position
 from pipeline.input_dataset import Source
-from pipeline.model_fn import ModeKeys
 from pipeline.peers import Peers
+from pipeline.spec import ModeKeys
 
 Dataset = tf.data.Dataset
 STEPS, AHEAD = 5, 8

@@ -11,12 +11,13 @@ import tensorflow as tf
 
 from pipeline import input_fn as input_lib
 from pipeline import loops
-from pipeline.hooks import Hook, NanHook, Run, StopAtStepHook
+from pipeline.hooks import Hook, Run
 from pipeline.input_dataset import Source
 from pipeline.losses import Totals
 from pipeline.metrics import MetricSet
-from pipeline.model_fn import ModeKeys, metric
 from pipeline.peers import Peers
+from pipeline.spec import ModeKeys, metric
+from pipeline.stock_hooks import NanHook, StopAtStepHook
 
 METRICS = {"largest": metric(keras.metrics.Sum, tf.zeros([1]))}
 

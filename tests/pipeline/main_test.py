@@ -15,8 +15,8 @@ from absl import flags, logging
 
 from pipeline import command_line, coordination, gin_config, main, processes
 from pipeline.estimator import Estimator
-from pipeline.model_fn import ModeKeys
 from pipeline.ports import PeerLostError
+from pipeline.spec import ModeKeys
 
 ROOT = pathlib.Path(main.__file__).parent.parent
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline.metrics import MetricSet
-from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError, metric
+from pipeline.spec import EstimatorSpec, ModeKeys, SpecError, metric
 
 ROWS, CLASSES = 11, 3
 CUTS = (0, 4, 8, 9, 11)  # Batches of 4, 4, 1 and 2.

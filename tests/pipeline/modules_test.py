@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from pipeline import modules, strategy
-from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError, TrainOp
 from pipeline.run_config import RunConfig
+from pipeline.spec import EstimatorSpec, ModeKeys, SpecError, TrainOp
 
 TRAIN = ModeKeys.TRAIN
 SPEC = (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 1]))

@@ -11,8 +11,8 @@ from pipeline import input_fn as input_lib
 from pipeline import modules, position
 from pipeline.input_dataset import Source
 from pipeline.input_record import Verdict
-from pipeline.model_fn import ModeKeys
 from pipeline.peers import Peers
+from pipeline.spec import ModeKeys
 
 ALONE = Peers(tf.distribute.get_strategy())
 

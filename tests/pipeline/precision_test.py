@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline import steps
-from pipeline.model_fn import EstimatorSpec, TrainOp
+from pipeline.spec import EstimatorSpec, TrainOp
 from tests.step_trainer import (
     RATE,
     Trainer,

@@ -7,8 +7,8 @@ import tensorflow as tf
 from pipeline import input_fn as input_lib
 from pipeline import predictions
 from pipeline.input_dataset import Source
-from pipeline.model_fn import ModeKeys
 from pipeline.peers import Peers
+from pipeline.spec import ModeKeys
 
 
 def test_the_order_is_kept_and_stand_ins_are_left_out():

@@ -8,7 +8,7 @@ import types
 import pytest
 from absl import logging
 
-from pipeline import hooks, progress, run_log
+from pipeline import progress, run_log, stock_hooks
 from pipeline.hooks import Report, Run
 
 
@@ -64,7 +64,7 @@ def make_run(**fields):
 
 
 def test_training_shows_where_it_is(terminal):
-    hook, run = hooks.LoggingHook(10), make_run()
+    hook, run = stock_hooks.LoggingHook(10), make_run()
     hook.begin(run)
     for run.step in (10, 20):
         hook.after_step(run)
@@ -79,7 +79,7 @@ def test_training_shows_where_it_is(terminal):
 
 
 def test_what_nobody_would_see_is_not_fetched(terminal):
-    hook, run = hooks.LoggingHook(10), make_run()
+    hook, run = stock_hooks.LoggingHook(10), make_run()
     hook.begin(run)
     for run.step in range(10, 1000, 10):
         hook.after_step(run)
@@ -123,7 +123,7 @@ def test_an_error_leaves_it_whole(terminal):
 
 @pytest.mark.parametrize("fields", [{"progress": False}, {"leads": False}])
 def test_followers_are_silent_and_it_can_be_turned_off(terminal, untouched_log, fields):
-    hook, run = hooks.LoggingHook(10), make_run(**fields)
+    hook, run = stock_hooks.LoggingHook(10), make_run(**fields)
     hook.begin(run)
     run.step = 10
     hook.after_step(run)

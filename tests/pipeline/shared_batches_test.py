@@ -7,10 +7,10 @@ import tensorflow as tf
 from pipeline import input_dataset, seeds
 from pipeline import input_fn as input_lib
 from pipeline.input_dataset import Source
-from pipeline.model_fn import ModeKeys
 from pipeline.peers import Peers
 from pipeline.replicas import Replicas
 from pipeline.run_config import RunConfig
+from pipeline.spec import ModeKeys
 
 ROWS = 40
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline import losses, modules, steps
-from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError, TrainOp, metric
+from pipeline.spec import EstimatorSpec, ModeKeys, SpecError, TrainOp, metric
 from tests.step_trainer import (
     CUTS,
     EXAMPLE_WEIGHTS,

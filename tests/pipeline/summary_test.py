@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from pipeline import summary
+from pipeline import stock_hooks, summary
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_value_is_on_disk_at_once_and_a_closed_writer_opens_anew(tmp_path):
 
 
 def test_values_in_a_log_line():
-    assert summary.formatted({"loss": 0.312345, "iou": np.array([0.0, 1.0])}) == [
+    assert stock_hooks.formatted({"loss": 0.312345, "iou": np.array([0.0, 1.0])}) == [
         "loss 0.3123",
         "iou (mean) 0.5",
     ]

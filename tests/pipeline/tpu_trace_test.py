@@ -14,8 +14,8 @@ import pytest
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline.model_fn import ModeKeys
 from pipeline.runtime import Runtime
+from pipeline.spec import ModeKeys
 from pipeline.user_errors import StepError
 from tests import fakes
 

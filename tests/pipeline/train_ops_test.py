@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.model_fn import EstimatorSpec, TrainOp
+from pipeline.spec import EstimatorSpec, TrainOp
 from tests import players
 from tests.step_trainer import (
     CUTS,

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from pipeline import model_fn, user_errors
+from pipeline import spec, user_errors
 
 # As TensorFlow 2.21 writes it for two replicas, shortened.
 OF_TWO = """Graph execution error:
@@ -81,8 +81,8 @@ def test_a_note_is_made_once_and_the_type_stays():
 
 
 def test_what_this_project_raises_needs_no_note():
-    with pytest.raises(model_fn.SpecError) as info, user_errors.noted(lambda: "x"):
-        model_fn.EstimatorSpec("TRAIN")
+    with pytest.raises(spec.SpecError) as info, user_errors.noted(lambda: "x"):
+        spec.EstimatorSpec("TRAIN")
     assert user_errors.is_ours(info.value)
     assert not user_errors.is_noted(info.value)
     assert user_errors.text_of(info.value).startswith("mode is 'TRAIN'")
@@ -90,10 +90,10 @@ def test_what_this_project_raises_needs_no_note():
 
 def test_what_python_raises_in_a_line_of_ours_is_not_ours():
     with pytest.raises(TypeError) as info:
-        model_fn.metric()
+        spec.metric()
     assert not user_errors.is_ours(info.value)
     with pytest.raises(TypeError) as info:
-        model_fn.EstimatorSpec("train", loss=1.0, train_op=[], regularization_losses=3)
+        spec.EstimatorSpec("train", loss=1.0, train_op=[], regularization_losses=3)
     assert not user_errors.is_ours(info.value)
 
 

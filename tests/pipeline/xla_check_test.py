@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import pipeline as ge
 from pipeline import main, static_input, tpu, xla_check
-from pipeline.model_fn import ModeKeys
+from pipeline.spec import ModeKeys
 from tests import fakes
 
 ROWS = 64

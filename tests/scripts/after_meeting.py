@@ -44,9 +44,11 @@ def tensorflow():
     rendezvous.meet = meet_and_die
     coordination.connected(
         cluster.parse_tf_config(os.environ["TF_CONFIG"]),
-        options=tf.distribute.experimental.CommunicationOptions(),
-        heartbeat_timeout_secs=TIMEOUTS["silence_secs"],
-        start_timeout_secs=TIMEOUTS["deadline_secs"],
+        coordination.Options(
+            communication=tf.distribute.experimental.CommunicationOptions(),
+            heartbeat_timeout_secs=TIMEOUTS["silence_secs"],
+            start_timeout_secs=TIMEOUTS["deadline_secs"],
+        ),
     )
 
 

@@ -6,7 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from pipeline.model_fn import EstimatorSpec, ModeKeys, SpecError, TrainOp, metric
+from pipeline.spec import EstimatorSpec, ModeKeys, SpecError, TrainOp, metric
 
 TRAIN, EVAL, PREDICT = ModeKeys.ALL
 SGD = keras.optimizers.SGD
