@@ -1,12 +1,13 @@
-"""What the factories have set, and a checkpoint would set otherwise.
+"""Keeps what the factories have set where a checkpoint would set it otherwise.
 
-Keras keeps a learning rate as a variable, so a checkpoint brings back the one that it
-was trained with. Beside it each checkpoint holds what was configured at that time, as
+Keras keeps a learning rate as a variable, so a checkpoint brings back the rate that it
+was trained with, and a new rate in the configuration would be lost without a word. So
+each checkpoint also records the settings of its time, as
 `driver/index/configured/optimizer/learning_rate`. Where a run goes on,
 
-    learning rates and seeds that are configured otherwise now are the ones of now;
-    what is configured as then stays as in the checkpoint: a hook may have changed it;
-    of other constants, tables and vocabularies that differ it says so.
+    a learning rate or seed that is configured otherwise now is set as configured now;
+    one that is configured as then stays as in the checkpoint: a hook may have set it;
+    another constant, table or vocabulary that differs stays too, with a warning.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ from pipeline.modules import Modules
 
 _RECORD = "configured"
 _SEED = re.compile(r"(.+)/seed_generator_state(_\d+)?")
-# The name under which the items of a table or a vocabulary are recorded, as a hash.
+# Last part of the name under which a hash of a table's or vocabulary's items stands.
 _ITEMS = "items"
 _VOCABULARIES = (
     keras.layers.IntegerLookup,
@@ -36,18 +37,23 @@ _VOCABULARIES = (
 
 
 class Configured:
-    """What the factories of a runtime have set."""
+    """The settings that a runtime's factories made, and how a checkpoint differs.
+
+    note what the factories set, before anything is restored
+    with each checkpoint that is saved: record
+    with each checkpoint that is restored: loaded, then apply where training begins
+    """
 
     def __init__(self, modules: Modules) -> None:
-        """Notes what is there already.
+        """Notes what is built already.
 
         Args:
-          modules: of which nothing was restored yet.
+          modules: none of whose values was restored yet.
         """
         self._modules = modules
         self._values: dict[str, np.ndarray] = {}
         self._told: set[str] = set()
-        # Of the checkpoint that was loaded last, until it is trained on.
+        # What `apply` is to set and to log for the checkpoint that was loaded last.
         self._changed: dict[str, np.ndarray] = {}
         self._lines: list[str] = []
         self._is_old = False
@@ -63,15 +69,16 @@ class Configured:
                     self._values[full] = np.asarray(setting())
 
     def record(self) -> dict[str, tf.Variable]:
-        """The same as variables by name, to be saved with a checkpoint."""
-        # Where nothing was set, it is known by its first entry that this was recorded.
+        """Returns the settings as variables by name, to be saved with a checkpoint."""
+        # The first entry tells a record of no settings from an earlier version's
+        # checkpoint, which has no record.
         values = {_RECORD: np.int64(1)} | {
             f"{_RECORD}/{name}": value for name, value in self._values.items()
         }
         return {n: tf.Variable(value, trainable=False) for n, value in values.items()}
 
     def loaded(self, path: str) -> None:
-        """Finds what a checkpoint sets otherwise; says once what stays so.
+        """Finds what a checkpoint sets otherwise; warns once of what `apply` leaves so.
 
         Args:
           path: path prefix of the checkpoint, which was restored.
@@ -87,7 +94,8 @@ class Configured:
         for name, now in self._values.items():
             is_rate = variables.is_rate(name, names)
             held = reader.value(name) if is_rate and name in reader.shapes else None
-            # A checkpoint of an earlier version has no record, but of rates the values.
+            # A checkpoint of an earlier version has no record: the rate that it holds
+            # stands for the one that was configured, and of the rest nothing is known.
             then = recorded.get(name, held if is_rate and not recorded else None)
             seed = _SEED.fullmatch(name)
             if np.array_equal(then, now) or not (recorded or is_rate):
@@ -104,24 +112,26 @@ class Configured:
     def apply(self, *, tells: bool) -> None:
         """Sets the learning rates and seeds that the loaded checkpoint has otherwise.
 
-        Once: what training changes afterwards stays.
+        Does so once for a checkpoint: what training changes afterwards stays.
 
         Args:
-          tells: whether this process logs.
+          tells: whether this process logs the changes.
         """
         named = self._modules.named_variables()
         for name, now in self._changed.items():
             named[name].assign(tf.cast(now, named[name].dtype))
-        # The others are spread: a shifted one would be shifted twice.
+        # The checkpoint's own seeds were spread over the replicas when it was restored:
+        # shifting them again would give other streams.
         self._modules.spread_seeds(spread_before=named.keys() - self._changed.keys())
         for line in self._lines if tells else ():
-            # Of an old one it may be news that a hook has lowered the rate.
+            # Without a record a rate that a hook has lowered looks as if it had been
+            # configured otherwise, and is now set back.
             level = logging.WARNING if self._is_old else logging.INFO
             logging.log(level, "train | %s", line)
         self.forget()
 
     def forget(self) -> None:
-        """Forgets the loaded checkpoint: what is trained on is not that one."""
+        """Forgets the loaded checkpoint: training has begun, or does not go by it."""
         self._changed, self._lines = {}, []
 
     def _tell(self, line: str) -> None:
@@ -133,7 +143,12 @@ class Configured:
 def _settings(
     module: Any, named: Mapping[str, Any]
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """What a factory has set: names in the module, and functions of no arguments."""
+    """Yields what a factory has set: a name, and a function that returns the value.
+
+    Args:
+      module: of the factory.
+      named: its variables and tables by their names in it.
+    """
     is_optimizer = isinstance(module, keras.optimizers.Optimizer)
     for name, value in named.items():
         if hasattr(value, "export"):
@@ -152,7 +167,9 @@ def _settings(
         elif isinstance(part, _VOCABULARIES):
             yield _items_of(prefix), partial(_hash_of_vocabulary, part)
         elif isinstance(part, keras.layers.RandomCrop):
-            drawn = part.generator  # It gives it a seed where it was given none.
+            # Its config holds a seed that the layer drew, where the user gave none: in
+            # a cloned model the generator, a later part, has it as if it were given.
+            drawn = part.generator
         elif isinstance(part, keras.layers.Normalization):
             for variable in map(variables.raw, part.variables):
                 yield names[id(variable)], variable.numpy
@@ -183,13 +200,17 @@ def _hash(lines: Iterable[str]) -> np.int64:
 
 
 def _recorded(reader: Reader) -> dict[str, Any]:
-    """What was configured when a checkpoint was saved; nothing in earlier versions."""
+    """Returns what was configured when a checkpoint was saved, by name.
+
+    Empty for a checkpoint of a version that kept no record.
+    """
     prefix = f"driver/{_RECORD}"
     names = [name for name in reader.shapes if name.startswith(prefix)]
     return {name[len(prefix) + 1 :]: reader.value(name) for name in names}
 
 
 def _dropped_rates(saved: Mapping[str, Any], own: Container[str]) -> Iterator[str]:
+    """Yields a line for each constant rate in a checkpoint that is now a schedule."""
     for name in saved:
         if variables.is_rate(name, saved) and name not in own:
             optimizer, _, rate = name.rpartition("/")

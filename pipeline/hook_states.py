@@ -1,7 +1,8 @@
-"""What hooks know beyond a step: saved with each checkpoint, given back on resume.
+"""Saves the state of hooks with each checkpoint, for the run that goes on from it.
 
-A file of JSON a checkpoint, `hooks/model.ckpt-100.json` in model_dir. It is written
-before the checkpoint, whole or not at all, and counts only once that is committed.
+Each checkpoint has one file of JSON, `hooks/model.ckpt-100.json` in model_dir. It is
+written before the checkpoint, as a whole or not at all, and counts only once that is
+committed: a checkpoint is never without its hooks' state.
 """
 
 import json
@@ -17,15 +18,15 @@ from pipeline.hooks import Hook
 # Below model_dir, apart from the checkpoints that the states belong to.
 _FOLDER = "hooks"
 _END = ".json"
-# What `Window.restore` reads.
+# The keys that `Window.restore` reads.
 _IN_A_WINDOW = {"step", "num_steps", "seconds", "loss", "weight", "metrics", "scalars"}
 
 
 def named(hooks: Sequence[Hook]) -> dict[str, Hook]:
-    """Each hook by its class' name, a second one of a class as `LoggingHook_1`.
+    """Returns the hooks by their classes' names, a second one as `LoggingHook_1`.
 
     Args:
-      hooks: in their order, by which those of a class are told apart.
+      hooks: in the order of the run, by which hooks of one class are told apart.
     """
     by_name: dict[str, Hook] = {}
     taken: dict[str, int] = {}
@@ -37,21 +38,21 @@ def named(hooks: Sequence[Hook]) -> dict[str, Hook]:
 
 
 def write(path: str, states: Mapping[str, Any]) -> None:
-    """Writes the states that belong to a checkpoint; nothing where there are none.
+    """Writes the states that belong to a checkpoint; no file where there are none.
 
     Args:
       path: path prefix of the checkpoint.
-      states: in "hooks", by the hook's name, its "state" and the number of its window
-        in "windows"; of JSON, numpy's numbers and arrays included.
+      states: has "hooks", by the hook's name its "state" and the index of its "window",
+        and "windows", a list. All of it is JSON, or numbers and arrays of numpy's.
 
     Raises:
-      TypeError: a hook's state is not; names the hook.
+      TypeError: a hook's state is no JSON; names the hook.
     """
     file = _file_of(path)
     if not states["hooks"]:
         atomic_file.remove(file)
         return
-    # One at a time, to say which.
+    # Encoded one by one, so that an error names the hook.
     hooks = ",\n".join(
         f"{json.dumps(name)}: {_as_json(name, state)}"
         for name, state in states["hooks"].items()
@@ -61,9 +62,10 @@ def write(path: str, states: Mapping[str, Any]) -> None:
 
 
 def read(path: str) -> dict[str, Any]:
-    """The states that belong to a checkpoint, as `write` took them.
+    """Returns the states that belong to a checkpoint, as `write` took them.
 
-    None of them where the file is damaged: it says so, and training can do without.
+    Empty where there is no file, and with a warning where it is damaged: training can
+    go on without them.
 
     Args:
       path: path prefix of the checkpoint.
@@ -92,6 +94,7 @@ def remove_old(directory: str, *, keep: str | None) -> None:
 
 
 def _parsed(states: Any) -> dict[str, Any]:
+    """Returns the states of decoded JSON; raises where a hook could not be restored."""
     hooks, windows = states["hooks"], states["windows"]
     if not isinstance(windows, list):
         raise TypeError(f"windows {windows!r}")

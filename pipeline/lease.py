@@ -1,8 +1,8 @@
-"""Who reads a checkpoint, so that retention leaves it alone until they are done.
+"""Lets a reader hold a checkpoint, so that retention leaves it alone for so long.
 
 A lease is a small file, `model_dir/readers/<checkpoint>.<host>-<pid>`, which its reader
-writes again every minute. One that was not written for ten minutes is of a reader that
-has died, and no longer holds.
+writes again every minute. A lease that was not written for ten minutes no longer holds:
+its reader has died.
 
 Reader and deleter each write first (a lease; a mark) and look for the other's file
 after that, so that at least one of them sees the other and steps back.
@@ -26,11 +26,11 @@ _DELETING = "deleting"
 
 
 class CheckpointGoneError(RuntimeError):
-    """A checkpoint that retention has deleted, or is about to."""
+    """A checkpoint that retention has deleted, or is about to delete."""
 
 
 def prepare(model_dir: str) -> None:
-    """Makes the folder of leases; without one, deletions look for none."""
+    """Makes the folder of leases; where there is none, retention looks for no lease."""
     tf.io.gfile.makedirs(os.path.join(model_dir, _FOLDER))
 
 
@@ -43,7 +43,7 @@ def reading(path: str, *, renew_secs: float = RENEW_SECS) -> Iterator[None]:
       renew_secs: seconds between writes of the lease.
 
     Raises:
-      CheckpointGoneError: it was deleted before, or is about to be.
+      CheckpointGoneError: the checkpoint was deleted before, or is about to be.
     """
     prepare(os.path.dirname(path))
     lease = _file(path, f"{socket.gethostname()}-{os.getpid()}")
@@ -60,12 +60,13 @@ def reading(path: str, *, renew_secs: float = RENEW_SECS) -> Iterator[None]:
 
 @contextlib.contextmanager
 def deleting(path: str) -> Iterator[bool]:
-    """Whether a checkpoint may be deleted in the block.
-
-    It may where nobody reads it; nobody begins to read it in the meantime.
+    """Keeps new readers off a checkpoint while the block runs.
 
     Args:
       path: checkpoint path prefix.
+
+    Yields:
+      Whether the checkpoint may be deleted: nobody reads it.
     """
     if not tf.io.gfile.isdir(os.path.dirname(_file(path, _DELETING))):
         yield True
@@ -79,7 +80,7 @@ def deleting(path: str) -> Iterator[bool]:
 
 
 def _readers(path: str, mark: str) -> list[str]:
-    """The leases that hold; removes those that do not any more."""
+    """Returns the leases that hold, and removes those that have expired."""
     folder, prefix = os.path.split(_file(path, ""))
     leases = [
         os.path.join(folder, name)

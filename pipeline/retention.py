@@ -1,10 +1,10 @@
-"""Which checkpoints of a model_dir stay.
+"""Decides which checkpoints of a model_dir stay, and deletes the others.
 
-The file `checkpoint`, which `tf.train.latest_checkpoint` reads, holds what retention
-has to know after a restart: the checkpoints that may still be deleted, oldest first,
-with their times, and when the last one was kept for good. Its paths are relative, so
-that a model_dir can be moved. tf.train.CheckpointManager keeps the same file by the
-same rules; what it lacks is a reader's veto.
+The file `checkpoint`, which `tf.train.latest_checkpoint` reads, holds all that has to
+outlive a restart: the checkpoints that may still be deleted, oldest first, with their
+times, and when the last one was kept for good. Its paths are relative, so that a
+model_dir can be moved. tf.train.CheckpointManager keeps the same file by the same
+rules, but deletes without asking whether somebody reads.
 """
 
 import dataclasses
@@ -21,11 +21,12 @@ from pipeline import atomic_file, checkpoint_files, lease
 
 @dataclasses.dataclass
 class _Managed:
-    """What the file `checkpoint` says.
+    """The content of the file `checkpoint`.
 
     Attributes:
-      times: when each checkpoint that may be deleted was committed, by name.
-      preserved: when the last one that stays for good was.
+      times: by name, seconds since 1970 at which each checkpoint that may still be
+        deleted was committed; oldest first.
+      preserved: the same of the last checkpoint that was kept for good.
     """
 
     times: dict[str, float]
@@ -38,9 +39,10 @@ class Retention:
 
     Attributes:
       directory: the model_dir.
-      keep_max: checkpoints that stay; None for all.
-      keep_every_n_hours: besides, one in so many hours stays for good; None for none.
-      clock: seconds since 1970.
+      keep_max: checkpoints that stay; None keeps all.
+      keep_every_n_hours: hours after which one more checkpoint stays for good; None
+        keeps none beyond `keep_max`.
+      clock: returns seconds since 1970.
     """
 
     directory: str
@@ -51,7 +53,7 @@ class Retention:
     def commit(self, path: str) -> None:
         """Makes a checkpoint the latest, and deletes those that need not stay.
 
-        One that somebody reads is left to a later call.
+        Leaves a checkpoint that somebody reads to a later call.
 
         Args:
           path: path prefix of a checkpoint that has been written.
@@ -71,8 +73,8 @@ class Retention:
 
         Args:
           path: path prefix of the one to go on from.
-          unreadable: those of newer ones, whose files are moved to a folder of their
-            own, which nothing else reads.
+          unreadable: path prefixes of newer checkpoints, whose files are moved to the
+            folder `unreadable`, where nothing looks for checkpoints.
         """
         managed = self._read(self.clock())
         for newer in unreadable:
@@ -85,7 +87,7 @@ class Retention:
             logging.warning("checkpoint | what is left of %s is at %s", newer, aside)
 
     def _sweep(self, managed: _Managed) -> bool:
-        """Deletes or preserves the oldest; whether there was anything to do."""
+        """Deletes or keeps for good what is too old; returns whether anything was."""
         excess = list(managed.times)[: -self.keep_max] if self.keep_max else []
         for name in excess:
             if self._is_due(managed, name):
@@ -95,7 +97,7 @@ class Retention:
         return bool(excess)
 
     def _is_due(self, managed: _Managed, name: str) -> bool:
-        """Whether the hours since the last one that stays for good have passed."""
+        """Whether a checkpoint is to stay for good: the last such is old enough."""
         if self.keep_every_n_hours is None:
             return False
         age = managed.times[name] - managed.preserved
@@ -111,15 +113,19 @@ class Retention:
         return allowed
 
     def _read(self, now: float) -> _Managed:
-        """What the file says, of checkpoints that are still there."""
+        """Returns the file's content, less the checkpoints that are gone.
+
+        Args:
+          now: seconds since 1970, by `clock`.
+        """
         state = checkpoint_files.state(self.directory)
         if state is None:
             return _Managed({}, now)
         present = checkpoint_files.complete(self.directory)
         names = [os.path.basename(path) for path in state.all_model_checkpoint_paths]
-        # Of several times, should the clock have been set back, the earlier: nothing
-        # is to look newer than what comes now. Without times, by hand or by another
-        # program, nothing is known to be ours to delete.
+        # Where the clock was set back, a time may lie ahead: nothing is to look newer
+        # than the checkpoint of now. Where the file has no times, another program or
+        # hand wrote it: `zip` then leaves nothing that is known to be ours to delete.
         times = state.all_model_checkpoint_timestamps
         known = {
             name: min(written, now)
@@ -130,7 +136,7 @@ class Retention:
 
     def _write(self, managed: _Managed) -> None:
         names = list(managed.times)
-        # Relative to a directory that is absolute they are left as they are.
+        # Given an absolute directory, TensorFlow leaves relative paths as they are.
         state = tf.compat.v1.train.generate_checkpoint_state_proto(
             "/", names[-1], names, list(managed.times.values()), managed.preserved
         )

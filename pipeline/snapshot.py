@@ -1,4 +1,9 @@
-"""Values of a run's modules in memory, apart from the variables that hold them."""
+"""Copies a run's values in memory, apart from the variables that hold them.
+
+Values that are in no checkpoint are so kept while the modules hold others, and are
+handed to other modules: to those of a prediction that goes on during a training, or of
+`eval_distribute`.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,16 +20,17 @@ _STEP = f"{checkpoint.DRIVER}/global_step"
 
 
 class Snapshot:
-    """A copy of what variables and tables hold at the moment that it is made.
+    """A copy of the values of all variables and tables, of the moment it is made.
 
     Attributes:
-      step: the global step then.
+      step: global step at that moment.
     """
 
     def __init__(self, modules: Modules) -> None:
-        """
+        """Copies the values of the first local replica.
+
         Args:
-          modules: of replicas that hold the same, see `Modules.synchronize`.
+          modules: replicas of these hold equal values, see `Modules.synchronize`.
         """
         state = modules.named_state()
         local = modules.strategy.experimental_local_results
@@ -41,11 +47,11 @@ class Snapshot:
         """Sets modules to these values, all of them or none.
 
         Args:
-          modules: the same, or others made by the same factories, maybe on another
-            strategy, with no more layers built.
+          modules: made by the same factories, maybe on another strategy, with no more
+            layers built than those that were copied.
 
         Raises:
-          SpecError: they hold what this copy lacks.
+          SpecError: they hold a variable or table that this copy lacks.
         """
         state = modules.named_state()
         variables, tables = checkpoint.flat(state), checkpoint.tables_of(state)

@@ -1,4 +1,9 @@
-"""Warm start: values from another run, where there is no checkpoint of one's own."""
+"""Starts a run with the values of another one, where it has no checkpoint itself.
+
+The choice is by names: `WarmStartSettings` says which, and by which names to look for
+them. A chosen variable that the checkpoint lacks is an error, never left as it is in
+silence. The log shows for each variable where it comes from, or why it was left.
+"""
 
 import dataclasses
 import re
@@ -20,9 +25,9 @@ _MOST_ROWS = 40
 
 @dataclasses.dataclass(frozen=True)
 class WarmStartSettings:
-    """What to take over from another run's checkpoint, as in tf.estimator.
+    """A choice of what to take over from another run's checkpoint, as in tf.estimator.
 
-    The global step is the run's own.
+    The global step is never taken over: the run counts from 0.
 
     Attributes:
       ckpt_to_initialize_from: a checkpoint's path prefix, or a model_dir.
@@ -30,11 +35,12 @@ class WarmStartSettings:
         `network/dense/kernel` match in full. None for all of the model: weights,
         frozen ones too, moving statistics and tables; neither optimizers nor random
         streams.
-      var_name_to_prev_var_name: the name there by the name here, where they differ.
-      learning_rates_and_iterations: whether optimizers go on with the learning rates
-        and the iterations from there, which schedules count. False leaves them as
-        configured, at iteration 0, whatever the expressions match; a name that is
-        written out, `optimizer/iteration`, is taken.
+      var_name_to_prev_var_name: names in the checkpoint by the names in this model,
+        where the two differ.
+      learning_rates_and_iterations: whether optimizers go on with the checkpoint's
+        learning rates, and with its iterations, which schedules go by. False leaves
+        the rates as configured and begins at iteration 0, whatever the expressions
+        match; only a name that is written out, `optimizer/iteration`, is taken.
     """
 
     ckpt_to_initialize_from: str
@@ -59,12 +65,12 @@ class WarmStartSettings:
 
     @property
     def patterns(self) -> Sequence[str]:
-        """The regular expressions; none where nothing was chosen."""
+        """The regular expressions, in a list; empty where nothing was chosen."""
         chosen = self.vars_to_warm_start
         return [chosen] if isinstance(chosen, str) else chosen or ()
 
     def left_out(self, name: str, value: Any, optimizer: str | None) -> str | None:
-        """Why a variable or table is left as it is; None for one that is taken over.
+        """Returns why a variable or table is left as it is; None: it is taken over.
 
         Args:
           name: its full name.
@@ -91,15 +97,20 @@ class WarmStart:
     """Takes over each variable of a run's modules once, as they are built."""
 
     def __init__(self, modules: Modules) -> None:
-        """
+        """Takes over nothing yet.
+
         Args:
-          modules: which hold initial values, but for what was taken over.
+          modules: hold their initial values until a call takes others over.
         """
         self._modules = modules
         self._done: set[str] = set()
 
     def __call__(self, source: "str | WarmStartSettings | None") -> None:
-        """Takes over what was not there at the last call; None takes nothing."""
+        """Takes over the variables that were built since the last call.
+
+        Args:
+          source: see `warm_start`; None takes nothing.
+        """
         if source is None:
             return
         seen = warm_start(
@@ -122,23 +133,23 @@ def warm_start(
     unbuilt: Sequence[str] = (),
     done: Container[str] = (),
 ) -> list[str]:
-    """Takes over values from elsewhere, and logs a table of where they come from.
+    """Takes over values from another run, and logs a table of where they come from.
 
     Args:
       state: variable or table by module and name.
       source: see `WarmStartSettings`; a path alone takes over all of the model.
       optimizers: name prefixes of the optimizers, `optimizer/`.
-      unbuilt: name prefixes of what comes later, and is started warm then.
-      done: names of what an earlier call has seen to.
+      unbuilt: name prefixes below which more may be built, and is started warm then.
+      done: names that earlier calls have returned, which this one leaves alone.
 
     Returns:
-      The names that it has seen to.
+      The names in `state`, taken over or left out by choice: none is open any more.
 
     Raises:
-      CheckpointMismatchError: a variable to take over is not there, or has another
-        shape.
-      UnreadableCheckpointError: something of it is missing, cut short or damaged.
-      ValueError: there is no checkpoint, or nothing in the model of such a name.
+      CheckpointMismatchError: a chosen variable is not in the checkpoint, or has
+        another shape there.
+      UnreadableCheckpointError: a file of it is missing, cut short or damaged.
+      ValueError: there is no checkpoint, or the model has no variable of a given name.
     """
     if isinstance(source, str):
         source = WarmStartSettings(source)
@@ -170,7 +181,7 @@ def warm_start(
         [(own[n], there) for n, there in fresh.items() if there not in is_table]
     )
     for name, there in fresh.items():
-        if there in is_table:  # One may fill several.
+        if there in is_table:  # One at a time: a saved table may fill several of ours.
             checkpoint.read_tables(reader, {there: own[name]})
     left = {n: why for n, why in reasons.items() if why is not None and n not in done}
     if fresh or not done:
@@ -179,7 +190,11 @@ def warm_start(
 
 
 def _found(given: str) -> str:
-    """The path prefix of the checkpoint to take from."""
+    """Returns the path prefix of the checkpoint that a user names.
+
+    Raises:
+      ValueError: there is none; says what there is instead.
+    """
     path: str | None = given
     if tf.io.gfile.isdir(given):
         try:
@@ -196,7 +211,10 @@ def _found(given: str) -> str:
 
 
 def _is_count(name: str, value: Any, optimizer: str) -> bool:
-    """Whether it is an optimizer's learning rate or iterations, or moves with these."""
+    """Whether a value is an optimizer's learning rate or iterations, or goes with them.
+
+    Such a value is a scalar of the optimizer's own; a slot stands below a variable.
+    """
     return "/" not in name.removeprefix(optimizer) and value.shape.rank == 0
 
 
@@ -254,7 +272,8 @@ def _table(sections: Any, most: int | None) -> list[str]:
     rows = []
     for title, other, items in sections:
         if items:
-            # What is left out is mostly one optimizer's.
+            # The names that are left as they are get few rows: most are slots of one
+            # optimizer, for one reason.
             few = most if items is sections[0][2] or most is None else most // 8
             rows += [(title, other, ""), *_rows(items, few)]
     width = max((len(name) for name, _, _ in rows), default=0)
@@ -262,11 +281,13 @@ def _table(sections: Any, most: int | None) -> list[str]:
 
 
 def _rows(items: Mapping[str, str], most: int | None) -> list[tuple[str, str, str]]:
-    """Names with what they come from, a row for many below one prefix where too many.
+    """Returns rows of names, origins and counts: `network/*`, `encoder/*`, `(8)`.
+
+    Where there are too many names, one row stands for all below one prefix.
 
     Args:
-      items: by name, the name there or a reason.
-      most: rows, at the most; None for all.
+      items: by name, the name in the checkpoint or a reason.
+      most: rows at the most; None for a row a name.
     """
     depth = max(name.count("/") for name in items)
     while True:
@@ -288,7 +309,7 @@ def _rows(items: Mapping[str, str], most: int | None) -> list[tuple[str, str, st
 
 
 def _shortened(name: str, other: str, depth: int) -> tuple[str, str]:
-    """A name and the name there, where all below the first parts of it is one row."""
+    """Returns a name and its origin, cut to the name's first `depth` + 1 parts."""
     parts = name.split("/")
     if len(parts) <= depth + 1:
         return name, other
