@@ -1,6 +1,6 @@
-"""input_fns, configured by gin: where the examples come from.
+"""input_fns, configured by gin: the source of the examples.
 
-An input_fn takes the mode and the `tf.distribute.InputContext` of its pipeline, and
+An input_fn takes the mode and the `tf.distribute.InputContext` of its pipeline. It
 returns per-replica batches of `features` or `(features, labels)`. In a gin file:
 
     import inputs
@@ -11,14 +11,14 @@ returns per-replica batches of `features` or `(features, labels)`. In a gin file
     tfds_input_fn.preprocess = @scale_image
     tfds_input_fn.batch_size = 64
 
-and the same in Python:
+The same in Python:
 
     dataset = inputs.tfds_input_fn(
         ModeKeys.TRAIN, name='mnist', preprocess=inputs.scale_image, batch_size=64)
 
-TRAIN shuffles and repeats forever; EVAL and PREDICT make one pass in order and drop
-nothing. All pipelines together see each example of a pass once, and every position
-can be saved.
+TRAIN shuffles and repeats forever. EVAL and PREDICT make one pass in order and drop
+nothing. All pipelines together see each example of a pass once. Every position can be
+saved.
 """
 
 from .batching import Batching, make_batching

@@ -1,4 +1,4 @@
-"""What every input_fn here shares: sharding, epochs and batches.
+"""Sharding, epochs and batches, which every input_fn here shares.
 
 A pipeline yields *per-replica* batches, and the driver takes one for each local
 replica, in replica order. So L consecutive batches of a pipeline with L replicas are
@@ -19,12 +19,13 @@ class Batching:
 
     Attributes:
       mode: one of `ModeKeys`.
-      context: which pipeline this is, of how many.
+      context: this pipeline's number, and the number of pipelines and replicas.
       batch_size: examples in a batch of one replica.
       num_epochs: passes over the data; None is forever. 1 outside of TRAIN.
-      drop_remainder: whether an incomplete last batch is dropped. Endless data have
-        none, and so get a static batch dimension.
-      first_batch: batches of this pipeline to leave out; what starts anywhere heeds it.
+      drop_remainder: whether an incomplete last batch is dropped. Endless data have no
+        last batch: it is True for them, for a static batch dimension.
+      first_batch: batches of this pipeline to leave out at the beginning; used by
+        `row_numbers` alone.
     """
 
     mode: str
@@ -50,7 +51,7 @@ class Batching:
         return self.context.input_pipeline_id
 
     def shard(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Every `num_pipelines`-th element, beginning with this pipeline's."""
+        """Keeps every `num_pipelines`-th element, beginning with this pipeline's."""
         if self.num_pipelines == 1:
             return dataset
         return dataset.shard(self.num_pipelines, self.pipeline_id)
@@ -58,19 +59,21 @@ class Batching:
     def shuffle_and_repeat(
         self, dataset: tf.data.Dataset, *, buffer_size: int | None, seed: int | None
     ) -> tf.data.Dataset:
-        """Shuffles each epoch apart, in TRAIN only, and repeats.
+        """Shuffles within each epoch, in TRAIN only, and repeats.
 
         Args:
           dataset: one epoch of this pipeline's examples.
           buffer_size: examples in the shuffle buffer; None or 0 keeps the order.
-          seed: of the order; None for another one each run.
+          seed: seed of the order; None: each run has another order.
         """
+        # repeat() directly after shuffle(): TensorFlow then saves the shuffle's seeds
+        # with the iterator, and a resumed run has the same order in later epochs.
         if self.is_training and buffer_size:
             dataset = dataset.shuffle(buffer_size, seed=seed)
         return dataset if self.num_epochs == 1 else dataset.repeat(self.num_epochs)
 
     def batch(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Batches for one replica."""
+        """Makes batches for one replica."""
         return dataset.batch(self.batch_size, drop_remainder=self.drop_remainder)
 
     def for_model(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -95,24 +98,26 @@ def make_batching(
 
     Args:
       mode: one of `ModeKeys`.
-      input_context: None is one pipeline that feeds one replica.
+      input_context: this pipeline; None is one pipeline that feeds one replica.
       batch_size: examples in a global batch, of all replicas together.
-      batch_size_per_replica: examples in the batch of one replica. Exactly one of
-        the two is given.
-      num_epochs: passes over the data in TRAIN; None is forever. Evaluation and
-        prediction always make one.
-      drop_remainder: whether an incomplete last batch is left out. In evaluation and
-        prediction these examples are missing then; what a TPU runs needs it, so give
-        it a batch size that divides their number.
+      batch_size_per_replica: examples in the batch of one replica. Exactly one of the
+        two batch sizes is given.
+      num_epochs: passes over the data in TRAIN; None is forever. EVAL and PREDICT
+        always make one.
+      drop_remainder: whether an incomplete last batch is left out. A TPU needs that.
+        EVAL and PREDICT then lack the examples of that batch, unless the batch size
+        divides the number of examples.
       first_batch: batches of this pipeline to leave out at the beginning.
 
     Raises:
-      ValueError: unknown mode, no positive number, both batch sizes or none, or a
-        global batch that the replicas cannot share equally.
+      ValueError: the mode is unknown, a number is not positive, both batch sizes or
+        none are given, or the replicas cannot share a global batch equally.
     """
     modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
     if mode not in modes:
-        raise ValueError(f"mode is {mode!r}, not one of {modes}.")
+        raise ValueError(
+            f"mode is {mode!r}, not one of {modes}: write mode=ModeKeys.TRAIN."
+        )
     context = input_context or tf.distribute.InputContext()
     if num_epochs is not None:
         num_epochs = _check_positive(num_epochs, "num_epochs")
@@ -157,5 +162,7 @@ def _per_replica(
 def _check_positive(number: int | None, name: str) -> int:
     is_integer = isinstance(number, numbers.Integral) and not isinstance(number, bool)
     if not is_integer or number < 1:
-        raise ValueError(f"{name} is {number!r}, not a positive integer.")
+        raise ValueError(
+            f"{name} is {number!r}, not a positive integer: write {name}=10, say."
+        )
     return int(number)

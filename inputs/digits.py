@@ -1,4 +1,4 @@
-"""The 1,797 scanned digits that scikit-learn brings along: real data, no download."""
+"""The 1,797 scanned digits of scikit-learn: real data without a download."""
 
 import gin
 import numpy as np
@@ -27,23 +27,25 @@ def digits_input_fn(
     drop_remainder: bool = False,
     first_batch: int = 0,
 ) -> tf.data.Dataset:
-    """Digits 0 to 9: 1,437 to train on, 360 others for EVAL and PREDICT.
+    """Yields digits 0 to 9: 1,437 to train on, 360 others for EVAL and PREDICT.
 
     Features are images, float32 `[batch, 8, 8, 1]` in [0, 1]; labels int64 `[batch]`.
 
     Args:
       mode: one of `ModeKeys`. PREDICT yields images alone.
-      input_context: None is one pipeline that feeds one replica.
-      batch_size: examples in a global batch. Exactly one of this and the next.
+      input_context: this pipeline; None is one pipeline that feeds one replica.
+      batch_size: examples in a global batch. Exactly one of the two batch sizes is
+        given.
       batch_size_per_replica: examples in the batch of one replica.
-      seed: of the order in TRAIN, an integer. EVAL and PREDICT keep the order.
+      seed: seed of the order in TRAIN, an integer. EVAL and PREDICT keep the order.
       num_epochs: passes in TRAIN; None is forever. EVAL and PREDICT make one.
-      drop_remainder: whether an incomplete last batch is left out, in every mode, so
-        that all have one shape, as a TPU wants.
+      drop_remainder: whether an incomplete last batch is left out, in every mode. All
+        batches then have one shape, which a TPU needs.
       first_batch: batches of this pipeline to leave out, for a run that goes on.
 
     Raises:
-      ModuleNotFoundError: scikit-learn is missing.
+      ModuleNotFoundError: scikit-learn is not installed.
+      ValueError: an argument is refused by `make_batching`.
     """
     batching = make_batching(
         mode,
@@ -60,10 +62,17 @@ def digits_input_fn(
 
 
 def load_digits() -> tuple[Arrays, Arrays]:
-    """Images and labels to train on, and to test on; the same split every time.
+    """Loads images and labels to train on, and to test on, always the same.
 
-    Every fifth example of each class is for testing, so the classes have the same
-    shares in both.
+    Every fifth example of each class is for testing, so that the classes have the same
+    shares in both parts.
+
+    Returns:
+      `(images, labels)` of the one part and of the other: float32
+      `[examples, 8, 8, 1]` in [0, 1], and int64 `[examples]`.
+
+    Raises:
+      ModuleNotFoundError: scikit-learn is not installed.
     """
     if sklearn_datasets is None:
         raise ModuleNotFoundError(

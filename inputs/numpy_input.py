@@ -1,9 +1,9 @@
 """Arrays in memory as input.
 
-Only the order is a stream; the rows are gathered batch by batch. So the shuffling is
-complete, it can start anywhere, and, as every pipeline draws the same order and takes
-its part of it, a global batch holds the same examples on any number of replicas and
-pipelines.
+Only row numbers flow through the pipeline; the rows are gathered batch by batch. So the
+shuffling is complete, and it can start at any batch. Every pipeline draws the same
+order and takes its part of it. So a global batch holds the same examples on any number
+of replicas and pipelines.
 """
 
 import numbers
@@ -33,31 +33,32 @@ def numpy_input_fn(
     drop_remainder: bool = False,
     first_batch: int = 0,
 ) -> tf.data.Dataset:
-    """Batches of the rows of arrays.
+    """Yields batches of the rows of arrays.
 
     Args:
-      mode: one of `ModeKeys`. PREDICT yields `features`, the others
+      mode: one of `ModeKeys`. PREDICT yields `features`, the other modes
         `(features, labels)`, or `features` where there are no labels.
-      input_context: None is one pipeline that feeds one replica.
-      x: array `[examples, ...]` of any dtype, or a dict of such. Nested lists are
-        fine and become float32 or int32.
+      input_context: this pipeline; None is one pipeline that feeds one replica.
+      x: array `[examples, ...]` of any dtype, or a dict of arrays. Nested lists become
+        float32 or int32.
       y: labels, array or dict of the same length; None for data without labels.
-      data: instead of x and y: a function without arguments that returns `(x, y)`,
-        or `((x_train, y_train), (x_eval, y_eval))` as the `load_data` of Keras does.
-      batch_size: examples in a global batch. Exactly one of this and the next.
+      data: function without arguments, in place of x and y. It returns `(x, y)`, or
+        `((x_train, y_train), (x_eval, y_eval))` as Keras' `load_data` does.
+      batch_size: examples in a global batch. Exactly one of the two batch sizes is
+        given.
       batch_size_per_replica: examples in the batch of one replica.
       shuffle: whether TRAIN draws a new order each epoch. EVAL and PREDICT keep the
         order of the rows.
-      seed: of the order, an integer: the pipelines draw it each for themselves and
-        have to agree.
+      seed: seed of the order, an integer. Each pipeline draws the order by itself, and
+        all have to draw the same.
       num_epochs: passes in TRAIN; None is forever. EVAL and PREDICT make one.
-      drop_remainder: whether an incomplete last batch is left out, in every mode, so
-        that all have one shape, as a TPU wants.
+      drop_remainder: whether an incomplete last batch is left out, in every mode. All
+        batches then have one shape, which a TPU needs.
       first_batch: batches of this pipeline to leave out, for a run that goes on.
 
     Raises:
-      ValueError: x and data both or neither, lengths that differ, no rows, or what
-        `make_batching` refuses.
+      ValueError: x and data are both given or neither, lengths differ, there are no
+        rows, or an argument is refused by `make_batching`.
     """
     batching = make_batching(
         mode,
@@ -84,18 +85,18 @@ def numpy_input_fn(
 def constant_arrays(
     x: Any = (1.0,), y: Any = (1.0,), num_examples: int = 1000
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same example over and over: `numpy_input_fn.data = @constant_arrays`.
+    """Repeats one example: `numpy_input_fn.data = @constant_arrays`.
 
     Args:
       x: features of one example, made float32.
       y: labels of one example, made float32.
-      num_examples: how often it is repeated.
+      num_examples: number of copies.
 
     Returns:
       `x` and `y` with a leading dimension of `num_examples`.
 
     Raises:
-      ValueError: an example without values, which TensorFlow would not survive.
+      ValueError: the example has no values, on which TensorFlow would crash.
     """
     for name, row in (("x", x), ("y", y)):
         if not np.size(row):
@@ -113,20 +114,24 @@ def constant_arrays(
 def array_dataset(
     x: Any, y: Any, *, batching: Batching, shuffle: bool, seed: int
 ) -> tf.data.Dataset:
-    """This pipeline's batches of the rows of `x` and `y`.
+    """Makes this pipeline's batches of the rows of `x` and `y`.
 
     Args:
       x: array `[examples, ...]` or dict of arrays.
       y: the same, or None.
       batching: pipeline, epochs and batch size.
       shuffle: whether TRAIN draws a new order each epoch.
-      seed: of the order, the same in every pipeline.
+      seed: seed of the order, the same in every pipeline.
+
+    Raises:
+      ValueError: the seed is not an integer, lengths differ, or there are no rows.
     """
     if not isinstance(seed, numbers.Integral):
         raise ValueError(
             f"seed is {seed!r}, not an integer: pipelines that draw different orders "
             "would share examples. Write another integer for another order."
         )
+    # tf.data reads on the CPU; by default the rows would fill a GPU's memory.
     with tf.device("/CPU:0"):
         rows = _tensors(x) if y is None else (_tensors(x), _tensors(y))
     num_examples = _num_examples(rows)
@@ -137,14 +142,15 @@ def array_dataset(
 def row_numbers(
     num_rows: int, *, batching: Batching, shuffle: bool, seed: int
 ) -> tf.data.Dataset:
-    """The rows of all pipelines in order, from the first batch on, as int64 scalars.
+    """Yields the numbers of all pipelines' rows, from `first_batch` on, int64 scalars.
 
     Args:
       num_rows: rows in an epoch.
       batching: epochs, pipelines, and the batch to begin with.
       shuffle: whether TRAIN draws a new order each epoch.
-      seed: of the order.
+      seed: seed of the order.
     """
+    # Whole epochs are left out at once; only within the first is anything skipped.
     first = batching.first_batch * batching.batch_size * batching.num_pipelines
     first_epoch, skipped = divmod(first, num_rows)
     if batching.num_epochs is None:
@@ -160,18 +166,19 @@ def row_numbers(
         return tf.data.Dataset.range(num_rows)
 
     order = epochs.flat_map(of_epoch).skip(skipped)
+    # flat_map hides the length, by which the driver counts the steps of a pass.
     return order.apply(tf.data.experimental.assert_cardinality(total))
 
 
 def gathered(
     order: tf.data.Dataset, rows: Any, *, batching: Batching
 ) -> tf.data.Dataset:
-    """Batches of rows in memory, for the model.
+    """Gathers batches of rows in memory.
 
     Args:
-      order: batches of row numbers.
+      order: dataset of batches of row numbers.
       rows: nest of tensors `[rows, ...]`.
-      batching: says whether labels are left out.
+      batching: its mode decides whether labels are left out.
     """
 
     def gather(indices: tf.Tensor) -> Any:
@@ -182,7 +189,7 @@ def gathered(
 
 
 def _permutation(num_rows: int, seed: int, epoch: tf.Tensor) -> tf.data.Dataset:
-    """Row numbers in an order that (seed, epoch) alone decides."""
+    """Returns row numbers in an order that depends on (seed, epoch) alone."""
     keys = tf.random.stateless_uniform(
         [num_rows], [seed, epoch], minval=None, maxval=None, dtype=tf.int32
     )

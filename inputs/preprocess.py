@@ -1,7 +1,7 @@
 """Functions of one example for the `preprocess` argument of input_fns.
 
-They may draw random numbers only from `tf.random.stateless_*`: with a stateful
-operation in it, the position of the input cannot be saved.
+They may draw random numbers only from `tf.random.stateless_*`: TensorFlow cannot save
+the position of an input with a stateful operation in it.
 """
 
 from typing import Any
@@ -14,13 +14,16 @@ import tensorflow as tf
 def scale_image(
     image: tf.Tensor, label: Any = None, *, low: float = 0.0, high: float = 1.0
 ) -> tuple[tf.Tensor, Any]:
-    """uint8 in [0, 255] -> float32 in [low, high].
+    """Scales uint8 in [0, 255] to float32 in [low, high].
 
     Args:
-      image: uint8 of any shape.
-      label: handed on; None is fine.
-      low: what 0 becomes; -1 for a generator that ends in tanh.
-      high: what 255 becomes.
+      image: uint8 tensor of any shape.
+      label: returned as it is; may be None.
+      low: value of a pixel of 0; -1 for a generator that ends in tanh.
+      high: value of a pixel of 255.
+
+    Raises:
+      ValueError: the image is not uint8.
     """
     if image.dtype != tf.uint8:
         raise ValueError(

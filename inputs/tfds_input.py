@@ -1,8 +1,8 @@
 """Data sets of tensorflow_datasets as input.
 
-What fits in memory: read this pipeline's part -> preprocess; then, of the examples'
-numbers, shuffle -> repeat -> batch -> gather.
-What does not: read -> shuffle -> repeat -> preprocess -> batch.
+Each pipeline reads its part of the data set. Examples that fit in memory are
+preprocessed once and kept; then their numbers flow: shuffle -> repeat -> batch ->
+gather. Other examples flow themselves: shuffle -> repeat -> preprocess -> batch.
 """
 
 import dataclasses
@@ -46,41 +46,43 @@ def tfds_input_fn(
     cache: bool | None = None,
     drop_remainder: bool = False,
 ) -> tf.data.Dataset:
-    """Batches of a data set that `tensorflow_datasets` knows.
+    """Yields batches of a data set that `tensorflow_datasets` knows.
 
     Args:
       mode: one of `ModeKeys`. TRAIN reads `train_split`, the others `eval_split`;
         PREDICT yields features alone.
-      input_context: None is one pipeline that feeds one replica. Each pipeline reads
-        its own range of the split, ranges that differ by one example at most.
-      name: of the data set, as in 'mnist', 'glue/sst2' or 'mnist:3.0.1'.
-      train_split: a split or part of one, as in 'train[:90%]'.
-      eval_split: the same.
-      data_dir: folder that holds data sets; None is `~/tensorflow_datasets`, or
+      input_context: this pipeline; None is one pipeline that feeds one replica. Each
+        pipeline reads a range of the split; ranges differ by one example at most.
+      name: name of the data set, such as 'mnist', 'glue/sst2' or 'mnist:3.0.1'.
+      train_split: a split or a part of one, such as 'train[:90%]'.
+      eval_split: the same, for EVAL and PREDICT.
+      data_dir: folder of data sets; None is `~/tensorflow_datasets`, or
         `$TFDS_DATA_DIR`.
       download: whether to download and prepare the data set where it is not there.
       as_supervised: whether examples are `(features, labels)`, as the data set pairs
-        them, or dicts of everything there is.
+        them; otherwise they are dicts of all features.
       preprocess: function of one example: `preprocess(features, labels)`, or
         `preprocess(example)` with as_supervised=False. It returns
         `(features, labels)`, or features alone. None changes nothing.
-      batch_size: examples in a global batch. Exactly one of this and the next.
+      batch_size: examples in a global batch. Exactly one of the two batch sizes is
+        given.
       batch_size_per_replica: examples in the batch of one replica.
       shuffle_buffer: examples among which TRAIN draws the next; None or 0 keeps the
-        order. A saved position holds these examples. Cached ones of fixed shapes
-        are shuffled by number, with a seed all of them at once.
-      seed: of the order in TRAIN; None for another one each run.
+        order. A saved position holds these examples. Cached examples of fixed shapes
+        are shuffled by number instead, and all at once if there is a seed.
+      seed: seed of the order in TRAIN; None: each run has another order.
       num_epochs: passes in TRAIN; None is forever. EVAL and PREDICT make one.
       cache: whether TRAIN keeps preprocessed examples in memory, so that `preprocess`
-        runs once an example; None where they have fixed shapes and fit in 1 GiB.
-        Those of fixed shapes are read when it is called; with parameter servers
-        they are sent to the workers.
-      drop_remainder: whether an incomplete last batch is left out, in every mode, so
-        that all have one shape, as a TPU wants.
+        runs once an example. None: if they have fixed shapes and fit in 1 GiB.
+        Examples of fixed shapes are read during this call; with parameter servers they
+        are sent to the workers.
+      drop_remainder: whether an incomplete last batch is left out, in every mode. All
+        batches then have one shape, which a TPU needs.
 
     Raises:
-      ValueError: unknown data set or split, nothing in data_dir, no supervised pair,
-        or what `make_batching` refuses.
+      ModuleNotFoundError: tensorflow_datasets is not installed.
+      ValueError: the data set or the split is unknown, data_dir does not have it, it
+        has no supervised pair, or an argument is refused by `make_batching`.
     """
     batching = make_batching(
         mode,
@@ -127,8 +129,8 @@ def tfds_input_fn(
         if seed is None:
             numbers = shuffled(tf.data.Dataset.range(num_rows))
         else:
-            # No buffer, which would be saved with the position. These rows are this
-            # pipeline's alone.
+            # No shuffle buffer, which would be saved with each position. One pipeline,
+            # for these rows are this pipeline's alone.
             alone = dataclasses.replace(batching, context=tf.distribute.InputContext())
             numbers = row_numbers(
                 num_rows, batching=alone, shuffle=bool(shuffle_buffer), seed=seed
@@ -138,7 +140,7 @@ def tfds_input_fn(
     if cache:
         batches = batching.batch(shuffled(_map(dataset, preprocess).cache()))
     else:
-        # As they were read, examples are often smaller, and so is the shuffle buffer.
+        # Shuffled before they are preprocessed: examples are often smaller then.
         batches = batching.batch(_map(shuffled(dataset), preprocess))
     return batching.for_model(batches)
 
@@ -195,10 +197,10 @@ def _read(
     shuffle_files: bool,
     seed: int | None,
 ) -> tf.data.Dataset:
-    """This pipeline's examples.
+    """Reads this pipeline's examples.
 
-    Ranges, rather than files, of the split: pipelines stay equal where the files do not
-    divide among them, and there may be fewer files than pipelines.
+    The split is divided into ranges rather than files, for there may be fewer files
+    than pipelines, or a number that does not divide among them.
     """
     by_range = num_examples >= batching.num_pipelines > 1
     if by_range:
@@ -206,6 +208,7 @@ def _read(
         split = parts[batching.pipeline_id]
     options = tf.data.Options()
     options.deterministic = True
+    # Predictions have to come in the order of the data set, so files are not mixed.
     in_order = batching.mode == ModeKeys.PREDICT or builder.info.disable_shuffling
     config = tfds.ReadConfig(
         options=options,
@@ -232,7 +235,7 @@ def _map(
 
 
 def _in_memory(dataset: tf.data.Dataset, num_examples: int) -> Any:
-    """All examples in one batch; None where there are none, or of several shapes."""
+    """Reads all examples as one batch; None without examples, or if shapes differ."""
     if not all(map(_is_fixed, tf.nest.flatten(dataset.element_spec))):
         return None
     with tf.device("/CPU:0"):

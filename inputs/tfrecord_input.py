@@ -1,6 +1,6 @@
 """TFRecord files of `tf.train.Example` as input.
 
-files -> this pipeline's -> records -> shuffle -> repeat -> batch -> parse
+files -> this pipeline's files -> records -> shuffle -> repeat -> batch -> parse
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,34 +33,36 @@ def tfrecord_input_fn(
     num_epochs: int | None = None,
     drop_remainder: bool = False,
 ) -> tf.data.Dataset:
-    """Batches of the examples in TFRecord files; features are a dict of tensors.
+    """Yields batches of the examples in TFRecord files; features are a dict of tensors.
 
     Args:
       mode: one of `ModeKeys`. TRAIN reads `train_files`, the others `eval_files`;
         PREDICT yields features alone, and its files need no labels.
-      input_context: None is one pipeline that feeds one replica. Each pipeline reads
-        files of its own, or records of its own where there are fewer files.
-      feature_spec: name -> how to parse it, or a function that returns that. Values
-        are `(dtype, shape)` as in `('float32', [28, 28])`, with shape None for any
-        number of values (a SparseTensor); or what `tf.io.parse_example` takes.
-      label_key: the feature that is the labels; None for data without labels.
-      train_files: glob pattern or a list of them. Names in '.gz' are compressed.
-      eval_files: the same.
-      preprocess: function `preprocess(features, labels)` of one example, returns
-        `(features, labels)`; labels are None in PREDICT. None leaves examples alone
-        and is faster: they are then parsed a batch at a time.
-      batch_size: examples in a global batch. Exactly one of this and the next.
+      input_context: this pipeline; None is one pipeline that feeds one replica. Each
+        pipeline reads files of its own, or records of its own where there are fewer
+        files than pipelines.
+      feature_spec: how to parse each feature, by name, or a function that returns that.
+        Values are `(dtype, shape)` such as `('float32', [28, 28])`, with shape None for
+        any number of values (a SparseTensor); or features of `tf.io.parse_example`.
+      label_key: name of the feature that is the labels; None for data without labels.
+      train_files: glob pattern, or a list of patterns. Names in '.gz' are compressed.
+      eval_files: the same, for EVAL and PREDICT.
+      preprocess: function `preprocess(features, labels)` of one example that returns
+        `(features, labels)`; labels are None in PREDICT. None changes nothing and is
+        faster: examples are then parsed a batch at a time.
+      batch_size: examples in a global batch. Exactly one of the two batch sizes is
+        given.
       batch_size_per_replica: examples in the batch of one replica.
       shuffle_buffer: records among which TRAIN draws the next; None or 0 keeps the
         order. A saved position holds these records.
-      seed: of the order in TRAIN; None for another one each run.
+      seed: seed of the order in TRAIN; None: each run has another order.
       num_epochs: passes in TRAIN; None is forever. EVAL and PREDICT make one.
-      drop_remainder: whether an incomplete last batch is left out, in every mode, so
-        that all have one shape, as a TPU wants.
+      drop_remainder: whether an incomplete last batch is left out, in every mode. All
+        batches then have one shape, which a TPU needs.
 
     Raises:
-      ValueError: no pattern, a pattern without files, an unknown label_key, or what
-        `make_batching` refuses.
+      ValueError: a pattern is missing or matches no file, label_key is unknown, or an
+        argument is refused by `make_batching`.
     """
     batching = make_batching(
         mode,
@@ -129,7 +131,7 @@ def _parser(name: str, value: Any) -> Any:
 
 
 def _matching_files(patterns: str | Sequence[str] | None, argument: str) -> list[str]:
-    """The files of all patterns, each once, sorted: the same in every pipeline."""
+    """Returns the files of all patterns, each once, in the same order everywhere."""
     if not patterns:
         raise ValueError(
             f"This mode reads {argument}, which is {patterns!r}: write "
@@ -139,7 +141,10 @@ def _matching_files(patterns: str | Sequence[str] | None, argument: str) -> list
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         found = tf.io.gfile.glob(pattern)
         if not found:
-            raise ValueError(f"{argument}: no file matches {pattern!r}.")
+            raise ValueError(
+                f"{argument}: no file matches {pattern!r}: write a pattern of files "
+                f"that are there, tfrecord_input_fn.{argument} = '/data/part-*'."
+            )
         files.update(found)
     return sorted(files)
 
@@ -147,7 +152,7 @@ def _matching_files(patterns: str | Sequence[str] | None, argument: str) -> list
 def _read(
     files: list[str], batching: Batching, *, shuffle: bool, seed: int | None
 ) -> tf.data.Dataset:
-    """This pipeline's records, of one epoch."""
+    """Reads this pipeline's records of one epoch."""
     by_file = len(files) >= batching.num_pipelines
     if by_file:
         files = files[batching.pipeline_id :: batching.num_pipelines]
@@ -158,8 +163,8 @@ def _read(
 
     def read_file(file: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(file, compression_type=compression)
-        # Within each file, so that the order of the files does not matter to who
-        # reads which record.
+        # Shards within each file: which pipeline reads a record then does not depend
+        # on the order of the files.
         return records if by_file else batching.shard(records)
 
     return sources.interleave(

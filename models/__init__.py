@@ -1,6 +1,7 @@
 """model_fns and networks for the driver in `pipeline`, all configurable by gin.
 
-A model_fn says what is computed, a network factory what with:
+A model_fn computes losses, metrics and predictions. A factory makes the network that it
+computes with:
 
     from models import classifier, cnn
     from pipeline.spec import ModeKeys
@@ -15,7 +16,7 @@ A model_fn says what is computed, a network factory what with:
         config=RunConfig(model_dir="runs/fashion"),
     )
 
-and in gin, which gives the factories their arguments:
+In gin, which supplies the factories' arguments:
 
     Estimator.model_fn = @classifier
     Estimator.modules = {'network': @cnn, 'optimizer': @Adam}
@@ -29,7 +30,7 @@ The modules of each model_fn:
     gan         generator, discriminator, noise,
                 generator_optimizer, discriminator_optimizer
 
-Networks take no input shape: their layers build on the first call.
+Networks take no input shape: their layers are built on the first call.
 """
 
 from .classifier import classifier

@@ -1,4 +1,8 @@
-"""What the model_fns ask of features, labels and a network's output."""
+"""Checks and prepares features, labels and network outputs for the model_fns here.
+
+A wrong shape would often broadcast into a wrong loss; here it is an error that names
+the shapes.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,15 +14,15 @@ from pipeline.spec import SpecError
 
 
 def network_input(features: Any, feature_key: str | None = None) -> Any:
-    """What of `features` the network is called with.
+    """Returns the part of `features` that the network takes.
 
     Args:
       features: a tensor, or a dict of tensors.
-      feature_key: the entry to take of a dict. None takes the only entry of a dict
-        of one and hands on anything else as it is.
+      feature_key: the entry of the dict to take. None: the only entry of a dict of one;
+        anything else is returned as it is.
 
     Raises:
-      SpecError: no such entry, or images still in bytes.
+      SpecError: there is no such entry, or the images are still uint8.
     """
     if feature_key is not None:
         if not isinstance(features, Mapping) or feature_key not in features:
@@ -39,15 +43,16 @@ def network_input(features: Any, feature_key: str | None = None) -> Any:
 
 
 def network_output(outputs: Any, *, inputs: Any, rank: int | None = None) -> tf.Tensor:
-    """A network's output in float32, whatever the precision that it computed in.
+    """Returns a network's output in float32, in which losses are computed.
 
     Args:
-      outputs: what the network returned.
-      inputs: what it was called with, for the message.
-      rank: the rank that the caller needs, counting the batch; None for any from 1.
+      outputs: the network's output, in any floating dtype.
+      inputs: the network's input, for the message.
+      rank: the rank that the caller needs, with the batch dimension; None for any from
+        1.
 
     Raises:
-      SpecError: not one tensor of that rank.
+      SpecError: the output is not one tensor of that rank.
     """
     if not tf.is_tensor(outputs):
         raise SpecError(
@@ -66,14 +71,14 @@ def network_output(outputs: Any, *, inputs: Any, rank: int | None = None) -> tf.
 
 
 def labels_of(labels: Any, mode: str) -> tf.Tensor:
-    """`labels` as one tensor of known rank.
+    """Returns `labels` as one tensor of known rank.
 
     Args:
-      labels: a tensor or what becomes one, or a dict of one entry.
+      labels: a tensor or a value that converts to one, or a dict of one entry.
       mode: one of `ModeKeys`, for the message.
 
     Raises:
-      SpecError: None, several tensors, or a tensor of unknown rank.
+      SpecError: labels are None, several tensors, or a tensor of unknown rank.
     """
     if labels is None:
         raise SpecError(
@@ -83,7 +88,10 @@ def labels_of(labels: Any, mode: str) -> tf.Tensor:
     if isinstance(labels, Mapping) and len(labels) == 1:
         (labels,) = labels.values()
     if isinstance(labels, Mapping):
-        raise SpecError(f"labels hold {sorted(labels)}, and one tensor is needed.")
+        raise SpecError(
+            f"labels hold {sorted(labels)}, and one tensor is needed: return one of "
+            "these as labels from input_fn, or write a model_fn of your own."
+        )
     labels = tf.convert_to_tensor(labels)
     if labels.shape.rank is None:
         raise SpecError(

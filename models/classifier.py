@@ -1,4 +1,4 @@
-"""Classification from logits."""
+"""The model_fn of a classifier, with its loss and its metrics."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,38 +28,40 @@ def classifier(
     metrics: Mapping[str, Callable[[], Any]] | None = None,
     feature_key: str | None = None,
 ) -> EstimatorSpec:
-    """model_fn of a classifier; one unit at the network's end makes it binary.
+    """Classifies by softmax cross-entropy: a model_fn. One logit makes it binary.
 
-    Reports `accuracy`, and in EVAL of two classes `auc`, `precision` and `recall`
-    too. Metrics are not weighted. Predictions are `logits` as the network gave them,
-    `probabilities` `[batch, classes]` (binary: `[batch, 2]`) and `classes`, int64
-    `[batch]`.
+    Reports `accuracy`, and in EVAL of two classes also `auc`, `precision` and `recall`.
+    Metrics are not weighted. Predictions are the network's `logits`, `probabilities`
+    `[batch, classes]` (binary: `[batch, 2]`) and `classes`, int64 `[batch]`.
 
     Args:
-      features: what the network takes: a tensor, or a dict.
+      features: the network's input: a tensor, or a dict.
       labels: class numbers `[batch]` or `[batch, 1]`, or one probability a class,
         `[batch, classes]`. For a binary network also floats `[batch]` in [0, 1], the
         probability of class 1. None in PREDICT.
       mode: one of `ModeKeys`.
-      network: gives logits `[batch, classes]` or `[batch, 1]`: a last layer without
+      network: returns logits `[batch, classes]` or `[batch, 1]`: its last layer has no
         softmax or sigmoid. Its `losses` are the regularization.
-      optimizer: moves the network's trainable variables. None will do outside TRAIN.
+      optimizer: updates the network's trainable variables; may be None outside TRAIN.
       label_smoothing: part of each label that is spread evenly over the classes, in
-        [0, 1); in EVAL too, so that the two losses compare.
-      class_weights: weight of an example by its class, one a class; the loss is
-        sum(weight * loss) / sum(weight), in EVAL too. None weighs all alike.
-      clip_norm: global norm to which the gradient is clipped; None leaves it.
-      metrics: further ones for EVAL, `{name: factory}`. Their arguments are class
-        numbers `[batch]` and probabilities `[batch, classes]`; with two classes, of
-        class 1 alone and both `[batch, 1]`.
-      feature_key: the entry of a features dict that the network takes; None hands on
-        the dict, or the only entry of a dict of one.
+        [0, 1). EVAL smooths, too, so that the two losses compare.
+      class_weights: weight of an example by its class, one a class. The loss is
+        sum(weight * loss) / sum(weight), in EVAL too. None: all weights are 1.
+      clip_norm: global norm to which the gradient is clipped; None clips nothing.
+      metrics: further metrics for EVAL, `{name: factory}`. They are given class numbers
+        `[batch]` and probabilities `[batch, classes]`; for two classes both are
+        `[batch, 1]`, and the probability is class 1's.
+      feature_key: the entry of a features dict that the network takes. None: the whole
+        dict, or the only entry of a dict of one.
 
     Raises:
-      SpecError: logits or labels of a wrong shape, or an argument out of range.
+      SpecError: logits or labels have a wrong shape, or an argument is out of range.
     """
     if not 0 <= label_smoothing < 1:
-        raise SpecError(f"label_smoothing is {label_smoothing}; it must be in [0, 1).")
+        raise SpecError(
+            f"label_smoothing is {label_smoothing}: write a number from 0 to below 1, "
+            "such as label_smoothing=0.1."
+        )
     _check_gives_logits(network)
     inputs = checks.network_input(features, feature_key)
     outputs = network(inputs, training=mode == ModeKeys.TRAIN)
@@ -94,7 +96,8 @@ def classifier(
 
 
 def _check_gives_logits(network: Any) -> None:
-    """Only a Sequential tells its last layer for certain."""
+    """Checks that no softmax or sigmoid ends the network, where that can be seen."""
+    # Only of a Sequential is it certain that its last layer is called last.
     if not isinstance(network, keras.Sequential) or not network.layers:
         return
     last = network.layers[-1]
@@ -107,7 +110,7 @@ def _check_gives_logits(network: Any) -> None:
 
 
 def _class_logits(outputs: tf.Tensor) -> tf.Tensor:
-    """A logit for each class; a binary network's is that of class 1 against 0.
+    """Returns a logit for each class; a binary network's logit is class 1's against 0.
 
     Softmax of (0, z) is sigmoid of z, so binary is two classes from here on, and a
     class number other than 0 and 1 is as invalid as any that has no logit.
@@ -118,7 +121,7 @@ def _class_logits(outputs: tf.Tensor) -> tf.Tensor:
 
 
 def _targets(labels: tf.Tensor, outputs: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Class numbers, int64 `[batch]`, or probabilities, float32 `[batch, classes]`."""
+    """Returns class numbers, int64 `[batch]`, or float32 `[batch, classes]`."""
     batch_fits = outputs.shape[:1].is_compatible_with(labels.shape[:1])
     if batch_fits and labels.shape.rank == 2:
         if labels.shape[-1] == logits.shape[-1]:
@@ -164,7 +167,7 @@ def _example_weights(
     if len(class_weights) != logits.shape[-1]:
         raise SpecError(
             f"class_weights has {len(class_weights)} entries for {logits.shape[-1]} "
-            "classes: give one a class."
+            "classes: write one weight a class."
         )
     weights = tf.constant(class_weights, tf.float32)
     if targets.dtype.is_floating:

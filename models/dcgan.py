@@ -1,4 +1,4 @@
-"""The two networks of a DCGAN, and the noise that it starts from."""
+"""The two networks of a DCGAN, and the source of its noise, for the model_fn `gan`."""
 
 from typing import Any
 
@@ -11,20 +11,24 @@ import tensorflow as tf
 def dcgan_generator(
     image_size: int = 28, channels: int = 1, width: int = 64
 ) -> keras.Model:
-    """Noise to images: `[batch, dim]` -> `[batch, image_size, image_size, channels]`.
+    """Makes the network from noise to images.
 
-    Pixels are in [-1, 1] (tanh), and so must be those of the input_fn.
+    It takes `[batch, dim]` and returns `[batch, image_size, image_size, channels]`. Its
+    pixels are in [-1, 1] (tanh): the input_fn must scale the real images so.
 
     Args:
       image_size: height and width in pixels, a multiple of 4.
-      channels: of the images.
-      width: filters of the last hidden layer; those before have 2 and 4 times that.
+      channels: channels of the images.
+      width: filters of the last hidden layer; the layers before have 2 and 4 times as
+        many.
 
     Raises:
-      ValueError: an image_size that cannot be reached by doubling twice.
+      ValueError: image_size is no multiple of 4, so that doubling twice misses it.
     """
     if image_size < 4 or image_size % 4:
-        raise ValueError(f"image_size is {image_size}; it must be a multiple of 4.")
+        raise ValueError(
+            f"image_size is {image_size}: write a multiple of 4, such as image_size=28."
+        )
     start = image_size // 4
     return keras.Sequential(
         [
@@ -49,7 +53,9 @@ def dcgan_generator(
 
 @gin.configurable
 def dcgan_discriminator(width: int = 64, dropout: float = 0.3) -> keras.Model:
-    """Images to one logit each, high for real: `[batch, h, w, c]` -> `[batch, 1]`.
+    """Makes the network from images `[batch, h, w, c]` to logits `[batch, 1]`.
+
+    A logit is high for a real image.
 
     Args:
       width: filters of the first convolution; the second has twice that.
@@ -68,14 +74,14 @@ def dcgan_discriminator(width: int = 64, dropout: float = 0.3) -> keras.Model:
 
 @gin.configurable
 def gaussian_noise(dim: int = 100, seed: int | None = None) -> keras.layers.Layer:
-    """The source of a generator's input, for the module `noise` of `gan`.
+    """Makes the source of a generator's input, the module `noise` of `gan`.
 
-    A module of its own: its one variable, the state of the random generator, is in
-    the checkpoint, and the generator stays a plain network from noise to images.
+    It is a module of its own. So its one variable, the state of the random generator,
+    is in the checkpoint, and the generator stays a plain network from noise to images.
 
     Args:
       dim: numbers of noise for one image.
-      seed: of the random generator; None takes it from Keras' global seed.
+      seed: seed of the random generator; None takes one from Keras' global seed.
     """
     return GaussianNoise(dim, seed, name="gaussian_noise")
 
@@ -87,17 +93,18 @@ class GaussianNoise(keras.layers.Layer):
         super().__init__(**kwargs)
         self.dim = dim
         self.seed_generator = keras.random.SeedGenerator(seed)
-        # Complete as it is: PREDICT, where noise is the input, never calls it.
+        # Its variable is there from now on. PREDICT, where noise is the input, never
+        # calls it, and would take it for a layer that is still to be built.
         self.built = True
 
     def call(self, images: Any, training: bool = False) -> Any:
         """Draws noise.
 
         Args:
-          images: a batch, for its size.
-          training: draws from the module's generator and advances it. Otherwise the
-            noise follows from the batch's pixels, so that an evaluation gives the
-            same twice and leaves the training after it what it would have been.
+          images: a batch of images, one for each row of noise.
+          training: whether to draw from the module's generator, which advances.
+            Otherwise the batch's pixels are the seed: two evaluations get the same
+            noise, and the training that follows is as it would be without them.
         """
         shape = (tf.shape(images)[0], self.dim)
         if training:

@@ -1,4 +1,4 @@
-"""Embeddings whose table may lie on several parameter servers."""
+"""An embedding whose table may lie on several parameter servers."""
 
 import itertools
 from typing import Any
@@ -14,15 +14,16 @@ _numbers = itertools.count()
 
 @gin.configurable
 class ShardedEmbedding(tf.Module):
-    """A table of vectors by id; under parameter servers, each holds a part of it.
+    """A table of vectors by id, of which each parameter server holds a part.
 
-    `keras.layers.Embedding` works on every strategy, too, and keeps its table in one
-    place. This one is for a table that is too large or too busy for one server. It is
-    no Keras layer, so model_fn names its variables:
+    `keras.layers.Embedding` works on every strategy, too, but keeps its table in one
+    place. `ShardedEmbedding` is for a table that is too large or too busy for one
+    server. It is not a Keras layer, so model_fn names its variables:
 
         TrainOp(optimizer, [*network.trainable_variables, *table.trainable_variables])
 
-    Checkpoints hold it whole, so that any number of servers, or none, restores it.
+    A checkpoint holds the table whole, so that it is restored to any number of servers,
+    or to none.
     """
 
     def __init__(
@@ -35,17 +36,18 @@ class ShardedEmbedding(tf.Module):
     ) -> None:
         """
         Args:
-          input_dim: ids; they count from 0.
+          input_dim: number of ids, which count from 0.
           output_dim: size of a vector.
-          embeddings_initializer: Keras initializer, or its name.
-          name: of the module.
+          embeddings_initializer: a Keras initializer, or its name.
+          name: name of the module.
 
         Raises:
-          ValueError: a dimension that is not positive.
+          ValueError: a dimension is not positive.
         """
         if input_dim < 1 or output_dim < 1:
             raise ValueError(
-                f"input_dim={input_dim} and output_dim={output_dim} must be positive."
+                f"input_dim={input_dim} and output_dim={output_dim}: write positive "
+                "numbers."
             )
         super().__init__(name=name)
         initializer = keras.initializers.get(embeddings_initializer)
@@ -62,12 +64,12 @@ class ShardedEmbedding(tf.Module):
                 initial_value,
                 shape=shape,
                 dtype=tf.float32,
-                # Optimizers name their slots after it, so two must differ.
+                # Optimizers name their slots after it: two tables need two names.
                 name=f"{self.name}_{next(_numbers)}",
             )
 
     def __call__(self, ids: tf.Tensor) -> tf.Tensor:
-        """The vectors of `ids`: float32 `[*ids.shape, output_dim]`.
+        """Returns the vectors of `ids`, float32 `[*ids.shape, output_dim]`.
 
         Args:
           ids: integers of any shape, below `input_dim`.
@@ -78,7 +80,11 @@ class ShardedEmbedding(tf.Module):
 def _reseeded(
     initializer: keras.initializers.Initializer, offset: int
 ) -> keras.initializers.Initializer:
-    """Other values for each shard: a Keras initializer repeats its own."""
+    """Returns the initializer with another seed for each shard.
+
+    A Keras initializer draws the same values at each call, so that all shards would
+    begin alike.
+    """
     seed = getattr(initializer, "seed", None)
     if not offset or not isinstance(seed, int):
         return initializer

@@ -1,4 +1,4 @@
-"""Generative adversarial networks: two losses, two optimizers."""
+"""The model_fn of a generative adversarial network: two losses, two optimizers."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,10 +18,10 @@ class _Objective:
     """Losses of the discriminator's logits, example by example.
 
     Attributes:
-      real: the discriminator's, on real images.
-      fake: the discriminator's, on generated ones.
-      generator: the generator's, on generated ones.
-      boundary: the logit above which the discriminator says real.
+      real: the discriminator's loss on real images.
+      fake: the discriminator's loss on generated images.
+      generator: the generator's loss on generated images.
+      boundary: the logit above which the discriminator takes an image for real.
     """
 
     real: Callable[[tf.Tensor], tf.Tensor]
@@ -31,7 +31,7 @@ class _Objective:
 
 
 _OBJECTIVES = {
-    # Binary cross-entropy; the generator's with the labels flipped, whose gradient
+    # Binary cross-entropy. The generator's has flipped labels, for its gradient then
     # does not vanish while the discriminator wins (Goodfellow et al., 2014).
     "non_saturating": _Objective(
         real=lambda logits: tf.nn.softplus(-logits),
@@ -68,40 +68,41 @@ def gan(
     generator_every: int = 1,
     clip_norm: float | None = None,
 ) -> EstimatorSpec:
-    """model_fn of a generative adversarial network.
+    """Trains a generator against a discriminator: a model_fn.
 
-    Minimises `discriminator_loss` and `generator_loss`, each with its own optimizer,
-    and reports both, their sum as `loss`, and which part of the real and of the fake
-    images the discriminator told right: `real_accuracy`, `fake_accuracy`. Both
-    optimizers see the same forward pass, as in TensorFlow's DCGAN tutorial.
-    Predictions are `images` and the discriminator's `logits` on them; an export
-    serves the images.
+    Minimises `discriminator_loss` and `generator_loss`, each with its own optimizer.
+    Reports both, and their sum as `loss`. `real_accuracy` and `fake_accuracy` are the
+    parts of the real and of the generated images that the discriminator recognised.
+    Both optimizers see the same forward pass, as in TensorFlow's DCGAN tutorial.
+    Predictions are `images` and the discriminator's `logits` of them; an export serves
+    the images.
 
     Args:
-      features: real images `[batch, ...]`, scaled as the generator scales its own.
-        In PREDICT noise `[batch, dim]`.
+      features: real images `[batch, ...]`, scaled as the generator scales its own; in
+        PREDICT noise `[batch, dim]`.
       mode: one of `ModeKeys`.
-      generator: noise to images.
-      discriminator: images to logits `[batch, 1]` or `[batch]`, high for real.
-      noise: `noise(images, training)` gives noise `[batch, dim]` for as many images;
+      generator: takes noise and returns images.
+      discriminator: takes images and returns logits `[batch, 1]` or `[batch]`, high for
+        real images.
+      noise: `noise(images, training)` returns noise `[batch, dim]` for as many images;
         see `gaussian_noise`.
-      generator_optimizer: moves the generator. None will do outside TRAIN.
-      discriminator_optimizer: moves the discriminator. None will do outside TRAIN.
+      generator_optimizer: updates the generator; may be None outside TRAIN.
+      discriminator_optimizer: updates the discriminator; may be None outside TRAIN.
       labels: not used.
       objective: 'non_saturating', 'least_squares' or 'hinge'.
-      discriminator_updates: updates of the discriminator a step, all on the step's
+      discriminator_updates: updates of the discriminator in a step, all on the step's
         images, each with fresh noise.
-      generator_every: steps from one update of the generator to the next; between
-        them the discriminator sees fresh images.
-      clip_norm: global norm to which each gradient is clipped; None leaves it.
+      generator_every: steps from one update of the generator to the next; between them
+        the discriminator sees fresh images.
+      clip_norm: global norm to which each gradient is clipped; None clips nothing.
 
     Raises:
-      SpecError: no such objective, or real and generated images of different shape.
+      SpecError: the objective is unknown, or real and generated images differ in shape.
     """
     del labels
     if objective not in _OBJECTIVES:
         raise SpecError(
-            f"objective is {objective!r}; it must be one of {sorted(_OBJECTIVES)}."
+            f"objective is {objective!r}: write one of {sorted(_OBJECTIVES)}."
         )
     features = checks.network_input(features)
     if mode == ModeKeys.PREDICT:
@@ -117,8 +118,8 @@ def gan(
     discriminator_loss = chosen.real(real_logits) + chosen.fake(fake_logits)
     train_op = None
     if training:
-        # A loss of its own brings its own regularization. Added to each example's it
-        # is in their mean once.
+        # A TrainOp with its own loss brings its own regularization. Added to each
+        # example's loss, it is in their mean once.
         train_op = [
             TrainOp(
                 discriminator_optimizer,
@@ -155,7 +156,8 @@ def _predict_spec(features: Any, generator: Any, discriminator: Any) -> Estimato
             "give tf.random.normal([batch, dim]) from input_fn."
         )
     images = tf.cast(generator(features, training=False), tf.float32)
-    # The call also builds the discriminator, which a checkpoint holds in any case.
+    # The call also builds the discriminator: a checkpoint has its variables, which
+    # have to be there when it is loaded.
     logits = _logits(discriminator, images, training=False)
     return EstimatorSpec(
         ModeKeys.PREDICT,
@@ -165,7 +167,7 @@ def _predict_spec(features: Any, generator: Any, discriminator: Any) -> Estimato
 
 
 def _logits(discriminator: Any, images: Any, *, training: bool) -> tf.Tensor:
-    """The discriminator's answer, float32 `[batch]`."""
+    """Returns the discriminator's logits, float32 `[batch]`."""
     outputs = discriminator(images, training=training)
     logits = checks.network_output(outputs, inputs=images)
     if logits.shape.rank == 2 and logits.shape[-1] == 1:

@@ -1,4 +1,4 @@
-"""Plain networks: factories whose layers build on the first call."""
+"""Factories of plain networks, whose layers are built on the first call."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,10 +11,12 @@ Activation = str | Callable[[Any], Any]
 
 @gin.configurable
 def linear(num_outputs: int = 1, l2: float = 0.0) -> keras.Model:
-    """One dense layer on flattened features: linear or logistic regression.
+    """Makes one dense layer on flattened features: linear or logistic regression.
+
+    It takes `[batch, ...]` and returns `[batch, num_outputs]`.
 
     Args:
-      num_outputs: units, without activation.
+      num_outputs: units, without an activation.
       l2: weight of the kernel's sum of squares in the loss.
     """
     return keras.Sequential(
@@ -34,12 +36,14 @@ def mlp(
     dropout: float = 0.0,
     l2: float = 0.0,
 ) -> keras.Model:
-    """Dense layers on flattened features, `[batch, ...]` -> `[batch, num_outputs]`.
+    """Makes dense layers on flattened features.
+
+    The network takes `[batch, ...]` and returns `[batch, num_outputs]`.
 
     Args:
       hidden: units of each hidden layer.
       num_outputs: units of the last layer, which has no activation: logits.
-      activation: of the hidden layers.
+      activation: activation of the hidden layers.
       dropout: part of each hidden layer's units that training drops.
       l2: weight of each kernel's sum of squares in the loss.
     """
@@ -68,23 +72,23 @@ def cnn(
     padding: str = "valid",
     activation: Activation = "relu",
 ) -> keras.Model:
-    """Convolutions, each halved by max pooling, then dense layers.
+    """Makes convolutions, each halved by max pooling, then dense layers.
 
-    As it stands it is the network of TensorFlow's Fashion-MNIST tutorials;
-    `filters=(32,)` is that of the distributed MNIST tutorial. Takes
-    `[batch, height, width, channels]`, gives `[batch, num_outputs]`.
+    It takes `[batch, height, width, channels]` and returns `[batch, num_outputs]`. The
+    defaults are the network of TensorFlow's Fashion-MNIST tutorials; `filters=(32,)` is
+    the network of the distributed MNIST tutorial.
 
     Args:
-      filters: of each convolution.
+      filters: filters of each convolution.
       dense: units of each dense layer before the last.
       num_outputs: units of the last layer, which has no activation: logits.
       l2: weight of each kernel's sum of squares in the loss.
       dropout: part of the last layer's inputs that training drops.
-      batch_norm: normalise each convolution's output, before its activation.
+      batch_norm: whether each convolution's output is normalised before its activation.
       kernel_size: height and width of the convolutions, in pixels.
-      padding: 'valid' or 'same', of convolutions and poolings. Images of 8x8 pixels
-        need 'same'.
-      activation: of all layers but the last.
+      padding: padding of convolutions and poolings, 'valid' or 'same'. Images of 8x8
+        pixels need 'same'.
+      activation: activation of all layers but the last.
     """
     layers = []
     for count in filters:
@@ -93,6 +97,7 @@ def cnn(
                 count,
                 kernel_size,
                 padding=padding,
+                # BatchNormalization would subtract a bias again, and adds its own.
                 use_bias=not batch_norm,
                 kernel_regularizer=l2_of(l2),
             )
@@ -115,5 +120,9 @@ def cnn(
 
 
 def l2_of(l2: float) -> keras.regularizers.Regularizer | None:
-    """A regularizer of weight `l2`; none for 0, which would cost and add nothing."""
+    """Returns a regularizer; None for weight 0, which would cost time and add nothing.
+
+    Args:
+      l2: weight of the sum of squares in the loss.
+    """
     return keras.regularizers.L2(l2) if l2 else None

@@ -1,4 +1,4 @@
-"""Regression of one number or several."""
+"""The model_fn of a regressor, of one number or several."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,27 +25,27 @@ def regressor(
     metrics: Mapping[str, Callable[[], Any]] | None = None,
     feature_key: str | None = None,
 ) -> EstimatorSpec:
-    """model_fn of a regressor.
+    """Predicts numbers, by default with the least squared error: a model_fn.
 
-    Reports `mae` and `rmse`. Predictions are `predictions`, as the network gave them.
+    Reports `mae` and `rmse`. Predictions are `predictions`, the network's output.
 
     Args:
-      features: what the network takes: a tensor, or a dict.
-      labels: numbers of the shape of the network's output. `[batch]` against
-        `[batch, 1]` is the same; nothing else is broadcast. None in PREDICT.
+      features: the network's input: a tensor, or a dict.
+      labels: numbers of the shape of the network's output. `[batch]` fits
+        `[batch, 1]`; nothing else is broadcast. None in PREDICT.
       mode: one of `ModeKeys`.
-      network: gives `[batch, outputs]`. Its `losses` are the regularization.
-      optimizer: moves the network's trainable variables. None will do outside TRAIN.
-      loss: by Keras' name, as a `keras.losses.Loss` (its class, or an object, whose
-        `reduction` is not used), or as a function of labels and outputs that gives
-        one loss an example.
-      clip_norm: global norm to which the gradient is clipped; None leaves it.
-      metrics: further ones for EVAL, `{name: factory}`, of labels and outputs.
-      feature_key: the entry of a features dict that the network takes; None hands on
-        the dict, or the only entry of a dict of one.
+      network: returns `[batch, outputs]`. Its `losses` are the regularization.
+      optimizer: updates the network's trainable variables; may be None outside TRAIN.
+      loss: Keras' name of a loss, a `keras.losses.Loss` (its class, or an object, whose
+        `reduction` is not used), or a function of labels and outputs that returns one
+        loss an example.
+      clip_norm: global norm to which the gradient is clipped; None clips nothing.
+      metrics: further metrics for EVAL, `{name: factory}`, of labels and outputs.
+      feature_key: the entry of a features dict that the network takes. None: the whole
+        dict, or the only entry of a dict of one.
 
     Raises:
-      SpecError: outputs and labels that do not fit each other.
+      SpecError: outputs and labels do not fit each other.
     """
     inputs = checks.network_input(features, feature_key)
     outputs = network(inputs, training=mode == ModeKeys.TRAIN)
@@ -74,7 +74,10 @@ def regressor(
 
 
 def _aligned(labels: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Both in one shape of rank 2 or more, which is what Keras' losses average over."""
+    """Returns labels and outputs in one shape of rank 2 or more.
+
+    Keras' losses average over the last axis, which must not be the batch.
+    """
     shapes = (
         f"labels have shape {labels.shape} and the network's outputs {outputs.shape}"
     )

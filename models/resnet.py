@@ -1,4 +1,4 @@
-"""Residual networks for small images."""
+"""A residual network for small images."""
 
 from typing import Any
 
@@ -17,28 +17,29 @@ def resnet(
     version: int = 1,
     batch_norm_momentum: float = 0.9,
 ) -> keras.Model:
-    """The residual network for CIFAR of He et al., 2015, or 2016 with `version=2`.
+    """Makes the network for CIFAR of He et al., 2015, or of 2016 with `version=2`.
 
-    Three stages of `width`, `2 * width` and `4 * width` filters, the later two at half
-    the resolution of the one before. A shortcut that changes shape is a convolution
-    of 1x1. Takes `[batch, height, width, channels]`, gives `[batch, num_outputs]`.
+    It takes `[batch, height, width, channels]` and returns `[batch, num_outputs]`. It
+    has three stages, of `width`, `2 * width` and `4 * width` filters; the second and
+    the third halve the resolution. A shortcut that changes the shape is a convolution
+    of 1x1.
 
     Args:
-      depth: layers with kernels, shortcuts aside: 6n + 2, of n blocks a stage.
+      depth: layers with kernels, without shortcuts: 6n + 2 for n blocks a stage.
       width: filters of the first stage.
       num_outputs: units of the last layer, which has no activation: logits.
       l2: weight of each kernel's sum of squares in the loss.
       version: 1 normalises and activates after each convolution, 2 before.
-      batch_norm_momentum: part of the moving statistics that a step keeps. Keras'
-        own 0.99 needs some hundred steps before EVAL can be believed.
+      batch_norm_momentum: part of the moving statistics that a step keeps. With Keras'
+        default of 0.99, EVAL is wrong for the first few hundred steps.
 
     Raises:
-      ValueError: a depth other than 6n + 2, or no such version.
+      ValueError: the depth is not 6n + 2, or the version is neither 1 nor 2.
     """
     if depth < 8 or (depth - 2) % 6:
-        raise ValueError(f"depth is {depth}; it must be 6n + 2: 8, 14, 20, 32, 56, ...")
+        raise ValueError(f"depth is {depth}: write 6n + 2, 8, 14, 20, 32, 56, ...")
     if version not in (1, 2):
-        raise ValueError(f"version is {version!r}; it must be 1 or 2.")
+        raise ValueError(f"version is {version!r}: write version=1 or version=2.")
     blocks = (depth - 2) // 6
     layers = [_convolution(width, l2)]
     if version == 1:

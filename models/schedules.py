@@ -1,4 +1,4 @@
-"""Learning rates over time, beside those that Keras brings."""
+"""Learning rates over time, besides Keras' own schedules."""
 
 import itertools
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ def piecewise_by_epoch(
     *,
     steps_per_epoch: int,
 ) -> keras.optimizers.schedules.LearningRateSchedule:
-    """Constant rates, changed at the beginning of given epochs.
+    """Makes a schedule of constant rates, which change at the beginning of epochs.
 
-    The defaults are the `decay` of TensorFlow's distributed tutorials: epochs 0, 1
-    and 2 at the first rate, 3 to 6 at the second, all later ones at the third.
+    The defaults are the `decay` of TensorFlow's distributed tutorials: epochs 0, 1 and
+    2 have the first rate, 3 to 6 the second, and all later epochs the third.
 
     Args:
-      epochs: those that begin with the next rate, counted from 0; increasing.
-      rates: one more than `epochs`.
-      steps_per_epoch: updates of the optimizer in an epoch, over all replicas:
-        examples / global batch size.
+      epochs: epochs at whose beginning the next rate applies, from 0; increasing.
+      rates: learning rates, one more than `epochs`.
+      steps_per_epoch: updates of the optimizer in an epoch, of all replicas: examples /
+        global batch size.
 
     Raises:
-      ValueError: numbers that do not fit each other.
+      ValueError: the numbers do not fit each other.
     """
     if len(rates) != len(epochs) + 1:
         raise ValueError(
@@ -34,14 +34,17 @@ def piecewise_by_epoch(
             f"{len(epochs) + 1}."
         )
     if steps_per_epoch < 1:
-        raise ValueError(f"steps_per_epoch is {steps_per_epoch}; it must be >= 1.")
+        raise ValueError(
+            f"steps_per_epoch is {steps_per_epoch}: write examples // global batch "
+            "size, at least 1."
+        )
     starts = [round(epoch * steps_per_epoch) for epoch in epochs]
     if not starts or any(a >= b for a, b in itertools.pairwise([0, *starts])):
         raise ValueError(
-            f"epochs are {list(epochs)}; one or more are needed, each greater than the "
-            "one before, the first than 0."
+            f"epochs are {list(epochs)}: write one or more, in increasing order, the "
+            "first above 0, such as epochs=(3, 7)."
         )
-    # Keras keeps a rate up to and including its boundary.
+    # Keras keeps a rate up to its boundary, and that step included.
     return keras.optimizers.schedules.PiecewiseConstantDecay(
         [start - 1 for start in starts], [float(rate) for rate in rates]
     )
@@ -55,27 +58,28 @@ def warmup_cosine(
     warmup_steps: int = 0,
     final_rate: float = 0.0,
 ) -> keras.optimizers.schedules.LearningRateSchedule:
-    """Rises linearly from 0 to `peak_rate`, then falls along half a cosine.
+    """Makes a schedule that rises linearly to `peak_rate`, then falls along a cosine.
 
     Args:
-      peak_rate: reached at step `warmup_steps`.
-      total_steps: updates of the optimizer, warm-up included; later ones stay at
+      peak_rate: learning rate at step `warmup_steps`.
+      total_steps: updates of the optimizer, warm-up included; later updates have
         `final_rate`.
-      warmup_steps: 0 begins at the peak. Otherwise the update at step 0 moves nothing.
-      final_rate: reached at `total_steps`.
+      warmup_steps: updates in which the rate rises from 0, so that the first changes
+        nothing; 0 begins at the peak.
+      final_rate: learning rate at step `total_steps`.
 
     Raises:
-      ValueError: numbers that do not fit each other.
+      ValueError: the numbers do not fit each other.
     """
     if not 0 <= warmup_steps < total_steps:
         raise ValueError(
-            f"warmup_steps is {warmup_steps} of total_steps {total_steps}; it must be "
-            "from 0 to below that."
+            f"warmup_steps is {warmup_steps} of total_steps {total_steps}: write fewer "
+            "warm-up steps than steps, from 0 on."
         )
     if not 0 <= final_rate <= peak_rate or not peak_rate:
         raise ValueError(
-            f"final_rate is {final_rate} and peak_rate {peak_rate}; "
-            "0 <= final_rate <= peak_rate and peak_rate > 0 are needed."
+            f"final_rate is {final_rate} and peak_rate {peak_rate}: write a peak_rate "
+            "above 0, and a final_rate from 0 to that."
         )
     fall = {"decay_steps": total_steps - warmup_steps, "alpha": final_rate / peak_rate}
     if not warmup_steps:

@@ -225,7 +225,7 @@ ROWS = {
     ),
     "an_input_of_ours_that_refuses_its_arguments": (
         [],
-        ["batch_size is 0, not a positive integer."],
+        ["batch_size is 0, not a positive integer: write batch_size="],
         {
             "gin": "import inputs\nTrainSpec.input_fn = @digits_input_fn\n"
             "digits_input_fn.batch_size = 0"

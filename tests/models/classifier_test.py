@@ -239,7 +239,7 @@ def test_features_in_a_dict():
         (LOGITS[0], LABELS, {}, r"shape \(3,\) into \(3,\), and \[batch, units\]"),
         (LOGITS[:, None], LABELS, {}, r"into \(3, 1, 3\)"),
         (LOGITS, LABELS, {"class_weights": [1.0]}, "1 entries for 3 classes"),
-        (LOGITS, LABELS, {"label_smoothing": 1.0}, r"1.0; it must be in \[0, 1\)"),
+        (LOGITS, LABELS, {"label_smoothing": 1.0}, "label_smoothing is 1.0: write a"),
         (LOGITS.astype(np.uint8), LABELS, {}, r"uint8 of shape \(3, 3\)"),
     ],
 )

@@ -95,8 +95,8 @@ def test_generated_pixels_are_in_range():
 @pytest.mark.parametrize(
     ("factory", "kwargs", "text"),
     [
-        (resnet, {"depth": 19}, r"depth is 19; it must be 6n \+ 2"),
-        (resnet, {"version": 3}, "version is 3; it must be 1 or 2"),
+        (resnet, {"depth": 19}, r"depth is 19: write 6n \+ 2"),
+        (resnet, {"version": 3}, "version is 3: write version=1 or version=2"),
         (dcgan_generator, {"image_size": 30}, "image_size is 30"),
     ],
 )

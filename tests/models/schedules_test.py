@@ -37,7 +37,7 @@ def test_parts_of_epochs():
         ({"steps_per_epoch": 0}, "steps_per_epoch is 0"),
         ({"epochs": (3, 3), "steps_per_epoch": 1}, r"epochs are \[3, 3\]"),
         ({"epochs": (0, 3), "steps_per_epoch": 1}, r"epochs are \[0, 3\]"),
-        ({"epochs": (), "rates": (1.0,), "steps_per_epoch": 1}, "one or more"),
+        ({"epochs": (), "rates": (1.0,), "steps_per_epoch": 1}, "write one or more"),
     ],
 )
 def test_piecewise_errors(kwargs, text):
