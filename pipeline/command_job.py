@@ -18,7 +18,6 @@ from pipeline import (
     dry_run,
     exits,
     gin_config,
-    gin_list,
     jobs,
     report,
     strategy,
@@ -49,7 +48,7 @@ def run(options: flags.FlagValues, argv: Sequence[str]) -> int:
 
 def _run(options: flags.FlagValues, argv: Sequence[str]) -> None:
     if options.list:
-        for line in gin_list.lines(options.gin_file, options.gin_param):
+        for line in gin_config.listed(options.gin_file, options.gin_param):
             command_line.say(line)
         return
     which_tpu = command_line.tpu_bindings(options)

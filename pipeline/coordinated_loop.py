@@ -25,7 +25,7 @@ from pipeline.packing import packed, unpacked
 from pipeline.parameter_server import ParameterServers
 from pipeline.ports import PeerLostError
 from pipeline.spec import TrainOp
-from pipeline.worker_iterators import WorkerIterators
+from pipeline.worker_input import WorkerIterators
 
 # Pieces a worker and segment: two, so that a slow worker keeps no other waiting long.
 _PIECES_PER_WORKER = 2

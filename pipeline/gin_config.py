@@ -7,7 +7,9 @@ wrong line.
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gin
@@ -21,6 +23,7 @@ from pipeline import (
     training,
 )
 from pipeline.gin_reader import ConfigError
+from pipeline.gin_registry import Entry, Parameter
 from pipeline.jobs import PredictSpec
 from pipeline.specs import EvalSpec
 
@@ -51,6 +54,9 @@ _NEEDS = {
     "export": (_MODEL_FN, (*_PREDICT_INPUT, "ExportSpec.serving_input_receiver_fn")),
 }
 _EXAMPLES = {"model_fn": "@classifier", "input_fn": "@tfds_input_fn"}
+
+# Of a default value, in the list of what can be configured.
+_MOST_CHARACTERS = 40
 
 
 def parse(gin_files: Sequence[str], gin_params: Sequence[str] = ()) -> None:
@@ -204,3 +210,43 @@ def _import(statement: gin_reader.Import) -> None:
             "for beside the running script, in the current folder and among the "
             "installed packages."
         ) from error
+
+
+def listed(gin_files: Sequence[str], gin_params: Sequence[str]) -> Iterator[str]:
+    """Yields lines for the user: each configurable with its arguments, by group.
+
+    Args:
+      gin_files: whose imports are listed too; may be none.
+      gin_params: the same.
+
+    Raises:
+      ConfigError: anything wrong with them.
+    """
+    ours = [f"import {package.library(name)}" for name in package.LIBRARIES]
+    parse(gin_files, [*gin_params, *ours])
+    entries = sorted(gin_registry.entries().values(), key=lambda e: (_group(e), e.name))
+    for group, members in itertools.groupby(entries, _group):
+        yield f"\n{group}"
+        for entry in members:
+            yield f"  {gin_registry.short_name(entry)}"
+            for name, parameter in entry.parameters().items():
+                yield f"    {name}{_value(parameter)}"
+
+
+def _group(entry: Entry) -> str:
+    """What a configurable is listed under: models, inputs, pipeline, keras.losses."""
+    if entry.is_library:
+        return entry.selector.rpartition(".")[0]
+    module = getattr(entry.target, "__module__", None) or entry.selector
+    parts = module.removeprefix(f"{package.INSTALLED_NAME}.").split(".")
+    return parts[0]
+
+
+def _value(parameter: Parameter) -> str:
+    if parameter.required:
+        return "  (required)"
+    default = parameter.default
+    named = inspect.isclass(default) or inspect.isfunction(default)
+    text = default.__name__ if named else repr(default)
+    short = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+    return f" = {short}"

@@ -24,7 +24,6 @@ from absl import logging
 from pipeline import (
     checkpoint_files,
     input_record,
-    iterator_state,
     iterators,
     user_errors,
 )
@@ -330,7 +329,7 @@ def _restored(feed: Feed, prefix: str, num_steps: int, *, any_steps: bool) -> An
                 num_steps,
             )
             return None
-        lacking = iterator_state.lacks(prefix, feed.dataset)
+        lacking = iterators.lacks(prefix, feed.dataset)
         if not lacking:
             return iterator
         logging.warning(_LACKING, prefix, lacking, num_steps)

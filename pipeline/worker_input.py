@@ -1,18 +1,19 @@
 """The training data of workers that each read their own, on their own host.
 
 input_fn is called on the chief, once for each worker with an InputContext of its own,
-as on every strategy. Each worker reads what it returned, see `worker_iterators`.
+as on every strategy. The chief sends the graph of what it returned; the worker reads
+that, by TensorFlow alone.
 """
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
-from pipeline import fingerprint, input_dataset, input_record, position
+from pipeline import fingerprint, input_dataset, input_record, iterators, position
 from pipeline.checkpoint_reader import Reader, UnreadableCheckpointError
 from pipeline.fingerprint import Fingerprint
 from pipeline.input_dataset import Source
@@ -21,8 +22,10 @@ from pipeline.input_record import Verdict
 from pipeline.modules import Modules
 from pipeline.parameter_server import ParameterServers
 from pipeline.replicas import Replicas
-from pipeline.worker_iterators import WorkerIterators
 
+_coordinator = tf.distribute.coordinator
+# Operations that call Python, which is not there on a worker.
+_PYTHON_OPS = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 # The variable of a position, by its name in the file.
 _STEPS = "workers"
 
@@ -144,6 +147,72 @@ def make_worker_feed(
         (lambda first: feeds(opened(first))) if starts else None,
         yielded,
     )
+
+
+class WorkerIterators:
+    """One iterator a worker, which of them have ended, and where they stand.
+
+    A worker that was started again opens its data anew, and skips the steps that count
+    as done. The variable that says how many is set to what the chief counted whenever
+    no work is under way; in between each worker adds to it what it did.
+
+    Attributes:
+      per_worker: what `ClusterCoordinator.schedule` takes.
+      steps: by worker, done with what it read and returned to the chief.
+      ended: indices of the workers whose data have ended.
+    """
+
+    def __init__(
+        self,
+        feeds: Sequence[Feed],
+        strategy: ParameterServers,
+        *,
+        steps: Sequence[int],
+        start_there: bool = False,
+    ) -> None:
+        """Sends the data's graphs to the workers.
+
+        Args:
+          feeds: by worker, of one type spec.
+          strategy: whose workers read.
+          steps: by worker, done before.
+          start_there: whether the data do without what these read; else it is skipped.
+
+        Raises:
+          ValueError: a pipeline that calls Python.
+        """
+        self.steps = list(steps)
+        self.ended: set[int] = set()
+        self._strategy = strategy
+        strategy.worker_steps.assign(self.steps)
+        graphs = [graph_of(each.dataset) for each in feeds]
+        spec = feeds[0].dataset.element_spec
+        nexts_per_step = feeds[0].plan.nexts_per_step
+        left_out = tf.constant(steps if start_there else [0] * len(steps), tf.int64)
+
+        def worker_dataset() -> tf.data.Dataset:
+            index = _coordinator.experimental_get_current_worker_index()
+            graph = tf.gather(tf.stack(graphs), index)
+            variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
+            dataset = tf.data.experimental.from_variant(variant, spec)
+            if not strategy.resume_input:
+                return dataset
+            done = strategy.worker_steps.read_value() - left_out
+            return dataset.skip(tf.gather(done, index) * nexts_per_step)
+
+        coordinator = _coordinator.ClusterCoordinator(strategy)
+        self.per_worker = iter(coordinator.create_per_worker_dataset(worker_dataset))
+
+    def count(self, pieces: Iterable[Any]) -> None:
+        """Adds what workers did; no work may be under way.
+
+        Args:
+          pieces: each with a `worker` and its `num_steps`.
+        """
+        for piece in pieces:
+            self.steps[piece.worker] += piece.num_steps
+        # One that died may have added what it did not return.
+        self._strategy.worker_steps.assign(self.steps)
 
 
 class WorkerInput:
@@ -295,3 +364,20 @@ def _alike(datasets: list[tf.data.Dataset]) -> list[tf.data.Dataset]:
         tf.data.experimental.from_variant,
     )
     return [from_variant(as_variant(dataset), common) for dataset in datasets]
+
+
+def graph_of(dataset: tf.data.Dataset) -> tf.Tensor:
+    """What `dataset` does, as a graph that another process can run."""
+    graph = iterators.serialized(dataset)
+    definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
+    nodes = [*definition.node]
+    for function in definition.library.function:
+        nodes += function.node_def
+    if any(node.op in _PYTHON_OPS for node in nodes):
+        raise ValueError(
+            "input_fn returned a dataset that calls Python (from_generator, "
+            "numpy_function, py_function), and parameter servers' workers run no "
+            "Python: write the data as TFRecord files, and read them by "
+            "inputs.tfrecord_input."
+        )
+    return graph

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline import position, worker_input, worker_iterators
+from pipeline import position, worker_input
 from pipeline.input_dataset import Source
 from pipeline.input_fn import Feed, Plan
 
@@ -31,7 +31,7 @@ def values(dataset):
 
 def elsewhere(dataset):
     """The dataset as a worker makes it of its graph."""
-    variant = tf.raw_ops.DatasetFromGraph(graph_def=worker_iterators.graph_of(dataset))
+    variant = tf.raw_ops.DatasetFromGraph(graph_def=worker_input.graph_of(dataset))
     return tf.data.experimental.from_variant(variant, dataset.element_spec)
 
 
@@ -109,7 +109,7 @@ def test_a_graph_does_the_same_elsewhere():
 )
 def test_data_that_call_python_are_refused(calls_python):
     with pytest.raises(ValueError, match="TFRecord"):
-        worker_iterators.graph_of(calls_python())
+        worker_input.graph_of(calls_python())
 
 
 class Iterators:

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline import main, static_input, tpu, xla_check
+from pipeline import distributed_input, main, tpu, xla_check
 from pipeline.spec import ModeKeys
 from tests import fakes
 
@@ -162,13 +162,17 @@ def spec(shape=(16, 3), dtype=tf.float32):
 
 def refused(features, labels=None):
     with pytest.raises(ValueError) as error:
-        static_input.check((features, labels), input_fn="mine", mode="train")
+        distributed_input.check_static(
+            (features, labels), input_fn="mine", mode="train"
+        )
     return str(error.value)
 
 
 def test_a_static_input_passes():
     features = {"a": spec(), "b": [spec([16]), spec([16], tf.bfloat16)]}
-    static_input.check((features, spec([16], tf.int64)), input_fn="mine", mode="eval")
+    distributed_input.check_static(
+        (features, spec([16], tf.int64)), input_fn="mine", mode="eval"
+    )
 
 
 def test_a_batch_of_any_size():

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline import input_fn as input_lib
-from pipeline import iterator_state, position
+from pipeline import iterators, position
 from pipeline.input_dataset import Source
 from pipeline.peers import Peers
 from pipeline.spec import ModeKeys
@@ -122,7 +122,7 @@ def test_what_comes_after_a_stop_is_what_would_have_come(names, tmp_path, caplog
 def test_a_ragged_batch_is_where_a_pass_loses_its_seed(tmp_path):
     _, prefixes = saved("shuffle batch repeat", tmp_path)
     data = make_feed("shuffle batch repeat").dataset
-    lacking = [bool(iterator_state.lacks(prefix, data)) for prefix in prefixes]
+    lacking = [bool(iterators.lacks(prefix, data)) for prefix in prefixes]
     # A prefetch reads ahead, so when it does is not the same in each run.
     assert True in lacking
 
