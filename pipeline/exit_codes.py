@@ -1,45 +1,51 @@
-"""What a program of this project exits with, apart from 0, and its last words."""
+"""The exit codes of this project's programs, and the last words that go with them.
+
+A supervisor needs no more than the code: 75 asks for the same command again, all others
+do not.
+"""
 
 import contextlib
 import sys
 
-# What failed is the user's to mend: another start may help, or may not.
+# Something failed that the user has to mend; another start may help, or may not.
 FAILED = 1
-# Refused, with the line to write instead: another start would be refused as well.
+# The project refused something, and said what to write: another start would be refused.
 REFUSED = 2
 # EX_TEMPFAIL of sysexits.h: the same command goes on from the last checkpoint.
 AGAIN = 75
-# 128 + SIGINT, as a shell has it.
+# 128 + SIGINT, as shells count.
 INTERRUPTED = 130
 
 
 def failed(message: str, code: int = REFUSED) -> int:
-    """Says what is wrong, on stderr.
+    """Writes an error to stderr, and returns the exit code.
 
     Args:
       message: what is wrong, and what to write instead.
-      code: to exit with.
+      code: exit code.
 
     Returns:
-      The code.
+      `code`.
     """
     return said(f"error: {message}", code)
 
 
 def said(message: str, code: int) -> int:
-    """Writes a program's last words to stderr, where somebody reads it.
+    """Writes a program's last words to stderr, and returns the exit code.
+
+    A stderr that is closed, or that nobody reads, changes nothing about the code.
 
     Args:
-      message: the words.
-      code: to exit with.
+      message: last words.
+      code: exit code.
 
     Returns:
-      The code.
+      `code`.
     """
-    # It is None where the program was started with a closed one.
+    # None where the program was started with a closed stderr.
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
-            # As it was typed: a path may hold what is no text.
+            # A path may hold bytes that are no UTF-8: they are shown as escapes.
             text = message.encode(errors="backslashreplace").decode()
             sys.stderr.write(f"{text}\n")
     return code

@@ -1,13 +1,13 @@
-"""How a program ends: what it answers to signals, its exit code, its last words.
+"""Runs a program to its end: answers signals, says what failed, returns an exit code.
 
     if __name__ == "__main__":
         pipeline.run(main)
 
 SIGTERM, or a first Ctrl-C, stops a training in order: it is saved, and the exit code 75
-asks for the same command again, to go on from there. So does a task of the cluster that
-was lost. 2 is for what this project refuses, and 1 for what failed in the user's own
-functions, each in few lines. 130 is Ctrl-C at another time, or twice. Any other error
-keeps its traceback, and its code is 1.
+asks for the same command again, to go on from there. The loss of another task of the
+cluster ends in 75, too. The code is 2 where this project refuses something, and 1 where
+the user's own functions failed; each is said in few lines. It is 130 after Ctrl-C at
+another time, or twice. Any other error keeps its traceback, with code 1.
 """
 
 import contextlib
@@ -40,15 +40,15 @@ def run(
 ) -> NoReturn:
     """Runs a program's own `main` as the command runs its jobs, and exits.
 
-    Trainings inside of it answer signals without a hook of one's own. Logs go to stderr
-    from INFO on. The same in each task of a cluster: `python -m pipeline.launch`.
+    Trainings inside of it answer signals without a hook for that. Logs go to stderr
+    from INFO on. `python -m pipeline.launch` starts such a program in each task of a
+    cluster.
 
     Args:
-      main: takes nothing; or one argument, the command line without absl's flags, which
-        are parsed before, as by absl's `app.run`. An int that it returns is the exit
-        code.
-      argv: the command line; None for this process's.
-      debug: keeps all tracebacks, and logs more.
+      main: takes no argument; or one, the command line without absl's flags, which are
+        parsed before, as by absl's `app.run`. An int that it returns is the exit code.
+      argv: command line; None for this process's.
+      debug: whether all errors keep their traceback, and the log begins at DEBUG.
     """
     argv = list(sys.argv if argv is None else argv)
     command_line.open_streams()
@@ -61,15 +61,15 @@ def run(
 
 
 def code_of(main: Callable[[], Any], *, debug: bool, more: str) -> int:
-    """Runs a program and says how it ended, unless it ended well.
+    """Runs a program, and says on stderr how it ended, unless it ended well.
 
     Args:
       main: the program.
       debug: whether errors of ours and of the user's functions keep their traceback.
-      more: how to see that.
+      more: sentence that says how to see the traceback.
 
     Returns:
-      The exit code; what `main` returns, where that is an int.
+      The exit code: the int that `main` returned, or 0, or that of the error.
     """
     with signals.answered() as answers:
         run_log.set_up(debug=debug)
@@ -79,7 +79,8 @@ def code_of(main: Callable[[], Any], *, debug: bool, more: str) -> int:
         except PreemptedError as error:
             return exit_codes.said(str(error), exit_codes.AGAIN)
         except PeerLostError as error:
-            # At once: TensorFlow would wait for the task that is lost.
+            # Without the interpreter's end, in which TensorFlow would wait for the task
+            # that is lost.
             return _exit_now(exit_codes.failed(str(error), exit_codes.AGAIN))
         except EndedBySignal as error:
             return exit_codes.said(f"\n{error}", error.code)
@@ -95,18 +96,19 @@ def code_of(main: Callable[[], Any], *, debug: bool, more: str) -> int:
             text = user_errors.text_of(error)
             if ours and not isinstance(error, user_errors.StepError):
                 return exit_codes.failed(f"{text}{user_errors.place_of(error)}")
-            # Not 2: a file that could not be read may be there at another start.
+            # Not 2, as of a refusal: another start may succeed, once a file is there.
             return exit_codes.failed(f"{text}\n{more}", exit_codes.FAILED)
         return code if isinstance(code, int) else 0
 
 
 def _parsed(argv: Sequence[str]) -> list[str]:
-    """What absl's flags leave of a command line."""
+    """Parses absl's flags, and returns the rest of the command line."""
     app.define_help_flags()
     return flags.FLAGS(argv)
 
 
 def _takes_argv(main: Callable[..., Any]) -> bool:
+    """Whether a function has a positional argument that must be given."""
     parameters = inspect.signature(main).parameters.values()
     return any(
         p.default is p.empty
@@ -116,6 +118,7 @@ def _takes_argv(main: Callable[..., Any]) -> bool:
 
 
 def _exit_now(code: int) -> NoReturn:
+    """Ends the process without Python's cleaning up, once all output is written."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""A whole cluster on this machine: `pipeline.main`, or an own program, once a task.
+"""Runs a whole cluster on this machine: `pipeline.main`, or your program, in each task.
 
     python -m pipeline.launch --workers=2 -- \\
         --gin_file=gin/digits.gin --model_dir=runs/workers
@@ -7,20 +7,20 @@
     python -m pipeline.launch --workers=2 -- my_program.py --steps=1000
     python -m pipeline.launch --workers=2 --module=my_package.train -- --steps=1000
 
-What stands after -- goes to each task, with a TF_CONFIG of its own and free ports of
-this machine. Without --ps the workers train by all-reduce and worker 0 leads; with it
-there are a chief besides, which leads, and parameter servers. Every line of a task
-begins with its name. A program of one's own calls `pipeline.run(main)` and has
+The arguments after -- go to each task, which gets a TF_CONFIG of its own, with free
+ports of this machine. Without --ps the workers train by all-reduce and worker 0 leads.
+With --ps there are parameter servers and a chief, which leads. Every line of a task
+begins with its name. A program of your own calls `pipeline.run(main)` and sets
 RunConfig(execution="multi_worker"), or "parameter_server" with --ps.
 
-SIGTERM and SIGINT (Ctrl-C) are passed on; SIGINT again kills at once. A task that fails
-ends the others; with --max_restarts=N all are started again then, from the last
-checkpoint. So is an evaluator, or a worker beside parameter servers, but alone, while
-the others go on. No process is left, even if this one is killed.
+SIGTERM and SIGINT (Ctrl-C) are passed on; a second SIGINT kills at once. A task that
+fails ends the others; with --max_restarts=N all are started again then, from the last
+checkpoint. An evaluator, or a worker beside parameter servers, is started again alone,
+while the others go on. No process is left, even if this one is killed.
 
-Exit codes: 0 if every task's is; that of the first task that failed, 128 + n for signal
-n; 1 if tasks did not end with the one that leads; 2 for arguments that are refused; 75
-for SIGTERM and 130 for Ctrl-C while no task runs.
+Exit codes: 0 if every task's is 0; else the code of the first task that failed, 128 + n
+for signal n; 1 if tasks did not end after the one that leads; 2 for arguments that are
+refused; 75 for SIGTERM and 130 for Ctrl-C while no task runs.
 """
 
 import contextlib
@@ -46,10 +46,9 @@ def main(argv: Sequence[str] | None = None, *, module: str = _MAIN) -> int:
     """Runs a cluster to its end.
 
     Args:
-      argv: the program's name, flags, '--', arguments of each task; None for this
+      argv: name of the program, flags, '--', arguments of each task; None for this
         process's.
-      module: what each task runs where the arguments name no program; tests have a
-        small one.
+      module: module that each task runs where the arguments name no program.
 
     Returns:
       The exit code.
@@ -98,13 +97,13 @@ def _main(argv: Sequence[str], module: str) -> int:
 
 
 def addresses(*, workers: int, ps: int, evaluator: bool) -> dict[str, list[str]]:
-    """The addresses of a cluster on this machine, by job, on ports that are free.
+    """Returns the addresses of a cluster on this machine, by job, on free ports.
 
     Args:
-      workers: how many.
-      ps: parameter servers; with any there is a chief besides.
-      evaluator: whether there is one. It needs no port, but listing it tells the
-        others that they need not evaluate.
+      workers: number of workers.
+      ps: number of parameter servers; with any there is a chief, too.
+      evaluator: whether there is an evaluator. Nobody connects to it, but the others
+        see by its address that they need not evaluate.
     """
     sizes = {
         "chief": int(ps > 0),
@@ -121,22 +120,26 @@ def addresses(*, workers: int, ps: int, evaluator: bool) -> dict[str, list[str]]
 
 
 def tf_config(jobs: Mapping[str, Sequence[str]], *, job: str, index: int) -> str:
-    """TF_CONFIG of one task.
+    """Returns the TF_CONFIG of one task, as JSON.
 
     Args:
-      jobs: addresses by job, as all tasks see them.
-      job: of this task.
-      index: of this task within its job.
+      jobs: addresses by job, the same for all tasks.
+      job: job of this task.
+      index: number of this task in its job, from 0.
     """
     return json.dumps({"cluster": jobs, "task": {"type": job, "index": index}})
 
 
 def _free_port(taken: contextlib.ExitStack) -> int:
-    """A port that nobody else is given for the next minute, on Linux.
+    """Returns a port that Linux gives to nobody else for the next minute.
 
-    TensorFlow listens seconds later, and meanwhile the system might give the port to
-    anybody's connection. A connection that its server has closed keeps it from doing
-    so, but does not keep away a server that asks for the port by number.
+    The task listens there seconds later. Until then the system might give the port to
+    any program that asks for some free one. It does not while the port has a connection
+    that its server has closed (TIME_WAIT), and that keeps no server away that asks for
+    the port by its number.
+
+    Args:
+      taken: keeps the port open until all ports are chosen, so that they differ.
     """
     server = taken.enter_context(socket.create_server(("127.0.0.1", 0)))
     port = server.getsockname()[1]
@@ -154,7 +157,7 @@ def _tasks(
             name=f"{job} {index}",
             command=command,
             environ={
-                # Else a pipe gets a task's lines in blocks, minutes late.
+                # Else Python writes to a pipe in blocks, and lines come minutes late.
                 "PYTHONUNBUFFERED": "1",
                 **run_log.given(os.environ),
                 "TF_CONFIG": tf_config(jobs, job=job, index=index),
@@ -168,14 +171,14 @@ def _tasks(
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What stands before and after the first '--'."""
+    """Returns the arguments before the first '--', and those after it."""
     argv = list(argv)
     end = argv.index("--") if "--" in argv else len(argv)
     return argv[:end], argv[end + 1 :]
 
 
 def _define_flags() -> flags.FlagValues:
-    """A fresh set of flags, so that `main` can run more than once in a process."""
+    """Returns a fresh set of flags: `main` may run more than once in a process."""
     values = flags.FlagValues()
     own = {"flag_values": values, "module_name": f"{__package__}.launch"}
     flags.DEFINE_integer(
@@ -241,7 +244,11 @@ def _define_flags() -> flags.FlagValues:
 def _program(
     arguments: Sequence[str], options: flags.FlagValues, module: str
 ) -> list[str]:
-    """What each task runs: a module or a file, and its arguments."""
+    """Returns Python's arguments in each task: a module or a file, and its arguments.
+
+    Raises:
+      flags.Error: there is no such file, or an argument is missing or wrong.
+    """
     if options.module:
         return ["-m", options.module, *arguments]
     if not arguments or arguments[0].startswith("-"):
@@ -256,7 +263,11 @@ def _program(
 
 
 def _for_main(arguments: Sequence[str], options: flags.FlagValues) -> list[str]:
-    """The arguments after --, checked, with --execution."""
+    """Returns the arguments after --, checked, with --execution.
+
+    Raises:
+      flags.Error: --model_dir is missing, or --execution is not this cluster's.
+    """
     if not arguments:
         raise flags.Error(
             f"no -- with what to run after it: the flags of pipeline.main, or a Python "
@@ -286,7 +297,7 @@ def _for_main(arguments: Sequence[str], options: flags.FlagValues) -> list[str]:
 
 
 def _value_of(name: str, arguments: Sequence[str]) -> str | None:
-    """A flag's last value, written --flag=value or --flag value; None without it."""
+    """Returns a flag's last value, of --flag=value or --flag value; None without it."""
     value = None
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
         flag, equals, text = argument.partition("=")

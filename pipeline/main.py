@@ -1,14 +1,14 @@
-"""The command line: flags -> gin -> RunConfig -> Estimator -> one job.
+"""Runs one job from the command line: flags -> gin -> RunConfig -> Estimator -> job.
 
     python -m pipeline.main --gin_file=gin/digits.gin --model_dir=runs/digits
     python -m pipeline.main --list
 
-Exit codes: 0; 2 for what this project refuses, with a message that says what to do; 1
-for what fails in a model_fn or an input_fn, with the lines of theirs that led to it
-(--debug adds the traceback to both); 75 where the same command is to be started again,
-to go on from the last checkpoint: after SIGTERM, and after Ctrl-C in a training, once
-it is saved, and where another task of the cluster was lost; 130 for Ctrl-C at another
-time, or twice. Any other error keeps its traceback.
+Exit codes: 0 where the job is done; 2 where this project refuses something, with a
+message that says what to write; 1 where a model_fn or an input_fn fails, with the lines
+of it that led there (--debug adds the traceback to both); 75 where the same command is
+to be started again, to go on from the last checkpoint: after SIGTERM, after Ctrl-C in a
+training, once it is saved, and where another task of the cluster was lost; 130 for
+Ctrl-C at another time, or twice. Any other error keeps its traceback, with code 1.
 """
 
 import importlib
@@ -23,9 +23,9 @@ from pipeline import command_line, exit_codes, gin_reader, run_log, signals
 
 
 def console() -> None:
-    """The command `gin-estimator`."""
-    # As `python -m` does, so that a gin file can import the user's own modules, and
-    # means the same ones by either command.
+    """Runs the command `gin-estimator`, and exits."""
+    # As `python -m` does: a gin file imports the user's modules from the working
+    # directory, and finds the same ones by either command.
     if not sys.flags.safe_path:
         sys.path.insert(0, os.getcwd())
     sys.exit(main())
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one job.
 
     Args:
-      argv: the program's name, then flags; None for this process's.
+      argv: name of the program, then flags; None for this process's.
 
     Returns:
       The exit code.
@@ -53,14 +53,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             return exit_codes.failed(str(error))
         backend = os.environ.get("KERAS_BACKEND", "tensorflow")
         if backend != "tensorflow":
-            # Keras would look for its package before anybody can object.
+            # Refused before Keras is imported, which would fail on the other backend.
             return exit_codes.failed(
                 f"KERAS_BACKEND is {backend!r}, and this project runs on TensorFlow: "
                 "unset it, or KERAS_BACKEND=tensorflow."
             )
         if options.debug:
             run_log.keep_chatter()
-        # It imports TensorFlow, for which nobody waits who mistyped a flag.
+        # Imported late, as it imports TensorFlow: seconds that nobody is to wait for a
+        # mistyped flag.
         job = importlib.import_module(f"{__package__}.command_job")
         return job.run(options, argv)
 

@@ -1,4 +1,4 @@
-"""What this package is called and where it lies, in a checkout and installed.
+"""Tells what this package is called and where it lies, in a checkout and installed.
 
 A checkout has the packages `pipeline`, `models` and `inputs` and the folder gin/ side
 by side. An installation has one package `gin_estimator`, with `gin_estimator.models`,
@@ -16,7 +16,7 @@ CHECKOUT_NAME = "pipeline"
 INSTALLED_NAME = "gin_estimator"
 IS_INSTALLED = NAME == INSTALLED_NAME
 
-# As stack traces name it: links are not resolved.
+# Without resolving links, as stack traces name the files.
 FOLDER = pathlib.Path(os.path.abspath(__file__)).parent
 # Where models/, inputs/ and gin/ lie.
 HOME = FOLDER if IS_INSTALLED else FOLDER.parent
@@ -26,10 +26,13 @@ LIBRARIES = ("models", "inputs")
 
 
 def library(name: str) -> str:
-    """Returns how to import one of `LIBRARIES` here, such as "models".
+    """Returns the name by which one of `LIBRARIES` is imported here, such as "models".
 
-    In a checkout that is `gin_estimator.models` where `import models` finds another
+    In a checkout the name is "gin_estimator.models" where `import models` finds another
     package, see `other_library`.
+
+    Args:
+      name: one of `LIBRARIES`.
     """
     if IS_INSTALLED or other_library(name):
         return f"{INSTALLED_NAME}.{name}"
@@ -37,7 +40,7 @@ def library(name: str) -> str:
 
 
 def other_library(name: str) -> str | None:
-    """Returns the folder of a package `name` that is not this project's, if any.
+    """Returns the folder of a package `name` of somebody else's; None where ours comes.
 
     Args:
       name: one of `LIBRARIES`.
@@ -52,11 +55,11 @@ def other_library(name: str) -> str | None:
 
 
 def other_copy() -> str | None:
-    """Returns the folder of a checkout that was imported beside what is installed.
+    """Returns the folder of a checkout imported beside this installation, or None.
 
-    Its model_fns return classes that this copy does not know.
+    The model_fns of that checkout return classes that this copy does not know.
     """
     other = sys.modules.get(CHECKOUT_NAME) if IS_INSTALLED else None
     path = getattr(other, "__path__", ())
-    # A user's own package of that name is another matter.
+    # The user may have a package `pipeline` of another kind, without this file.
     return next((p for p in path if (pathlib.Path(p) / "package.py").exists()), None)

@@ -1,4 +1,4 @@
-"""Processes of which none outlives the one that started them."""
+"""Starts processes none of which outlives this one, even if it is killed."""
 
 import contextlib
 import os
@@ -7,8 +7,9 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-# Reads until the other end of the pipe is closed, be it by SIGKILL. SIGTERM to all
-# processes of a job, as schedulers send it, is for those that it guards.
+# The program of the guard. Its stdin is a pipe from this process, which the system
+# closes when this process ends, by SIGKILL too. It ignores the SIGTERM that a scheduler
+# sends to all processes of a job: the tasks are to save, and it outlives them.
 _GUARD = """
 import os, signal, sys
 for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -21,10 +22,11 @@ os.killpg(0, signal.SIGKILL)
 class ProcessGroup:
     """A process group that does not outlive this process, however that ends.
 
-    A guard founds it, and kills it once this process is gone. The others join it before
-    their program begins, so that at no moment one could be missed. What they start
-    belongs to it, too, unless it leaves by setsid. A terminal's Ctrl-C does not reach
-    it, only this process.
+    The guard, a process of its own, founds the group and kills it once this process is
+    gone. Each task joins the group before its program begins, so that there is no
+    moment at which the guard could miss it. Processes that a task starts belong to the
+    group, too, unless they leave by setsid. A terminal's Ctrl-C reaches this process
+    and not the group.
     """
 
     def __init__(self) -> None:
@@ -47,11 +49,11 @@ class ProcessGroup:
     def start(
         self, command: Sequence[str], *, environ: Mapping[str, str]
     ) -> subprocess.Popen:
-        """Starts a process with pipes for stdout and stderr, and no stdin.
+        """Starts a process of the group, with pipes for its output and no stdin.
 
         Args:
           command: program and arguments.
-          environ: its whole environment.
+          environ: whole environment of the process.
         """
         process = subprocess.Popen(
             command,
@@ -66,7 +68,8 @@ class ProcessGroup:
         return process
 
     def kill(self) -> None:
-        """Kills all that are in it, those that they started included."""
-        # The guard is not waited for before the end, so that its id stays the group's.
+        """Kills all processes of the group, and those that they started."""
+        # The guard's id is the group's. The system gives it to no other process until
+        # somebody has waited for the guard, which only `__exit__` does.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._guard.pid, signal.SIGKILL)

@@ -1,4 +1,8 @@
-"""Processes that run and end together, as `torchrun` has them."""
+"""Runs the processes of a cluster together, and ends them together, as `torchrun` does.
+
+The commands of the tasks come in, and their output and one exit code go out. Nothing
+here knows what the tasks do: it goes by their exit codes and by signals alone.
+"""
 
 import collections
 import contextlib
@@ -13,13 +17,15 @@ from pipeline import exit_codes
 from pipeline.process_group import ProcessGroup
 from pipeline.task_lines import Output
 
-# What a task exits with that ended because another one did.
+# The exit code of a task that ended because another task did.
 LOST_PEER = exit_codes.AGAIN
 
 _POLL_SECS = 0.1
-# A process that fails drops its connections first and may take seconds to end, so that
-# those who lost it can end before it does.
+# How long the task that failed is waited for once another one has lost it. A process
+# that fails drops its connections first and may take seconds to end: its peers can end
+# before it does.
 _BLAME_SECS = 5.0
+# Longest time to read the last words of a task, whose own processes may go on writing.
 _DRAIN_SECS = 1.0
 _SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
 
@@ -29,11 +35,11 @@ class Task:
     """One process to run.
 
     Attributes:
-      name: What its lines and the messages call it, 'worker 1'.
-      command: Program and arguments.
-      environ: Its whole environment.
-      leads: Whether the others are expected to end soon after it.
-      replaceable: Whether it can be started again while the others go on.
+      name: name in front of its lines and in messages, 'worker 1'.
+      command: program and arguments.
+      environ: whole environment of the process.
+      leads: whether the others are expected to end soon after it.
+      replaceable: whether it can be started again while the others go on.
     """
 
     name: str
@@ -45,11 +51,11 @@ class Task:
 
 @dataclasses.dataclass
 class Restarts:
-    """How often tasks are started again after a failure, one of them or all.
+    """A count of restarts after a failure, of one task or of all.
 
     Attributes:
-      allowed: How often they may be.
-      done: How often they were.
+      allowed: restarts at the most.
+      done: restarts up to now.
     """
 
     allowed: int = 0
@@ -57,23 +63,23 @@ class Restarts:
 
     @property
     def left(self) -> bool:
-        """Whether another one is allowed."""
+        """Whether another restart is allowed."""
         return self.done < self.allowed
 
     def take(self) -> str:
-        """Counts one; 'restart 1 of 3'."""
+        """Counts one restart, and returns 'restart 1 of 3'."""
         self.done += 1
         return f"restart {self.done} of {self.allowed}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a run of all tasks ended.
+    """The end of a run of all tasks.
 
     Attributes:
-      code: Exit code, 0 only if every task's was; 128 + n for signal n.
-      reason: Such as 'worker 1 was killed by SIGKILL'; empty where code is 0.
-      signum: The first signal that asked this process to end, None without one.
+      code: exit code: 0 only where every task's was; 128 + n for signal n.
+      reason: cause of another code than 0, 'worker 1 was killed by SIGKILL'.
+      signum: first signal that asked this process to end; None without one.
     """
 
     code: int
@@ -83,14 +89,20 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """A task's end: its name, subprocess's returncode, and when it was seen."""
+    """The end of one task.
+
+    Attributes:
+      name: name of the task.
+      returncode: exit code, or -n for signal n, as `subprocess` has it.
+      time: when the end was seen, in seconds of a clock that never goes back.
+    """
 
     name: str
     returncode: int
     time: float
 
     def __str__(self) -> str:
-        """Such as 'worker 1 exited with 3'."""
+        """Returns 'worker 1 exited with 3', say."""
         if self.returncode >= 0:
             asks = " (to be started again)" if self.returncode == LOST_PEER else ""
             return f"{self.name} exited with {self.returncode}{asks}"
@@ -99,16 +111,20 @@ class End:
 
     @property
     def code(self) -> int:
-        """As a shell has it: 128 + n for signal n."""
+        """The exit code as shells count, 128 + n for signal n."""
         return self.returncode if self.returncode >= 0 else 128 - self.returncode
 
 
 def first_failure(ends: Sequence[End], *, now: float) -> End | None:
-    """The end that made the others end.
+    """Returns the end that made the others end.
 
     Args:
-      ends: in the order in which they were seen.
-      now: until it is clear whom a task lost, None is returned: for five seconds.
+      ends: ends of tasks, in the order in which they were seen.
+      now: seconds, by the clock of the ends.
+
+    Returns:
+      The first failure, but rather a task's own than the loss of a peer; None where no
+      task failed, and for five seconds after a loss while it is not known of whom.
     """
     failed = [end for end in ends if end.returncode]
     for end in failed:
@@ -131,10 +147,12 @@ def run_once(
     this one.
 
     Args:
-      tasks: what to run.
-      grace_secs: between asking a task to end and SIGKILL.
-      exit_secs: that the others have to end after a task that leads ended with 0.
-      restarts: for tasks that are replaceable, which take of it; None for no restart.
+      tasks: tasks to run, each with a name of its own.
+      grace_secs: seconds from asking a task to end until SIGKILL.
+      exit_secs: seconds that the others have to end after a task that leads has ended
+        with 0.
+      restarts: count of restarts, to which those of replaceable tasks are added; None
+        allows none.
     """
     with _caught_signals() as received, Output() as output, ProcessGroup() as group:
         run = _Run(
@@ -152,13 +170,13 @@ def run_once(
 
 
 class _Run:
-    """What is known of one run, and what follows from it.
+    """One run of all tasks: what is known of it, and what follows from that.
 
     In each step:
         note which tasks ended
         pass on signals
-        where one failed that can be replaced: start it again
-        where a task failed or is overdue: ask the others to end
+        where a task failed that can be replaced: start it again
+        where another task failed, or is overdue: ask the others to end
         where they were asked grace_secs ago: kill
     """
 
@@ -180,11 +198,12 @@ class _Run:
         self._tasks: dict[str, Task] = {}
         self._ends: list[End] = []
         self._interrupts = 0
-        # The first one; after it the tasks' own codes say how it went.
+        # The first signal to this process. From then on nothing is judged: the tasks'
+        # own exit codes say how they ended.
         self._signum: int | None = None
-        # What is held against the run without one.
+        # The outcome of a run that ends without a signal to this process, by a failure.
         self._verdict: Outcome | None = None
-        # When those that were asked to end are killed.
+        # When the tasks that were asked to end are killed.
         self._deadline = math.inf
         self._killed = False
 
@@ -206,7 +225,7 @@ class _Run:
             self._kill(f"{names} did not end within {self._grace_secs:g} s: SIGKILL")
 
     def outcome(self) -> Outcome:
-        """Of a run in which nothing runs any more."""
+        """Returns how the run ended, once no task runs any more."""
         if self._verdict is not None:
             return dataclasses.replace(self._verdict, signum=self._signum)
         failure = first_failure(self._ends, now=math.inf)
@@ -230,10 +249,11 @@ class _Run:
         ended = [n for n, process in self.running.items() if process.poll() is not None]
         if not ended:
             return
-        # Their last words come before what is said about them.
+        # Their last words first, then the lines about their end.
         self._output.drain(secs=_DRAIN_SECS)
         for name in ended:
             end = End(name, self.running.pop(name).returncode, now)
+            # After SIGKILL to all an end says nothing about the task.
             if not self._killed:
                 self._ends.append(end)
 
@@ -245,15 +265,15 @@ class _Run:
             return
         self._signum = self._signum or signum
         self._deadline = min(self._deadline, now + self._grace_secs)
-        # Nothing handles SIGHUP; it means the same.
+        # SIGHUP means the same, and no task handles it.
         self._send(
             signal.SIGTERM if signum == signal.SIGHUP else signum, reason=f"got {name}"
         )
 
     def _replace(self) -> None:
-        """Starts tasks again that failed and whose peers do without them meanwhile."""
+        """Starts the replaceable tasks that failed again, as far as is allowed."""
         if any(self._tasks[end.name].leads for end in self._ends):
-            return  # All are about to end.
+            return  # The others are about to end.
         for end in list(self._ends):
             task = self._tasks[end.name]
             # Another start would be refused for the same reason.
@@ -266,7 +286,7 @@ class _Run:
                 )
 
     def _judge(self, now: float) -> None:
-        """Ends all where one failed, none reads the output, or some are overdue."""
+        """Ends all tasks where one failed, nobody reads, or some are overdue."""
         failure = first_failure(self._ends, now=now if self.running else math.inf)
         led = [end for end in self._ends if self._tasks[end.name].leads]
         if failure is not None:
@@ -285,7 +305,8 @@ class _Run:
             self._send(signal.SIGTERM, reason=self._verdict.reason)
 
     def _send(self, signum: int, *, reason: str) -> None:
-        # To the tasks alone: what they started is theirs to end while they save.
+        # Not to the group: processes that a task has started are to serve it while it
+        # saves, and it ends them itself.
         for process in self.running.values():
             process.send_signal(signum)
         if not self.running:
@@ -309,7 +330,7 @@ def _caught_signals() -> Iterator[collections.deque[int]]:
     received: collections.deque[int] = collections.deque()
     before = {}
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # nohup has it ignored on purpose.
+        # The program runs under nohup, which has SIGHUP ignored on purpose.
         if signum == signal.SIGHUP and signal.getsignal(signum) == signal.SIG_IGN:
             continue
         before[signum] = signal.signal(signum, lambda s, _: received.append(s))

@@ -1,6 +1,6 @@
-"""A line that moves, where somebody looks: in a terminal, or in a notebook.
+"""Draws a line that moves, where somebody looks: in a terminal, or in a notebook.
 
-It is tqdm's. What is logged meanwhile goes above it, and its last state stays.
+The line is tqdm's. Lines of the log go above it, and its last state stays.
 """
 
 import contextlib
@@ -16,27 +16,29 @@ from typing import Any
 from absl import logging
 
 with warnings.catch_warnings():
-    # In a notebook without ipywidgets the line is plain text, which does as well.
+    # tqdm warns in a notebook without ipywidgets, where the line is plain text: that
+    # does as well.
     warnings.simplefilter("ignore")
     from tqdm.auto import tqdm
 
-# Nobody reads faster, and what is shown has to be fetched from the device.
+# Seconds between two states. Nobody reads faster, and each value that is shown has to
+# be fetched from the device.
 _SECS = 0.2
-# There is one screen, so that who opens one has to know of the others.
+# There is one screen: a new bar clears the lines of those that are open.
 _open: list["Bar"] = []
 
 
 def is_seen() -> bool:
-    """Whether stderr is a terminal's or a notebook's."""
+    """Whether stderr is a terminal or a notebook."""
     stream = sys.stderr
     if type(stream).__module__ == "ipykernel.iostream":
         return True
-    # None where it was closed; what a program puts there may have `write` alone.
+    # stderr is None where it was closed, and a program's own may only have `write`.
     return hasattr(stream, "isatty") and stream.isatty()
 
 
 class Bar:
-    """One moving line: steps of a total, their rate, the time left, and values."""
+    """A moving line: steps of a total, their rate, the time left, and values."""
 
     def __init__(
         self,
@@ -47,16 +49,18 @@ class Bar:
         stays: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """
+        """Draws the line.
+
         Args:
-          phase: what it begins with, such as "train".
-          step: where it starts.
-          last_step: where it ends; None where nobody knows.
-          stays: whether its last state stays on the screen.
-          clock: seconds that never go back.
+          phase: word that begins the line, such as "train".
+          step: step to start at.
+          last_step: step to end at; None where nobody knows.
+          stays: whether the last state stays on the screen.
+          clock: returns seconds that never go back.
         """
         self._clock = clock
         self._shown_at = clock() - _SECS
+        # A filter of each handler clears the line before the handler writes its own.
         self._handlers = _console_handlers()
         for handler in self._handlers:
             handler.addFilter(self._make_room)
@@ -73,7 +77,7 @@ class Bar:
             **_width(),
             mininterval=_SECS,
             miniters=1,
-            # One inside of another takes its place, until it ends.
+            # A bar inside of another takes the place of the outer one, until it ends.
             position=0,
         )
 
@@ -83,11 +87,11 @@ class Bar:
         return self._clock() - self._shown_at >= _SECS
 
     def move(self, step: int, values: Sequence[str] = ()) -> None:
-        """Goes on to a step.
+        """Moves on to a step.
 
         Args:
-          step: that was reached.
-          values: such as "loss 0.312"; none leaves those before.
+          step: step that was reached.
+          values: texts to show, such as "loss 0.312"; empty keeps those before.
         """
         if values:
             self._shown_at = self._clock()
@@ -95,14 +99,14 @@ class Bar:
         self._line.update(step - self._line.n)
 
     def close(self) -> None:
-        """Ends it; the next thing that is written begins a line."""
+        """Ends the line: whatever is written next begins a new one."""
         for handler in self._handlers:
             handler.removeFilter(self._make_room)
         self._line.close()
         _open.remove(self)
 
     def _make_room(self, record: python_logging.LogRecord) -> bool:
-        """A handler's filter: what it is about to write begins at the line's start."""
+        """Clears the line, so that a handler writes there; a filter that passes all."""
         del record
         self._line.clear()
         return True
@@ -110,12 +114,15 @@ class Bar:
 
 @contextlib.contextmanager
 def bar(phase: str, *, last_step: int | None, shown: bool) -> Iterator[Bar | None]:
-    """A bar that is gone when what is inside has ended; None where nobody looks.
+    """Shows a bar while the block runs, and removes it at the end.
 
     Args:
-      phase: what it begins with.
-      last_step: where it ends; None where nobody knows.
-      shown: whether there is to be one.
+      phase: word that begins the line, such as "evaluate".
+      last_step: step to end at; None where nobody knows.
+      shown: whether there is to be a bar.
+
+    Yields:
+      The bar; None where there is to be none or nobody looks.
     """
     made = None
     if shown and is_seen():
@@ -128,20 +135,20 @@ def bar(phase: str, *, last_step: int | None, shown: bool) -> Iterator[Bar | Non
 
 
 def close_all() -> None:
-    """Ends the lines that an error left open, so that its message begins one."""
+    """Ends the lines that an error left open, so that its message begins a new one."""
     for each in [*_open]:
         each.close()
 
 
 def time_left(num_steps: int, steps_per_sec: float) -> str:
-    """Returns such as "0:01:45"; "?" at a rate of 0."""
+    """Returns the time that steps take, such as "0:01:45"; "?" at a rate of 0."""
     if not steps_per_sec:
         return "?"
     return str(datetime.timedelta(seconds=round(num_steps / steps_per_sec)))
 
 
 def _width() -> dict[str, Any]:
-    """How wide a line may be: as the terminal is, if that says so."""
+    """Returns tqdm's arguments for the width: the terminal's, where it tells it."""
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError):
@@ -150,8 +157,8 @@ def _width() -> dict[str, Any]:
 
 
 def _console_handlers() -> list[python_logging.Handler]:
-    """What writes log lines to where the bar is, or may do so."""
+    """Returns the handlers that may write log lines to the bar's screen."""
     if not python_logging.root.handlers:
-        # absl would do so at its first line, when it is too late.
+        # absl makes this handler at its first line, which may come after the bar.
         python_logging.basicConfig()
     return [*logging.get_absl_logger().handlers, *python_logging.root.handlers]

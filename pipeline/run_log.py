@@ -1,8 +1,12 @@
-"""The log: absl's, with TensorFlow's chatter left out, in a command and in a notebook.
+"""Logs by absl, without TensorFlow's chatter, in a command and in a notebook.
 
 Chatter is what TensorFlow says of itself on any machine: how it saves, that it uses
-oneDNN, that a machine without a GPU has none. Its warnings and errors stay, and all of
-it does where the environment variable TF_CPP_MIN_LOG_LEVEL asks for it by 0 or 1.
+oneDNN, that a machine without a GPU has none. Its warnings and errors stay. All of it
+stays where the environment variable TF_CPP_MIN_LOG_LEVEL asks for it by 0 or 1.
+
+TensorFlow writes from Python, by its logger, and from C++, straight to stderr, before
+it reads any setting. So there are a filter of the loggers, the environment variable,
+and a filter process on stderr while TensorFlow is imported.
 """
 
 import contextlib
@@ -21,10 +25,10 @@ from absl import flags, logging
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-# What the user set, before we do.
+# The user's own setting, read before this module makes one.
 _GIVEN = os.environ.get(_LEVEL)
 _LOGGERS = ("absl", "tensorflow")
-# A machine with a driver of NVIDIA's has one of these.
+# A machine with NVIDIA's driver has one of these files.
 _DRIVERS = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
 _ALWAYS = (
     r"^WARNING: All log messages before absl::InitializeLog\(\)",
@@ -35,7 +39,8 @@ _WITHOUT_A_DRIVER = (
     r"^I\d{4} .*cudart_stub\.cc:\d+\]",
     r"^E\d{4} .* failed call to cuInit: ",
 )
-# A process of its own: what this one writes last, as it aborts, comes through.
+# The program of the filter. It is a process of its own, and no thread, so that the last
+# words of this process come through when it aborts.
 _FILTER = """
 import re, sys
 chatter = re.compile(sys.argv[1].encode())
@@ -47,7 +52,7 @@ for line in sys.stdin.buffer:
 
 
 def leave_out_chatter() -> None:
-    """Leaves it out of what TensorFlow writes from now on, its import included."""
+    """Leaves the chatter out of what TensorFlow writes, from its import on."""
     os.environ.setdefault(_LEVEL, "2")
     if not _is_unwanted():
         return
@@ -59,7 +64,7 @@ def leave_out_chatter() -> None:
 
 
 def keep_chatter() -> None:
-    """Has TensorFlow write all that it does, unless the environment says otherwise."""
+    """Lets TensorFlow write all that it does, unless the user's environment differs."""
     for name in _LOGGERS:
         python_logging.getLogger(name).removeFilter(is_wanted)
     os.environ[_LEVEL] = _GIVEN or "0"
@@ -69,7 +74,7 @@ def given(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns an environment as the user set it, for another program of ours.
 
     Args:
-      environ: this process's.
+      environ: environment of this process.
     """
     ours = {} if _GIVEN is None else {_LEVEL: _GIVEN}
     return {name: text for name, text in environ.items() if name != _LEVEL} | ours
@@ -79,9 +84,10 @@ def set_up(*, debug: bool) -> None:
     """Logs to stderr from INFO on.
 
     Args:
-      debug: from DEBUG on, TensorFlow's own notes included.
+      debug: whether to log from DEBUG on, with TensorFlow's chatter.
     """
-    # Ours are apart; absl's own keep their defaults, and it warns until told so.
+    # absl warns at each line until its own flags are parsed. The command parses its
+    # flags apart from absl's, whose defaults stay.
     flags.FLAGS.mark_as_parsed()
     logging.use_absl_handler()
     logging.set_stderrthreshold("debug" if debug else "info")
@@ -93,23 +99,23 @@ def set_up(*, debug: bool) -> None:
 
 
 def is_wanted(record: python_logging.LogRecord) -> bool:
-    """Returns False for what TensorFlow notes on how it saves."""
+    """Whether a record of the log is none of TensorFlow's notes on how it saves."""
     if record.levelno > python_logging.INFO:
-        # Each Estimator's checkpoints are copied by a function of their own, and
-        # TensorFlow counts their traces as those of one.
+        # TensorFlow warns of a function that is traced again and again. Here each
+        # Estimator has such a function of its own, traced once, to copy its values.
         return "AsyncCheckpointHelper._copy_to_cpu" not in record.getMessage()
     return f"{os.sep}tensorflow{os.sep}python{os.sep}" not in record.pathname
 
 
 @contextlib.contextmanager
 def shown(wanted: bool) -> Iterator[None]:
-    """Lets INFO through inside, where the program left the log as it found it.
+    """Lets INFO through in the block, where the program left the log as it found it.
 
     A program that has set a level, of absl's logger or of Python's root logger, has
     said what it wants to see, and gets that.
 
     Args:
-      wanted: whether to do so.
+      wanted: whether INFO is to be seen; False changes nothing.
     """
     log, root = logging.get_absl_logger(), python_logging.getLogger()
     untouched = log.level == python_logging.NOTSET
@@ -125,7 +131,7 @@ def shown(wanted: bool) -> Iterator[None]:
 
 
 def shows(method: _Method) -> _Method:
-    """Decorates a method of an object that has a `config`, see `shown`."""
+    """Decorates a method of an object with a `config` to run in a block of `shown`."""
 
     @functools.wraps(method)
     def showing(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -137,10 +143,10 @@ def shows(method: _Method) -> _Method:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Leaves chatter out of what is written to stderr in the block, by C++ included."""
+    """Leaves chatter out of all that is written to stderr in the block, by C++ too."""
     with contextlib.ExitStack() as stack:
         if _is_unwanted():
-            # Without it there is chatter, and nothing worse.
+            # Where the filter cannot be started there is chatter, and nothing worse.
             with contextlib.suppress(OSError, ValueError):
                 _start_filter(stack)
         yield
@@ -151,7 +157,7 @@ def _is_unwanted() -> bool:
 
 
 def _start_filter(stack: contextlib.ExitStack) -> None:
-    """Has a filter read what is written to stderr, until `stack` is closed."""
+    """Puts a filter process before stderr until `stack` is closed."""
     has_driver = any(os.path.exists(path) for path in _DRIVERS)
     patterns = _ALWAYS if has_driver else (*_ALWAYS, *_WITHOUT_A_DRIVER)
     stderr = stack.enter_context(os.fdopen(os.dup(2), "wb", buffering=0))
@@ -159,7 +165,7 @@ def _start_filter(stack: contextlib.ExitStack) -> None:
         [sys.executable, "-I", "-S", "-c", _FILTER, "|".join(patterns)],
         stdin=subprocess.PIPE,
         stdout=stderr,
-        # A terminal's Ctrl-C is for the process that it listens to.
+        # A terminal's Ctrl-C is not for the filter, which ends with this process.
         process_group=0,
     )
     stack.callback(_await, reader)
@@ -169,20 +175,22 @@ def _start_filter(stack: contextlib.ExitStack) -> None:
 
 
 def _await(reader: subprocess.Popen) -> None:
-    # Longer where a process that was started meanwhile writes there as well.
+    """Waits until the filter has passed on all that it read, five seconds at most."""
+    # Not forever: a process that was started in the block may hold the pipe open.
     with contextlib.suppress(subprocess.TimeoutExpired):
         reader.wait(timeout=5)
 
 
 class _QuietImport:
-    """Sees to it that TensorFlow is imported quietly, whoever imports it."""
+    """An import hook that has TensorFlow imported quietly, whoever imports it."""
 
     def find_spec(
         self, name: str, path: Any = None, target: Any = None
     ) -> ModuleSpec | None:
-        """The spec that others find, whose loader is quiet; once."""
+        """Returns TensorFlow's spec with a quiet loader; None for all other modules."""
         if name != "tensorflow":
             return None
+        # Else `importlib.util.find_spec` below would come here again.
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:

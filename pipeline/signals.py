@@ -1,11 +1,14 @@
-"""Signals that ask a process to end: noted where it saves first, else an exception.
+"""Answers SIGTERM and Ctrl-C: at once, by an exception, or by a note to save first.
 
 with signals.answered() as answers:
-    ...                      # A signal ends the process by its handler.
+    ...                      # A signal ends the process in its handler.
     answers.clean_up()
     ...                      # A signal raises EndedBySignal.
     with Notes() as notes:
-        ...                  # A signal is `notes.received`.
+        ...                  # A signal is noted, in `notes.received`.
+
+Each answer takes more time than the one before it, and saves more. A process that does
+not get to its answer in time, because TensorFlow hangs, is ended all the same.
 """
 
 import contextlib
@@ -19,29 +22,31 @@ from typing import Any
 from pipeline import exit_codes
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# For which a signal may wait for Python: TensorFlow may be at work, or hang.
+# Longest time from a signal to its exception. Python raises none as long as TensorFlow
+# is at work, which may wait for another machine forever.
 _DEAF_SECS = 5.0
-# The same, from a second signal to the end of the process.
+# Longest time from a second signal to the end of the process.
 _UNWIND_SECS = 10.0
 _STOPPING = "stopping; saving. A second Ctrl-C stops at once."
 
 
 class PreemptedError(RuntimeError):
-    """A signal ended this process in order; the same command goes on from there."""
+    """An end by a signal, in order: the same command goes on from what was saved."""
 
 
 class EndedBySignal(KeyboardInterrupt):  # noqa: N818 (it is no error)
-    """A signal came where there is nothing to save.
+    """An end by a signal that came where there was nothing to save.
 
     Attributes:
-      number: of the signal.
-      code: to exit with.
+      number: number of the signal.
+      code: exit code.
     """
 
     def __init__(self, number: int) -> None:
-        """
+        """Makes the exception of one signal.
+
         Args:
-          number: of the signal.
+          number: number of the signal.
         """
         super().__init__(text_of(number))
         self.number = number
@@ -54,35 +59,39 @@ def code_of(number: int) -> int:
 
 
 def text_of(number: int) -> str:
-    """Returns what to say of a signal that ends the process."""
+    """Returns the last words of a process that a signal ends."""
     words = "interrupted" if number == signal.SIGINT else "ended by SIGTERM"
     return f"{words}; the same command goes on from the last save."
 
 
 class Answers:
-    """How this process answers a signal while nobody takes note of it.
+    """The answers of this process to a signal that no `Notes` take note of.
 
-    A thread listens, too: Python's own handlers wait until TensorFlow returns to
-    Python, which may take as long as it waits for another machine.
+    A handler in the main thread does what is to be done. A thread listens besides:
+    Python calls handlers only when TensorFlow returns to Python, and TensorFlow may
+    wait for another machine. The thread says at once that the signal came, and ends the
+    process where the handler does not get to it in time.
     """
 
     def __init__(self) -> None:
-        """Answers nothing yet."""
+        """Prepares the thread; answers nothing before `start`."""
         self._at_once = True
         self._raised = threading.Event()
         self._ended = threading.Event()
         self._before: dict[int, Any] = {}
+        # Python writes each signal's number to `_theirs` as it arrives, whatever the
+        # main thread does; the thread reads it from `_ours`.
         self._ours, self._theirs = socket.socketpair()
         self._theirs.setblocking(False)
         self._wakeup_before = -1
         self._thread = threading.Thread(target=self._listen, daemon=True)
 
     def clean_up(self) -> None:
-        """From now on a signal raises, as there is something to clean up."""
+        """Lets a signal raise from now on, as there is something to clean up."""
         self._at_once = False
 
     def start(self) -> None:
-        """Answers from now on, but not what whoever started the process ignores."""
+        """Answers from now on the signals that were not set to be ignored."""
         for number in _SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._receive)
@@ -92,13 +101,13 @@ class Answers:
         self._thread.start()
 
     def stop(self) -> None:
-        """Gives the signals back."""
+        """Gives the signals back to their handlers of before."""
         self._ended.set()
         signal.set_wakeup_fd(self._wakeup_before)
         for number, handler in self._before.items():
             signal.signal(number, handler or signal.SIG_DFL)
-        # To close it is not enough where another process holds it open. A forked child
-        # that comes here has closed it, see `forget`.
+        # Closing alone would not end the thread's `recv` where a forked child holds the
+        # socket open as well. A child that comes here itself has closed it in `forget`.
         with contextlib.suppress(OSError):
             self._theirs.shutdown(socket.SHUT_WR)
         self._theirs.close()
@@ -106,7 +115,7 @@ class Answers:
         self._ours.close()
 
     def forget(self) -> None:
-        """In a forked child: leaves the signals, and who listens, to the parent."""
+        """Leaves, in a forked child, the signals and the thread to the parent."""
         signal.set_wakeup_fd(-1)
         self._theirs.close()
         self._ours.close()
@@ -115,18 +124,20 @@ class Answers:
         del frame
         if self._at_once:
             _exit(number)
-        # A second one finds nobody who cleans up.
+        # A second signal comes while the first one's exception unwinds: there is
+        # nobody left to catch another one.
         self._at_once = True
         self._raised.set()
         raise EndedBySignal(number)
 
     def _listen(self) -> None:
-        """Says what is answered, and ends a process that does not answer in time."""
+        """Answers each signal that arrives, until the socket is closed; in a thread."""
         is_first = True
         while numbers := self._ours.recv(16):
             for number in numbers:
                 handler = signal.getsignal(number)
-                # Neither an alarm nor a child, nor what the program answers itself.
+                # The numbers of all signals come here: of SIGALRM and SIGCHLD as well,
+                # and of those that the program has come to handle itself.
                 if number in self._before and (
                     _is_ours(handler) or handler is signal.default_int_handler
                 ):
@@ -134,6 +145,8 @@ class Answers:
                     is_first = False
 
     def _answer(self, number: int, handler: Any, *, is_first: bool) -> None:
+        """Says that a signal is noted, or sees to it that the process ends in time."""
+        # The module of the function, for `default_int_handler`: of no class here.
         owner = handler.__self__
         if isinstance(owner, Notes) and (is_first or number != signal.SIGINT):
             owner.say()
@@ -143,6 +156,9 @@ class Answers:
             self._end_unless(lambda: self._raised.wait(_DEAF_SECS), number)
 
     def _end_unless(self, answered: Callable[[], bool], number: int) -> None:
+        """Ends the process when `answered`, which waits, returns False."""
+
+        # In one more thread: this one goes on listening.
         def watch() -> None:
             if not answered() and not self._ended.is_set():
                 _exit(number)
@@ -154,12 +170,12 @@ _answers: Answers | None = None
 
 
 def _is_ours(handler: Any) -> bool:
-    """Whether this module has set a signal's handler, and not the program."""
+    """Whether a signal's handler is this module's, and not the program's."""
     return isinstance(getattr(handler, "__self__", None), (Answers, Notes))
 
 
 def _forget() -> None:
-    """In a forked child: its signals are not its parent's."""
+    """Gives a forked child Python's own handlers: only the parent is to save."""
     global _answers
     if _answers is not None:
         _answers.forget()
@@ -176,9 +192,13 @@ os.register_at_fork(after_in_child=_forget)
 
 @contextlib.contextmanager
 def answered() -> Iterator[Answers]:
-    """Answers SIGTERM and Ctrl-C from now on; inside of another one that one does.
+    """Answers SIGTERM and Ctrl-C while the block runs.
 
-    Python hands signals to the main thread; in another one nothing changes.
+    Inside of another such block the outer one goes on answering. Python hands signals
+    to the main thread: in any other thread nothing changes.
+
+    Yields:
+      The answers, for `Answers.clean_up`.
     """
     global _answers
     if _answers is not None:
@@ -206,44 +226,51 @@ def take_back() -> None:
     """Has Python handle SIGTERM again, which TensorFlow takes as it connects tasks."""
     handler = signal.getsignal(signal.SIGTERM)
     if callable(handler) and _is_main_thread():
+        # Python does not know that its handler was replaced below it, in C. To set the
+        # same one once more puts it back there.
         signal.signal(signal.SIGTERM, handler)
 
 
 class Notes:
-    """Takes note of SIGTERM and of a first Ctrl-C; a second Ctrl-C interrupts at once.
+    """A note of SIGTERM and of a first Ctrl-C; a second Ctrl-C interrupts at once.
 
-    Python hands signals to the main thread; in another one nothing is noted.
+    Python hands signals to the main thread: in any other thread nothing is noted.
 
     Attributes:
-      received: the last signal, or None.
+      received: number of the last signal; None while there was none.
     """
 
     def __init__(
         self, signals: Sequence[int] = _SIGNALS, *, answer: str = _STOPPING
     ) -> None:
-        """
+        """Takes note of nothing before `start`.
+
         Args:
-          signals: to take note of, between `start` and `stop`.
-          answer: what is said at once, before anything was done about it.
+          signals: numbers of the signals to take note of.
+          answer: line to write when a signal arrives, before the training can stop.
         """
         self.received: int | None = None
         self._signals = tuple(signals)
         self._answer = answer
-        # Taken by who says it: in a handler, or in the thread that listens.
+        # Acquired once, by the handler or by the thread that listens, whichever comes
+        # first: a lock, as the two may come at the same time.
         self._said = threading.Lock()
         self._before: dict[int, Any] = {}
 
     def start(self) -> None:
-        """From now on; not before TensorFlow connects workers, which takes SIGTERM."""
+        """Takes note from now on.
+
+        TensorFlow takes SIGTERM as it connects workers: this is called after that.
+        """
         if not _is_main_thread() or self._before:
             return
         for number in self._signals:
             self._before[number] = signal.signal(number, self._receive)
 
     def stop(self) -> None:
-        """Gives the signals back."""
+        """Gives the signals back to their handlers of before."""
         for number, handler in self._before.items():
-            # None is a handler that was not set by Python.
+            # None stands for a handler that was not set by Python.
             signal.signal(number, handler or signal.SIG_DFL)
         self._before = {}
 
@@ -262,6 +289,7 @@ class Notes:
     def _receive(self, number: int, frame: Any) -> None:
         del frame
         self.received = number
+        # From the first signal on, whichever it was, Ctrl-C interrupts.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         self._before.setdefault(signal.SIGINT, before)
         self.say()
@@ -277,6 +305,6 @@ def _exit(number: int) -> None:
 
 
 def _write(line: str) -> None:
-    """To stderr itself: its buffer may be in use where the signal came in."""
+    """Writes to stderr without its buffer, which may be in use as a signal comes."""
     with contextlib.suppress(OSError):
         os.write(2, f"\n{line}\n".encode())

@@ -1,4 +1,4 @@
-"""What several processes write, as whole lines that say whose they are."""
+"""Passes on what several processes write, as whole lines that say whose they are."""
 
 import contextlib
 import math
@@ -10,15 +10,16 @@ import time
 from typing import TextIO
 
 _CHUNK = 1 << 16
-# A progress bar may go on for hours without ending its line.
+# Seconds between two states of a progress bar, which may go on for hours in one line.
 _PROGRESS_SECS = 10.0
 
 
 class Lines:
     """One stream of one process, cut into lines.
 
-    A carriage return overwrites the line, as on a terminal: of a progress bar its last
-    state is shown, and until that comes the present one, every ten seconds at most.
+    A carriage return overwrites the line, as on a terminal. So a progress bar is one
+    line with its last state, and, until that comes, a line with the present state every
+    ten seconds at most.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -30,14 +31,14 @@ class Lines:
         """Returns the lines that `data` completes, each with the prefix.
 
         Args:
-          data: what was read.
+          data: bytes that were read.
           now: seconds of a clock that never goes back.
         """
         *whole, self._rest = (self._rest + data).split(b"\n")
         found = [line.rstrip(b"\r").rpartition(b"\r")[2] for line in whole]
         *states, present = self._rest.split(b"\r")
         if states:
-            # Earlier states are overwritten by now; keeping them would add up.
+            # Earlier states are overwritten: kept, they would fill the memory.
             self._rest = states[-1] + b"\r" + present
             if states[-1] and now - self._progress_time >= _PROGRESS_SECS:
                 self._progress_time = now
@@ -45,14 +46,14 @@ class Lines:
         return b"".join(self._prefix + line + b"\n" for line in found)
 
     def end(self) -> bytes:
-        """Returns the last line, where the stream ended without ending it."""
+        """Returns the last line, where the stream ended without a line feed."""
         return self.feed(b"\n", now=-math.inf) if self._rest else b""
 
 
 class Output:
-    """Passes on stdout and stderr of processes, from one thread.
+    """The output of all processes, read and passed on in one thread.
 
-    Whoever writes through it writes whole lines, so that none is cut by another's.
+    All is written through it and as whole lines: no line is cut by another one.
 
     Attributes:
       closed: whether nobody reads this process's own stdout or stderr any more.
@@ -67,18 +68,18 @@ class Output:
 
     def __exit__(self, *unused: object) -> None:
         for key in list(self._selector.get_map().values()):
-            # Held open by what a task started and did not end.
+            # A process that a task has started and left behind holds this one open.
             lines, stream = key.data
             self._write(stream, lines.end())
             key.fileobj.close()
         self._selector.close()
 
     def add(self, name: str, process: subprocess.Popen) -> None:
-        """Passes on what the process writes, from now on.
+        """Passes on what a process writes, from now on.
 
         Args:
-          name: of the task, for the prefix: '[worker 1] '.
-          process: started with pipes for stdout and stderr.
+          name: name of the task, which stands before its lines: '[worker 1] '.
+          process: process with pipes for stdout and stderr.
         """
         for pipe, stream in (
             (process.stdout, sys.stdout),
@@ -93,13 +94,13 @@ class Output:
         self._write(sys.stderr, f"[launch] {text}\n".encode())
 
     def pass_on(self, *, timeout: float) -> bool:
-        """Reads once from every stream that has something.
+        """Reads once from every stream that has something to read.
 
         Args:
-          timeout: seconds to wait for that.
+          timeout: seconds to wait until one has.
 
         Returns:
-          Whether there was anything.
+          Whether one had.
         """
         ready = self._selector.select(timeout)
         for key, _ in ready:
@@ -113,10 +114,10 @@ class Output:
         return bool(ready)
 
     def drain(self, *, secs: float) -> None:
-        """Passes on what has been written by now.
+        """Passes on all that has been written by now.
 
         Args:
-          secs: bound, for processes that go on writing.
+          secs: seconds at the most, as a process may go on writing.
         """
         end = time.monotonic() + secs
         while self._selector.get_map() and time.monotonic() < end:
@@ -124,13 +125,15 @@ class Output:
                 return
 
     def _write(self, stream: TextIO | None, data: bytes) -> None:
-        if stream is None or not data:  # None was closed as this process began.
+        # A stream is None where this process was started with a closed one.
+        if stream is None or not data:
             return
         try:
             stream.buffer.write(data)
             stream.buffer.flush()
         except BrokenPipeError:
             self.closed = True
-            # What the buffer holds goes there, now and at the interpreter's end.
+            # The buffer is written once more, at the interpreter's end at the latest:
+            # to nowhere then, without another error.
             with open(os.devnull, "wb") as nowhere, contextlib.suppress(OSError):
                 os.dup2(nowhere.fileno(), stream.fileno())
