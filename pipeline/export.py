@@ -1,4 +1,8 @@
-"""Exporters: which evaluations leave a SavedModel, and what a server sends it."""
+"""Exporters, which decide after an evaluation whether to write a SavedModel.
+
+`train_and_evaluate` calls each with what was evaluated and the metrics. The SavedModel
+itself is written by the Estimator.
+"""
 
 import json
 import math
@@ -34,7 +38,7 @@ _RECORD = "best.json"
 
 
 class Exportable(Protocol):
-    """What an exporter needs of an Estimator."""
+    """The part of an Estimator that an exporter uses."""
 
     def export_saved_model(
         self,
@@ -43,13 +47,20 @@ class Exportable(Protocol):
         *,
         checkpoint_path: str | None = None,
     ) -> str:
-        """Writes a SavedModel and returns its directory."""
+        """Writes a SavedModel and returns its directory.
+
+        Args:
+          export_dir_base: directory below which the SavedModel gets its own.
+          serving_input_receiver_fn: describes the tensors that a server is sent.
+          checkpoint_path: path prefix of the checkpoint to export; None for what is
+            live.
+        """
 
 
 class Exporter:
-    """Called after each evaluation of train_and_evaluate.
+    """Decides after each evaluation of `train_and_evaluate` whether to export.
 
-    One of your own defines `export`.
+    A subclass of your own defines `export`.
     """
 
     default_name: str | None = None
@@ -63,15 +74,16 @@ class Exporter:
     ) -> None:
         """
         Args:
-          name: the directory below `model_dir/export`; None for the class's default.
-          serving_input_receiver_fn: what a server is sent; None for the raw features
-            of the training or evaluation input.
-          exports_to_keep: the newest that stay; None for all.
+          name: name of the directory below `model_dir/export`; None for the class's
+            default.
+          serving_input_receiver_fn: describes the tensors that a server is sent; None
+            for the features of the training or evaluation input as they are.
+          exports_to_keep: number of the newest exports that stay; None keeps all.
 
         Raises:
-          TypeError: the name is no string.
-          ValueError: no name, one that leads elsewhere, or `exports_to_keep` is not
-            positive.
+          TypeError: the name is not a string.
+          ValueError: there is no name, it leads out of `model_dir/export`, or
+            `exports_to_keep` is not positive.
         """
         name = name or self.default_name
         if not name:
@@ -91,8 +103,8 @@ class Exporter:
             )
         if exports_to_keep is not None and exports_to_keep <= 0:
             raise ValueError(
-                f"exports_to_keep is {exports_to_keep}; it must be positive, or None "
-                "to keep all."
+                f"exports_to_keep is {exports_to_keep}: write a positive number, or "
+                "None to keep all."
             )
         self.name = name
         self.serving_input_receiver_fn = serving_input_receiver_fn
@@ -100,7 +112,7 @@ class Exporter:
 
     @property
     def is_stock(self) -> bool:
-        """Whether `export` is this class' own, which writes SavedModels alone."""
+        """Whether `export` is not overridden, and so writes SavedModels alone."""
         return type(self).export is Exporter.export
 
     def export(
@@ -111,14 +123,14 @@ class Exporter:
         eval_result: Mapping[str, Any],
         is_the_final_export: bool,
     ) -> str | None:
-        """Exports, if this evaluation is one to export.
+        """Exports the model, if this evaluation calls for it.
 
         Args:
-          estimator: whose model it is.
+          estimator: the Estimator of the model.
           export_path: the directory of this exporter.
-          checkpoint_path: checkpoint that was evaluated; None for what is live. Its
-            files are there for a class that overrides this method.
-          eval_result: what `evaluate` returned.
+          checkpoint_path: path prefix of the checkpoint that was evaluated; None for
+            what is live. Its files are there if a class overrides this method.
+          eval_result: the metrics that `evaluate` returned, by name.
           is_the_final_export: whether training has ended.
 
         Returns:
@@ -130,6 +142,7 @@ class Exporter:
         if not due:
             return None
         path = self._export(estimator, export_path, checkpoint_path)
+        # The record comes last: it must never name a best that was not exported.
         with storage.writing(export_path, "the record of the export", only_named=True):
             self._after_export(export_path, eval_result)
         return path
@@ -140,7 +153,7 @@ class Exporter:
         raise NotImplementedError
 
     def _after_export(self, export_path: str, eval_result: Mapping[str, Any]) -> None:
-        """Once the SavedModel is there."""
+        """Records the export, when the SavedModel is there."""
 
     def _export(
         self, estimator: Exportable, export_path: str, checkpoint_path: str | None
@@ -182,10 +195,10 @@ class FinalExporter(Exporter):
 
 
 class BestExporter(Exporter):
-    """Exports where the evaluation is better than all before, restarts included.
+    """Exports where the evaluation is better than all before, also before a restart.
 
-    The best evaluation so far is kept beside the exports, as `best.json`. One without
-    the metric is a KeyError that lists those that there are.
+    The best evaluation so far is kept beside the exports, as `best.json`. An evaluation
+    without the metric is a KeyError that lists the metrics that it has.
     """
 
     default_name = "best"
@@ -203,13 +216,13 @@ class BestExporter(Exporter):
     ) -> None:
         """
         Args:
-          name: as `Exporter`.
-          serving_input_receiver_fn: as `Exporter`.
-          metric: what is compared.
-          higher_is_better: for an accuracy, not for a loss.
-          compare_fn: of the best and the current evaluation, whether the current is
-            better; in place of `metric`.
-          exports_to_keep: as `Exporter`.
+          name: see `Exporter`.
+          serving_input_receiver_fn: see `Exporter`.
+          metric: name of the metric that is compared.
+          higher_is_better: whether more is better, as of an accuracy.
+          compare_fn: function of the best and of the current evaluation that returns
+            whether the current is better, in place of `metric`.
+          exports_to_keep: see `Exporter`.
         """
         super().__init__(
             name, serving_input_receiver_fn, exports_to_keep=exports_to_keep
@@ -258,6 +271,7 @@ class BestExporter(Exporter):
                 f"is an array of shape {np.shape(value)}: write compare_fn=better, of "
                 "the best and the current evaluation."
             )
+        # NaN is never the best, and any number is better than NaN.
         if math.isnan(value):
             return False
         if best is None or math.isnan(before := best.get(self._metric, math.nan)):
@@ -266,12 +280,13 @@ class BestExporter(Exporter):
 
 
 def keep_record(old: str, new: str, *, is_shared: bool) -> None:
-    """Copies the best evaluation so far to where its exports go from now on.
+    """Copies the best evaluation so far into the directory of the exports to come.
 
     Args:
-      old: directory that has the record, or none.
+      old: directory that may hold the record.
       new: directory to export to.
-      is_shared: several evaluations wrote the old one, and it is nobody's.
+      is_shared: whether several evaluations wrote the old record, so that nobody knows
+        whose it is; then it is not copied.
     """
     record, kept = os.path.join(old, _RECORD), os.path.join(new, _RECORD)
     if tf.io.gfile.exists(kept):
@@ -291,5 +306,6 @@ def keep_record(old: str, new: str, *, is_shared: bool) -> None:
 
 
 def _write(export_path: str, values: Mapping[str, Any]) -> None:
+    # JSON knows no arrays and no NumPy numbers.
     plain = {key: getattr(v, "tolist", lambda v=v: v)() for key, v in values.items()}
     atomic_file.write(os.path.join(export_path, _RECORD), json.dumps(plain))

@@ -1,4 +1,4 @@
-"""Gradients with the weights that they count with, so that they can be added up."""
+"""Computes gradients, and keeps their weights, so that they can be added up."""
 
 import dataclasses
 from typing import Any
@@ -14,20 +14,20 @@ class Gradient:
     """A gradient by variable, and the sum of weights that it counts with.
 
     Attributes:
-      values: tensor or IndexedSlices by variable.
-      weight: float where the shapes alone tell it.
+      values: one tensor or IndexedSlices for each variable.
+      weight: sum of weights, float32 scalar; a Python float where the shapes tell it.
     """
 
     values: list[Any]
     weight: Any
 
     def as_sum(self) -> "Gradient":
-        """A mean as a sum, dense, so that sums of several can be added."""
+        """Turns a mean into a sum, dense, so that several can be added."""
         weight = tf.convert_to_tensor(self.weight, tf.float32)
         return Gradient([times(g, weight) for g in self.values], weight)
 
     def as_mean(self) -> "Gradient":
-        """A sum as the mean again; zero where nothing had weight."""
+        """Turns a sum into the mean; zero where nothing had weight."""
         factor = tf.math.reciprocal_no_nan(self.weight)
         return Gradient([times(g, factor) for g in self.values], self.weight)
 
@@ -35,15 +35,18 @@ class Gradient:
 def gradient_of(
     tape: tf.GradientTape, objective: tf.Tensor, op: TrainOp
 ) -> tuple[list[Any], list[Any]]:
-    """The gradient by those of `op.variables` that the loss depends on, and these.
+    """Computes the gradient by the variables of a TrainOp that the loss depends on.
 
     Args:
-      tape: that recorded `objective`.
+      tape: the tape that recorded `objective`.
       objective: scalar to minimise.
-      op: whose variables are trained.
+      op: the TrainOp whose variables are trained.
+
+    Returns:
+      The gradient's values, and the variables of each.
 
     Raises:
-      SpecError: the loss depends on none of them, or one is there twice.
+      SpecError: the loss depends on no variable, or a variable is there twice.
     """
     raw = [variables.raw(v) for v in op.variables]
     twice = [v.name for i, v in enumerate(raw) if any(v is w for w in raw[:i])]
@@ -53,6 +56,7 @@ def gradient_of(
             "hand in each once."
         )
     values = tape.gradient(objective, raw)
+    # Keras' optimizers drop a None for themselves, but weights and norms need numbers.
     present = [i for i, value in enumerate(values) if value is not None]
     if not present:
         names = [v.name for v in op.variables]
@@ -64,12 +68,15 @@ def gradient_of(
 
 
 def each_row_once(gradient: Any, *, sparse: bool = True) -> Any:
-    """A gradient without repeated rows, which Keras would square one by one.
+    """Adds up repeated rows of a gradient.
+
+    Keras' optimizers would square each of them by itself, where the square of their sum
+    is right.
 
     Args:
       gradient: tensor or IndexedSlices, also of several replicas.
-      sparse: whether slices stay slices. Their number is not known before they are
-        computed, which a TPU cannot do.
+      sparse: whether slices stay slices. A TPU needs False, for the number of distinct
+        rows is not known before they are computed.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -81,6 +88,6 @@ def each_row_once(gradient: Any, *, sparse: bool = True) -> Any:
 
 
 def times(gradient: Any, factor: tf.Tensor) -> tf.Tensor:
-    """A gradient, dense, multiplied by a scalar."""
+    """Multiplies a gradient by a scalar, and makes it dense."""
     dense = tf.convert_to_tensor(gradient)
     return dense * tf.cast(factor, dense.dtype)

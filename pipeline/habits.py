@@ -1,4 +1,4 @@
-"""What users of tf.estimator write by habit: it works here, or is told what to write.
+"""Takes what users of tf.estimator write by habit, or says what to write instead.
 
 Where the meaning is the same, tf.estimator's order of arguments and its None are taken.
 A name that is gone is an error with the line to write instead.
@@ -13,7 +13,7 @@ _HOOKS = (
     "hooks watch the loop from outside: train(..., hooks=[...]), TrainSpec(input_fn, "
     "hooks=[...]) or EvalSpec(input_fn, hooks=[...])"
 )
-# What EstimatorSpec had, and TPUEstimatorSpec.
+# Arguments of EstimatorSpec and TPUEstimatorSpec.
 ESTIMATOR_SPEC = {
     "training_hooks": _HOOKS,
     "training_chief_hooks": f"{_HOOKS}; run.leads is True in the chief",
@@ -62,18 +62,16 @@ def known(
     gone: Mapping[str, str] | None = None,
     empty: Sequence[str] = (),
 ) -> Callable[[Any], Any]:
-    """Decorates a method or a class, so that it takes what tf.estimator's took.
+    """Decorates a method or a class, so that it takes tf.estimator's arguments.
 
     Args:
-      positional: tf.estimator's order of its arguments.
-      gone: by a name that it had, what to write instead.
-      empty: arguments that may be None for none.
+      positional: names of its arguments, in tf.estimator's order.
+      gone: the line to write instead of each argument that is gone, by its name.
+      empty: names of arguments that may be None for an empty list.
 
     Returns:
-      The decorator. Of a class it wraps the constructor.
-
-    Raises:
-      TypeError: by what is decorated: an argument that is gone.
+      The decorator; it wraps a class's constructor. A call with an argument that is
+      gone raises a TypeError.
     """
     hints = gone or {}
 
@@ -88,6 +86,7 @@ def known(
             for name in hints.keys() & kwargs.keys():
                 raise TypeError(f"{owner} takes no {name}: write {hints[name]}.")
             by_name = dict(zip(positional, args, strict=False))
+            # Too many or given twice: Python's own error is right.
             if len(args) <= len(positional) and not by_name.keys() & kwargs.keys():
                 args, kwargs = (), {**by_name, **kwargs}
             none = [k for k in empty if k in kwargs and kwargs[k] is None]
@@ -99,7 +98,11 @@ def known(
 
 
 def hint(error: Exception) -> str | None:
-    """What to write instead of what a model_fn did by habit, of what it raised."""
+    """Returns the line to write instead of a habit, from the error that it raised.
+
+    Args:
+      error: an error of the user's model_fn. None is returned if it is no habit's.
+    """
     if isinstance(error, AttributeError) and error.name == "minimize":
         return (
             "The driver computes and applies the gradients: write EstimatorSpec(mode, "
@@ -111,7 +114,7 @@ def hint(error: Exception) -> str | None:
 
 
 def kind_of_hook(value: Any) -> str:
-    """What to say of an object where a hook belongs, of tf.estimator or of Keras."""
+    """Returns a hint for tf.estimator's or Keras' hook in a hook's place, or ""."""
     if hasattr(value, "before_run") or hasattr(value, "after_run"):
         return (
             " It is a session hook, and there are no sessions: its after_run is "

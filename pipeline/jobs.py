@@ -67,8 +67,8 @@ class ConfigHook(hooks.Hook):
 
     def begin(self, run: hooks.Run) -> None:
         """Writes the configuration."""
-        # Not earlier: an event file that is made before the strategy initialises
-        # TensorFlow, and then no cluster can form.
+        # Not before the strategy was made: whatever initialises TensorFlow earlier
+        # keeps a cluster from forming.
         tf.io.gfile.makedirs(run.model_dir)
         path = os.path.join(run.model_dir, CONFIG_FILE)
         with tf.io.gfile.GFile(path, "w") as stream:

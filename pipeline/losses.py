@@ -18,14 +18,14 @@ from pipeline.spec import EstimatorSpec, SpecError
 
 @dataclasses.dataclass(frozen=True)
 class Totals:
-    """Sums over examples; they add up over replicas, steps and loops.
+    """Sums over examples, which add up over replicas, steps and loops.
 
     Attributes:
       loss: float32 scalar, sum(loss * weights) + sum(weights) * regularization.
       weight: float32 scalar, sum(weights).
       metrics: increments of the metrics' states, by name.
-      scalars: by name, of the last step: float32 [sum over examples, examples], so
-        that they add up over replicas, too.
+      scalars: float32 [sum over examples, examples] of the last step, by name, so that
+        scalars add up over replicas, too.
     """
 
     loss: tf.Tensor
@@ -34,28 +34,36 @@ class Totals:
     scalars: dict[str, tf.Tensor]
 
     def as_tree(self) -> tuple[Any, ...]:
-        """The fields as a nest, which `tf.while_loop` and `strategy.run` carry."""
+        """Returns the fields as a nest, for `tf.while_loop` and `strategy.run`."""
         return self.loss, self.weight, self.metrics, self.scalars
 
     def plus(self, more: "Totals") -> "Totals":
-        """The sum, of two parts of one step."""
+        """Returns the sum of two parts of one step."""
         return Totals(*tf.nest.map_structure(tf.add, self.as_tree(), more.as_tree()))
 
     @classmethod
     def zeros(cls, metrics: MetricSet, scalars: Sequence[str]) -> "Totals":
-        """Those before the first step."""
+        """Returns the totals before the first step.
+
+        Args:
+          metrics: the metrics of the mode.
+          scalars: names of the scalars.
+        """
         zero = tf.zeros([])
         none = dict.fromkeys(scalars, tf.zeros([2]))
         return cls(zero, zero, metrics.zeros(), none)
 
 
 def mean(loss: Any, weights: Any, rows: Any) -> tuple[tf.Tensor, Any]:
-    """The weighted mean over one batch and the sum of weights, in float32.
+    """Returns the weighted mean over one batch and the sum of weights, in float32.
 
     Args:
       loss: per-example losses `[batch, ...]`, or a scalar that is their mean.
-      weights: broadcastable to `loss`, or None for 1.
-      rows: examples in the batch.
+      weights: weights that broadcast to `loss`, or None for 1.
+      rows: examples in the batch, the weight of a scalar.
+
+    Raises:
+      SpecError: the loss has an unknown rank, or a length other than the batch's.
     """
     loss = _floating("TrainOp.loss", loss)
     if loss.shape.rank is None:
@@ -82,7 +90,15 @@ def mean(loss: Any, weights: Any, rows: Any) -> tuple[tf.Tensor, Any]:
 
 
 def objective(spec: EstimatorSpec, rows: Any) -> tuple[tf.Tensor, Any]:
-    """The spec's mean loss with its regularization, and its sum of weights."""
+    """Returns a spec's mean loss with its regularization, and its sum of weights.
+
+    Args:
+      spec: the EstimatorSpec of one batch.
+      rows: examples in the batch.
+
+    Raises:
+      SpecError: the loss does not fit the batch, or a regularization is no scalar.
+    """
     loss, weight = mean(spec.loss, spec.loss_weights, rows)
     for term in spec.regularization_losses:
         term = _floating("regularization_losses", term)
@@ -108,26 +124,27 @@ def _floating(field: str, value: Any) -> tf.Tensor:
 
 
 def shared(weight: Any, share: tf.Tensor | None) -> Any:
-    """`weight`, or nothing where the batch is a stand-in."""
+    """Returns `weight`, or 0 where the batch is a stand-in that counts for nothing."""
     return weight if share is None else weight * share
 
 
 def totals_of(
     spec: EstimatorSpec, loss: tf.Tensor, weight: Any, batch: Batch, metrics: MetricSet
 ) -> Totals:
-    """One batch's totals.
+    """Returns the totals of one batch.
 
     Args:
-      spec: what model_fn returned for it.
-      loss: `objective(spec)`'s mean.
-      weight: and its sum of weights.
-      batch: of one replica.
-      metrics: those of the mode.
+      spec: the EstimatorSpec that model_fn returned for the batch.
+      loss: mean that `objective` returned.
+      weight: sum of weights that `objective` returned.
+      batch: one replica's batch.
+      metrics: the metrics of the mode.
     """
     weight = tf.convert_to_tensor(shared(weight, batch.share), tf.float32)
     rows = rows_in(batch.features)
     increments = metrics.increments(spec.metrics, rows, batch.share)
     count = shared(tf.cast(rows, tf.float32), batch.share)
+    # A stand-in's scalar may be NaN, and 0 * NaN would not be 0.
     scalars = {
         name: tf.stack([tf.math.multiply_no_nan(value, count), count])
         for name, value in spec.scalars.items()
@@ -136,14 +153,19 @@ def totals_of(
 
 
 def means(scalars: Mapping[str, Any]) -> dict[str, Any]:
-    """Each scalar's mean over examples, of `Totals.scalars`."""
+    """Returns each scalar's mean over examples, from `Totals.scalars`."""
     return {
         name: tf.math.divide_no_nan(pair[0], pair[1]) for name, pair in scalars.items()
     }
 
 
 def sum_over_replicas(strategy: tf.distribute.Strategy, tree: Any) -> Totals:
-    """Adds local replicas' totals."""
+    """Adds up the totals of the local replicas.
+
+    Args:
+      strategy: the strategy that computed them.
+      tree: `Totals.as_tree()` of each replica, as `strategy.run` returned it.
+    """
     if strategy.num_replicas_in_sync == 1:
         return Totals(*tree)
 

@@ -1,8 +1,9 @@
 """Metrics by their increments: exact on every strategy.
 
-A replica returns what its batch adds to a metric's state, starting from zero. The
+A replica returns what its batch adds to a metric's state that starts from zero. The
 increments are summed over replicas, steps and loops, and the sum is the state. Keras'
-own metric variables lose or multiply updates under several strategies.
+own metric variables lose or multiply updates under several strategies. So a metric
+whose state is not a sum, such as a maximum, is refused.
 """
 
 import functools
@@ -22,7 +23,7 @@ States = dict[str, list[Any]]
 
 
 class MetricSet:
-    """The metrics of one mode: objects that know the arithmetic and hold no state."""
+    """The metrics of one mode: objects that compute and hold no state."""
 
     def __init__(
         self, declared: Mapping[str, Metric], scalars: Iterable[str] = ()
@@ -31,12 +32,12 @@ class MetricSet:
 
         Args:
           declared: `EstimatorSpec.metrics`, of symbolic tensors.
-          scalars: names of `EstimatorSpec.scalars`, which are reported beside.
+          scalars: names of `EstimatorSpec.scalars`, which are reported beside metrics.
 
         Raises:
-          SpecError: a factory returns no metric; its arguments do not fit; its state
-            is no sum over batches, so that replicas could not share it; its result is
-            no number; or two values would be reported under one name.
+          SpecError: a factory returns no metric; a metric does not take its arguments;
+            its state is no sum over batches, so that replicas could not share it; its
+            result is no number; or two values would be reported under one name.
         """
         self._metrics: dict[str, keras.metrics.Metric] = {}
         for name, each in declared.items():
@@ -45,7 +46,7 @@ class MetricSet:
         self._compiled = compiled(self.compute)
 
     def zeros(self) -> States:
-        """The state before the first batch: tensors by metric name."""
+        """Returns the state before the first batch: tensors by metric name."""
         return {
             name: [tf.zeros(v.shape, v.dtype) for v in metric.variables]
             for name, metric in self._metrics.items()
@@ -54,12 +55,12 @@ class MetricSet:
     def increments(
         self, declared: Mapping[str, Metric], rows: Any, share: tf.Tensor | None
     ) -> States:
-        """What one replica's batch adds.
+        """Returns what one replica's batch adds to the state.
 
         Args:
           declared: `EstimatorSpec.metrics` of this batch.
-          rows: examples in it, which weigh a mean of an already averaged scalar.
-          share: 1, or 0 where the batch is a stand-in that counts for nothing; None
+          rows: examples in the batch: the weight of a scalar in a mean.
+          share: float32 scalar, 1, or 0 for a stand-in that counts for nothing; None
             for 1.
         """
         zeros = self.zeros()
@@ -76,17 +77,21 @@ class MetricSet:
         return added
 
     def compute(self, states: States) -> dict[str, Any]:
-        """The value of each metric as a tensor, or dict of tensors, by name."""
+        """Computes each metric's value, a tensor or a dict of tensors, by name.
+
+        Args:
+          states: the state of each metric, by name.
+        """
         return {
             name: _result(name, metric, states[name])
             for name, metric in self._metrics.items()
         }
 
     def results(self, states: Sequence[States]) -> dict[str, Any]:
-        """The value of each metric over the sum of `states`, see `as_arrays`.
+        """Computes each metric's value over the sum of `states`, see `as_arrays`.
 
         Args:
-          states: one per loop.
+          states: the metrics' increments, one for each call of the loop.
         """
         if not (self._metrics and states):
             return {}
@@ -101,9 +106,9 @@ class MetricSet:
         return as_arrays(self._compiled(tensors))
 
     def total(self, states: Sequence[States]) -> States:
-        """The sum of `states` as arrays, in float64 or int64.
+        """Adds up `states` as arrays, in float64 or int64.
 
-        Counts stay exact beyond float32's 2**24.
+        So counts stay exact beyond 2**24, where float32 stops counting.
         """
         return {
             name: [
@@ -114,7 +119,7 @@ class MetricSet:
         }
 
     def holds(self, states: States) -> bool:
-        """Whether `states` are of these metrics, by names and shapes."""
+        """Returns whether `states` have the names and shapes of these metrics."""
         return {
             name: [np.shape(s) for s in state] for name, state in states.items()
         } == {
@@ -123,7 +128,9 @@ class MetricSet:
         }
 
     def _check_names(self, scalars: Iterable[str]) -> None:
-        """A metric of several values, such as `f1/micro`, shows its names only here."""
+        """Checks that no two values are reported under one name."""
+        # A metric of several values, such as `f1/micro`, shows their names only in a
+        # result.
         owners = {name: f"scalar {name!r}" for name in scalars}
         for name, state in self.zeros().items():
             metric = self._metrics[name]
@@ -146,12 +153,20 @@ class MetricSet:
 
 
 def as_arrays(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Floats and np.ndarrays by name; a metric of several values as `name/key`."""
+    """Returns floats and np.ndarrays by name; a metric of several values by `name/key`.
+
+    Args:
+      values: a number, an array or a dict of them, by name.
+
+    Raises:
+      TypeError: a value is not numeric.
+    """
     flat: dict[str, Any] = {}
     for name, value in values.items():
         items = value.items() if isinstance(value, dict) else [(None, value)]
         for key, item in items:
             array = np.asarray(item)
+            # NumPy takes bfloat16, which is not its own, for no number.
             if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
                 raise TypeError(f"a value of dtype {array.dtype}")
             full = name if key is None else f"{name}/{key}"
@@ -164,7 +179,11 @@ def _wide(variable: Any) -> type:
 
 
 def _weighted(declared: Metric, rows: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of an update, where a scalar's mean counts its batch's rows."""
+    """Returns the arguments of an update; a scalar's mean is weighted by the rows.
+
+    A scalar is a mean over its batch already: batches of different sizes would
+    otherwise count alike.
+    """
     scalar = declared.factory is keras.metrics.Mean and len(declared.args) == 1
     if scalar and not declared.kwargs and len(np.shape(declared.args[0])) == 0:
         return declared.args, {"sample_weight": rows}
@@ -172,6 +191,7 @@ def _weighted(declared: Metric, rows: Any) -> tuple[tuple[Any, ...], dict[str, A
 
 
 def _build(name: str, declared: Metric) -> keras.metrics.Metric:
+    """Makes a metric, and tries it on a batch of one example, of zeros."""
     metric = user_errors.call(
         lambda: f"the factory of metric {name!r}", declared.factory
     )
@@ -219,6 +239,7 @@ def _build(name: str, declared: Metric) -> keras.metrics.Metric:
 def _result(name: str, metric: keras.metrics.Metric, state: list[Any]) -> Any:
     where = _method_of(name, metric, "result")
     value = user_errors.call(where, metric.stateless_result, state)
+    # A compiled function returns tensors alone.
     if isinstance(value, (int, float)):
         return tf.convert_to_tensor(value)
     return value
@@ -231,7 +252,7 @@ def _method_of(
 
 
 def _is_additive(metric: keras.metrics.Metric, args: Any, kwargs: Any) -> bool:
-    """Whether an update adds the same to any state; tried at 0, 1 and -1."""
+    """Returns whether an update adds the same to the states 0, 1 and -1."""
 
     def added(start: float) -> list[np.ndarray]:
         state = [tf.fill(v.shape, tf.cast(start, v.dtype)) for v in metric.variables]
@@ -249,7 +270,7 @@ def _is_additive(metric: keras.metrics.Metric, args: Any, kwargs: Any) -> bool:
 
 
 def _zeros_like(value: Any) -> Any:
-    """A concrete stand-in for a symbolic tensor, of one example."""
+    """Returns a concrete tensor of one example in place of a symbolic tensor."""
     if not tf.is_tensor(value):
         return value
     shape = [1 if size is None else size for size in value.shape]

@@ -1,4 +1,8 @@
-"""The user's hyperparameters: what may hold them, and a copy for each who gets them."""
+"""Checks the user's hyperparameters, and copies them for each function that gets them.
+
+A function may change its copy. Nobody else sees that, and the Estimator keeps what it
+was given.
+"""
 
 import copy
 import inspect
@@ -13,7 +17,7 @@ import tensorflow as tf
 
 # Hyperparameters have names, and these have none.
 _NAMELESS = (str, bytes, numbers.Number, list, set, frozenset, np.ndarray, tf.Tensor)
-# A copy would be other state, or needs a graph of its own.
+# Never copied: a copy would be other state, or cannot be made inside of a graph.
 _STATE = (
     tf.Module,
     tf.Variable,
@@ -23,19 +27,19 @@ _STATE = (
     keras.optimizers.Optimizer,
 )
 
-# These are never copied, whatever they hold.
+# deepcopy returns these as they are: nothing in them has to be looked for.
 _ATOMS = (type, types.ModuleType, types.FunctionType, str, bytes, numbers.Number)
 
 
 def checked(value: Any) -> Any:
-    """A copy of what a caller gave as `params`; {} for None.
+    """Returns a copy of the `params` that a caller gave; {} for None.
 
     Args:
-      value: a dict, or any object with names: a ConfigDict, a dataclass, a Namespace,
-        a class of one's own. It keeps its type.
+      value: a dict, or any object with attributes: a ConfigDict, a dataclass, a
+        Namespace, an object of the user's class. The copy has its type.
 
     Raises:
-      TypeError: something without names, or a class or function.
+      TypeError: it has no names in it, or it is a class or function.
     """
     if value is None:
         return {}
@@ -50,13 +54,13 @@ def checked(value: Any) -> Any:
 
 
 def own(value: Any) -> Any:
-    """A deep copy, for one who may change it.
+    """Returns a deep copy of a value, of the same type.
 
-    Variables, models and tensors in it stay the same ones, and so does what cannot be
-    copied, such as an open file.
+    Variables, models and tensors in it stay the same objects, and so do objects that
+    cannot be copied, such as an open file.
 
     Args:
-      value: of any type, which the copy has, too.
+      value: a value of any type.
     """
     if isinstance(value, _STATE):
         return value
@@ -66,12 +70,13 @@ def own(value: Any) -> Any:
         return type(value)(own(each) for each in value)
     try:
         return copy.deepcopy(value, {id(each): each for each in _states(value, {})})
-    except Exception:  # What it is depends on the class that cannot be copied.
+    # A class that cannot be copied may raise anything.
+    except Exception:
         return _rebuilt(value) if isinstance(value, dict) else value
 
 
 def _states(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
-    """Finds what is to stay the same, anywhere in containers and objects."""
+    """Yields the objects not to copy, at any depth of containers and objects."""
     if id(value) in seen:
         return
     seen[id(value)] = value
@@ -90,7 +95,11 @@ def _states(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
 
 
 def _rebuilt(value: dict) -> dict:
-    """A copy without the methods of its class, of which `__getattr__` often raises."""
+    """Returns a copy of a dict, made without calling its class's methods.
+
+    A dict with attributes often has a `__getattr__` that raises a KeyError, on which
+    `copy.deepcopy` fails.
+    """
     made = type(value).__new__(type(value))
     dict.update(made, {key: own(each) for key, each in dict.items(value)})
     vars(made).update(own(vars(value)))

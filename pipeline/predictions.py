@@ -1,4 +1,8 @@
-"""Predictions: one step at a time, as they are asked for, then example by example."""
+"""Yields predictions as they are asked for: batch by batch, or example by example.
+
+A caller may stop asking at any time, and may train in between: a prediction goes on
+with the weights that it began with.
+"""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,9 +20,9 @@ from pipeline.spec import ModeKeys
 class OnOwnWeights:
     """The prediction step on the weights that a prediction began with.
 
-    It computes with modules that others may load or train meanwhile. Who is about to
-    tells it, and it keeps a copy, which goes into modules of its own once it is asked
-    for more; of a prediction that was dropped nobody asks, and nothing is kept.
+    It computes with modules that others may load or train meanwhile. They call `keep`
+    before they do, which copies the weights. The next batch puts the copy into modules
+    of the prediction's own; no modules are made for a prediction that was dropped.
     """
 
     def __init__(
@@ -30,18 +34,25 @@ class OnOwnWeights:
         """
         Args:
           compiled: the step, on modules that it shares with others.
-          copied: makes a copy of their values.
-          elsewhere: the step, on modules of its own, of a copy.
+          copied: returns a copy of the modules' values.
+          elsewhere: takes such a copy, and returns the step on modules of its own.
         """
         self._compiled = compiled
         self._copied = copied
         self._elsewhere = elsewhere
         self._kept: Any = None
-        # Who predicts and who is about to change the modules may be two threads.
+        # One thread may predict while another is about to change the modules.
         self._lock = threading.Lock()
 
     def __call__(self, features: Any) -> Any:
-        """Predictions by local replica, of features by local replica."""
+        """Predicts.
+
+        Args:
+          features: nests of tensors, by local replica.
+
+        Returns:
+          Nests of predictions, by local replica.
+        """
         with self._lock:
             if self._kept is not None:
                 self._compiled = self._elsewhere(self._kept)
@@ -58,7 +69,8 @@ def predict(compiled: Callable[[Any], Any], feed: Feed) -> Iterator[Any]:
     """Runs the prediction step over the input, batch by batch, as they are asked for.
 
     Args:
-      compiled: predictions by local replica, of features by local replica.
+      compiled: takes features by local replica, and returns predictions by local
+        replica.
       feed: the input.
 
     Yields:
@@ -85,14 +97,14 @@ def watched(
     keys: Sequence[str] | str | None,
     one_by_one: bool,
 ) -> Iterator[Any]:
-    """What a caller of `predict` gets, between the `begin` and `end` of its hooks.
+    """Yields predictions to the caller of `predict`, between its hooks' begin and end.
 
     Args:
-      batches: of predictions.
-      run: for the hooks.
-      hooks: watch the predictions.
-      keys: of the predictions that are wanted; None for all.
-      one_by_one: yields examples, else batches.
+      batches: batches of predictions.
+      run: the run that hooks are given.
+      hooks: hooks that watch the prediction.
+      keys: names of the predictions that are wanted; None for all.
+      one_by_one: whether to yield examples rather than batches.
 
     Yields:
       Nests of arrays.
@@ -107,14 +119,14 @@ def watched(
 
 
 def choose(batch: Any, keys: Sequence[str] | str | None) -> Any:
-    """The predictions of these keys.
+    """Returns the predictions of some keys.
 
     Args:
       batch: nest of arrays; a dict where there are keys.
-      keys: None for all.
+      keys: names of predictions; None for all.
 
     Raises:
-      ValueError: keys that there are not.
+      ValueError: the keys are no names, or no predictions have them.
     """
     if keys is None:
         return batch
@@ -132,10 +144,13 @@ def choose(batch: Any, keys: Sequence[str] | str | None) -> Any:
 
 
 def examples(batch: Any) -> Iterator[Any]:
-    """One nest an example, of a nest of arrays that share their first dimension.
+    """Yields one nest for each example.
+
+    Args:
+      batch: nest of arrays that share their first dimension.
 
     Raises:
-      ValueError: they do not.
+      ValueError: the arrays do not share their first dimension.
     """
     lengths = {np.shape(a)[0] if np.ndim(a) else None for a in tf.nest.flatten(batch)}
     if len(lengths) != 1 or None in lengths:

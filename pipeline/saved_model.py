@@ -1,4 +1,10 @@
-"""PREDICT -> SavedModel: what a server feeds, what it gets, and where it lies."""
+"""Writes the PREDICT of a model_fn as a SavedModel, for a server.
+
+A serving_input_receiver_fn describes the tensors that a server is sent, and turns them
+into features. model_fn is traced on these; each of its export outputs becomes a
+signature. Variables and tables go along, Python does not: a signature that needs it is
+refused.
+"""
 
 import dataclasses
 import os
@@ -18,7 +24,7 @@ from pipeline.sharding import ShardedVariable, shards_of
 from pipeline.spec import EstimatorSpec, SpecError
 
 DEFAULT_SIGNATURE = "serving_default"
-# How a bare tensor is called where a signature needs names.
+# Names of a bare tensor, where a signature needs names.
 FEATURES_NAME = "features"
 OUTPUT_NAME = "output"
 _GLOBAL_STEP = "driver/global_step"
@@ -28,11 +34,11 @@ _PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 @dataclasses.dataclass(frozen=True)
 class ServingInputReceiver:
-    """What a server is sent, and how it becomes features.
+    """The tensors that a server is sent, and the way to turn them into features.
 
     Attributes:
-      receiver_specs: type spec by name of each tensor that is sent.
-      to_features: of these tensors by name, model_fn's features.
+      receiver_specs: type spec of each tensor that is sent, by name.
+      to_features: takes these tensors by name, and returns model_fn's features.
     """
 
     receiver_specs: Mapping[str, tf.TypeSpec]
@@ -43,14 +49,17 @@ ServingFn = Callable[[], ServingInputReceiver]
 
 
 def build_raw_serving_input_receiver_fn(features: Any) -> ServingFn:
-    """Features are sent as they are: one tensor, or a dict of them.
+    """Describes a server that is sent features as they are: a tensor, or a dict.
 
     Args:
-      features: spec of one tensor, or dict of specs; the first dimension, the batch,
-        becomes any size. A bare tensor is sent under the name `features`.
+      features: type spec of one tensor, or dict of specs. The first dimension, the
+        batch, becomes any size. A bare tensor is sent under the name `features`.
+
+    Returns:
+      A serving_input_receiver_fn.
 
     Raises:
-      ValueError: no spec, as of an Estimator that has seen no input.
+      ValueError: features are None, as those of an Estimator that has seen no input.
     """
     if features is None:
         raise ValueError(
@@ -74,14 +83,17 @@ def build_raw_serving_input_receiver_fn(features: Any) -> ServingFn:
 def build_parsing_serving_input_receiver_fn(
     feature_spec: Mapping[str, Any], *, bare: bool = False
 ) -> ServingFn:
-    """Serialized `tf.train.Example`s are sent, under the name `examples`.
+    """Describes a server that is sent serialized `tf.train.Example`s, as `examples`.
 
     Args:
-      feature_spec: `{name: tf.io.FixedLenFeature(...)}`.
-      bare: hands the one feature to model_fn as a tensor rather than in a dict.
+      feature_spec: how to parse each feature, `{name: tf.io.FixedLenFeature(...)}`.
+      bare: whether model_fn gets the only feature as a tensor, rather than in a dict.
+
+    Returns:
+      A serving_input_receiver_fn.
 
     Raises:
-      ValueError: `bare` with several features.
+      ValueError: `bare` is given with several features.
     """
     if bare and len(feature_spec) != 1:
         raise ValueError(
@@ -102,14 +114,15 @@ def build_parsing_serving_input_receiver_fn(
 def receiver_of(
     serving_fn: ServingFn | None, features_spec: Any
 ) -> ServingInputReceiver:
-    """What `serving_fn` says is sent.
+    """Calls a serving_input_receiver_fn.
 
     Args:
-      serving_fn: None for features as they are.
-      features_spec: spec of these; None where no input was seen.
+      serving_fn: the function; None for features as they are.
+      features_spec: type specs of the features; None where no input was seen.
 
     Raises:
-      TypeError: it says it in another way.
+      TypeError: it is no function, or returns no `ServingInputReceiver`.
+      ValueError: both arguments are None.
     """
     if serving_fn is None:
         serving_fn = build_raw_serving_input_receiver_fn(features_spec)
@@ -126,7 +139,7 @@ def receiver_of(
 
 
 def served(model_fn: BoundModelFn, receiver: ServingInputReceiver) -> BoundModelFn:
-    """`model_fn` as a function of what is sent, in place of features."""
+    """Returns `model_fn` as a function of the tensors that are sent."""
 
     def received_fn(
         received: Mapping[str, tf.Tensor], labels: Any, step: tf.Tensor
@@ -140,12 +153,13 @@ def served(model_fn: BoundModelFn, receiver: ServingInputReceiver) -> BoundModel
 
 @dataclasses.dataclass(frozen=True)
 class Servable:
-    """What is written.
+    """The object that is written as a SavedModel.
 
     Attributes:
-      root: holds what the signatures compute with, and nothing that Keras would trace
-        by itself, in a way of its own: `root.state["network/dense/kernel"]`.
-      signatures: concrete function by name.
+      root: holds the variables and tables that the signatures compute with, such as
+        `root.state["network/dense/kernel"]`. It holds no Keras object: Keras would
+        trace that by itself, with arguments of its own.
+      signatures: concrete functions by name.
     """
 
     root: tf.Module
@@ -158,16 +172,16 @@ def servable(
     receiver: ServingInputReceiver,
     outline: EstimatorSpec,
 ) -> Servable:
-    """Traces what a server runs; neither computes nor writes anything.
+    """Traces the signatures; neither computes nor writes anything.
 
     Args:
-      model_fn: what `served` returned.
-      modules: what it computes with; built.
-      receiver: what is sent.
-      outline: what `model_fn` returned when it was built.
+      model_fn: the function that `served` returned.
+      modules: the modules that it computes with; they are built.
+      receiver: the tensors that a server is sent.
+      outline: the spec that `model_fn` returned when it was built.
 
     Raises:
-      SpecError: predictions that make no signature, or what no server can run.
+      SpecError: the predictions make no signature, or no server can run one.
     """
     names = list(_export_outputs(outline))
     specs = {name: _named(s, name) for name, s in receiver.receiver_specs.items()}
@@ -194,12 +208,14 @@ def save(
 ) -> str:
     """Writes a SavedModel into a new directory, named by the time in seconds.
 
-    It appears there whole: it is written beside and renamed.
+    It is written beside that and renamed, so that a server finds it whole or not at
+    all.
 
     Args:
-      export_dir_base: where the directory is made.
-      model: what `servable` returned.
-      assets_extra: file to copy by its path below `assets.extra`.
+      export_dir_base: directory in which the new one is made.
+      model: the traced signatures with their variables.
+      assets_extra: path of the file to copy, by the path of its copy below
+        `assets.extra`.
 
     Returns:
       The directory.
@@ -216,7 +232,7 @@ def save(
 
 
 def existing_exports(export_dir_base: str) -> list[str]:
-    """The SavedModels in a directory, oldest first."""
+    """Returns the SavedModels in a directory, oldest first."""
     if not tf.io.gfile.isdir(export_dir_base):
         return []
     names = [name.rstrip("/") for name in tf.io.gfile.listdir(export_dir_base)]
@@ -225,8 +241,13 @@ def existing_exports(export_dir_base: str) -> list[str]:
 
 
 def _root(modules: Modules, signatures: Mapping[str, Any]) -> tf.Module:
-    """Holds the modules' variables and tables by name; of optimizers' and the
-    driver's own what is served alone, and the global step.
+    """Makes the object that holds variables and tables by name.
+
+    Models' variables are all in it. Optimizers' and the driver's are in it only where a
+    signature uses them, except for the global step.
+
+    Raises:
+      SpecError: a signature uses a variable or table that is in no module.
     """
     captured = {
         id(tensor): tensor
@@ -250,7 +271,7 @@ def _root(modules: Modules, signatures: Mapping[str, Any]) -> tf.Module:
     ]
     known |= {id(table.resource_handle) for table in root.tables}
     unknown = [tensor for key, tensor in captured.items() if key not in known]
-    # One trace for all replicas may hold them by handles of its own.
+    # On a TPU the one trace of all replicas may hold variables by handles of its own.
     if unknown and not has_one_trace(modules.strategy):
         raise SpecError(
             f"PREDICT uses {len(unknown)} variables or tables that are in no module, "
@@ -262,7 +283,7 @@ def _root(modules: Modules, signatures: Mapping[str, Any]) -> tf.Module:
 
 
 def _handles(value: Any, strategy: tf.distribute.Strategy) -> list[tf.Tensor]:
-    """Those by which functions hold a variable, one a replica, or a table."""
+    """Returns the handles that functions capture: a variable's on each replica."""
     if not isinstance(value, (tf.Variable, ShardedVariable)):
         return [value.resource_handle]
     copies = [
@@ -328,7 +349,10 @@ def _named(spec: tf.TypeSpec, name: str) -> tf.TypeSpec:
 
 
 def _new_directory(export_dir_base: str) -> str:
-    """A directory below, named by the time, that no export has taken yet."""
+    """Returns a path named by the time, which no export has taken yet.
+
+    Two exports in one second get two names, and the later name is the greater one.
+    """
     try:
         tf.io.gfile.makedirs(export_dir_base)
     except UnicodeEncodeError as error:

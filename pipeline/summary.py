@@ -1,7 +1,7 @@
-"""Scalars and text for TensorBoard, as event files.
+"""Writes scalars and text for TensorBoard, as event files.
 
-An event file is a TFRecord file of `Event` protocol buffers. Written so, a point costs
-some 20 microseconds, where `tf.summary` takes 400 a write, and nothing needs the
+An event file is a TFRecord file of `Event` protocol buffers. A point that is written
+directly costs some 20 microseconds; `tf.summary` takes 400 a write, and needs the
 tensorboard package, which TensorFlow 2.21 no longer installs.
 """
 
@@ -22,8 +22,8 @@ class Writer:
     def __init__(self, logdir: str) -> None:
         """
         Args:
-          logdir: a run of its own in TensorBoard; the same tag in several runs shares
-            one chart.
+          logdir: directory of the file. TensorBoard shows each directory as a run, and
+            the same tag of several runs in one chart.
         """
         self._logdir = logdir
         self._file: tf.io.TFRecordWriter | None = None
@@ -31,15 +31,15 @@ class Writer:
 
     @property
     def is_gone(self) -> bool:
-        """Whether somebody deleted what it has written, and with it what is to come."""
+        """Whether somebody has deleted the file, so that later points would be lost."""
         return self._file is not None and not tf.io.gfile.exists(self._path)
 
     def scalars(self, step: int, values: Mapping[str, Any]) -> None:
-        """Writes one point for each value; arrays as one point an element.
+        """Writes one point for each value, and one for each element of an array.
 
         Args:
-          step: global step.
-          values: float or array by tag.
+          step: global step of the points.
+          values: floats or arrays by tag.
         """
         proto = tf.compat.v1.Summary()
         for tag, value in values.items():
@@ -51,7 +51,13 @@ class Writer:
         self._write(step, proto)
 
     def text(self, step: int, tag: str, text: str) -> None:
-        """Writes `text`, in Markdown, under TensorBoard's Text tab."""
+        """Writes a text for TensorBoard's Text tab.
+
+        Args:
+          step: global step of the text.
+          tag: name of the text.
+          text: the text, in Markdown.
+        """
         proto = tf.compat.v1.Summary()
         value = proto.value.add(tag=tag)
         value.tensor.CopyFrom(tf.make_tensor_proto([text.encode()]))
@@ -69,13 +75,14 @@ class Writer:
             self._file, self._path = _new_event_file(self._logdir)
         event = tf.compat.v1.Event(wall_time=time.time(), step=step, summary=proto)
         self._file.write(event.SerializeToString())
+        # TensorBoard reads along, and a killed run keeps its points.
         self._file.flush()
 
 
 class Writers(dict[str, Writer]):
-    """One writer a directory, so that many evaluations share an event file.
+    """Writers by directory, so that many evaluations share an event file.
 
-    Where the file was deleted, with its model_dir maybe, another one is begun.
+    Where the file was deleted, maybe with its model_dir, another file is begun.
     """
 
     def __getitem__(self, logdir: str) -> Writer:
@@ -89,10 +96,10 @@ class Writers(dict[str, Writer]):
 
 
 def _new_event_file(logdir: str) -> tuple[tf.io.TFRecordWriter, str]:
-    """A file of a name that TensorBoard looks for and nobody else uses."""
+    """Opens a file under a name that TensorBoard looks for and nobody else uses."""
     tf.io.gfile.makedirs(logdir)
-    # TensorBoard reads files in the order of their names, so that two of one second
-    # need the nanoseconds.
+    # TensorBoard reads files in the order of their names: two files of one second need
+    # the nanoseconds.
     secs, nanos = divmod(time.time_ns(), 10**9)
     unique = f"{secs}.{socket.gethostname()}.{nanos:09d}.{uuid.uuid4().hex[:8]}"
     path = os.path.join(logdir, f"events.out.tfevents.{unique}")

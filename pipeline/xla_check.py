@@ -1,13 +1,13 @@
-"""What a TPU's compiler would refuse, found on a CPU: `--dry_run --execution=tpu`.
+"""Finds on a CPU what a TPU's compiler would refuse: `--dry_run --execution=tpu`.
 
-input_fn is called in TRAIN and EVAL and what it yields is checked; then XLA compiles
-the whole train step (forward, backward, update) and eval step for the CPU, and runs
-each once, on zeros. What XLA refuses here (operations on strings, Python, tables,
-printing, shapes that change in a loop) it refuses for a TPU.
+input_fn is called in TRAIN and EVAL, and its dataset is checked. Then XLA compiles the
+whole train step (forward, backward, update) and the eval step for the CPU, and runs
+each once, on zeros. XLA refuses the same here as for a TPU: operations on strings,
+Python, tables, printing, shapes that change in a loop.
 
-It cannot show what is a TPU's alone: its memory, the dtypes that its replicas can add
-up, and shapes that depend on values (tf.boolean_mask, tf.unique), which XLA takes on a
-CPU; the operations that make those are listed.
+Some limits are a TPU's alone: its memory, the dtypes that its replicas can add up, and
+shapes that depend on values (tf.boolean_mask, tf.unique), which XLA takes on a CPU. The
+operations that make such shapes are listed.
 """
 
 import linecache
@@ -27,7 +27,7 @@ from pipeline.run_config import RunConfig
 from pipeline.runtime import Runtime
 from pipeline.spec import ModeKeys
 
-# What a user wrote, by the operation that XLA names.
+# The user's call for each operation that XLA names.
 _WRITTEN_AS = {
     "PrintV2": "tf.print",
     "StringFormat": "tf.print",
@@ -58,21 +58,21 @@ def compile_steps(
     params: Mapping[str, Any] | None = None,
     num_replicas: int = 1,
 ) -> Iterator[str]:
-    """Compiles one step of each mode on the CPU, and says so in a line each.
+    """Compiles one step of each mode on the CPU.
 
     Args:
       model_fn: see `pipeline.spec`.
-      factories: modules by name; they are made anew, on the CPU.
-      input_fns: with the mode of each, TRAIN or EVAL.
+      factories: factories of the modules, by name; they are called here, on the CPU.
+      input_fns: the mode, TRAIN or EVAL, and the input_fn of each step.
       config: how to run.
-      params: for model_fn and input_fn.
-      num_replicas: that share a global batch; a step is compiled for one's part.
+      params: hyperparameters of model_fn and input_fn.
+      num_replicas: replicas that share a global batch; a step is compiled for one part.
 
     Yields:
-      Lines for the user.
+      A line for the user for each step, and for each doubtful operation in it.
 
     Raises:
-      ValueError: an input that no TPU can be fed with, or what XLA refuses.
+      ValueError: a TPU cannot be fed with an input, or XLA refuses a step.
     """
     with tf.device("/CPU:0"):
         here = tf.distribute.get_strategy()
@@ -111,7 +111,7 @@ def _compiled(runtime: Runtime, mode: str, element_spec: Any) -> Iterator[str]:
 
 
 def _step(runtime: Runtime, mode: str, element_spec: Any) -> Callable[[Any, Any], Any]:
-    """One step of `mode` as a function of the features and labels of its batches."""
+    """Returns one step of `mode` as a function of a batch's features and labels."""
     model_fn = runtime.bound(mode)
     outline = runtime.build(mode, model_fn, element_spec)
     metrics = MetricSet(outline.metrics)
@@ -133,7 +133,7 @@ def _step(runtime: Runtime, mode: str, element_spec: Any) -> Callable[[Any, Any]
 
 
 def _ops(graph: Any) -> set[str]:
-    """Names of all operations, those in branches and loops too."""
+    """Returns the names of all operations, also in branches and loops."""
     definition = graph.as_graph_def()
     nodes = [*definition.node]
     for function in definition.library.function:
@@ -142,7 +142,7 @@ def _ops(graph: Any) -> set[str]:
 
 
 def _refused(message: str) -> str:
-    """XLA's error as what to change and where."""
+    """Turns XLA's error into what to change, and where."""
     ops = dict.fromkeys(re.findall(r"(\w+) \(No registered", message))
     if ops:
         named = [f"{op} ({_WRITTEN_AS[op]})" if op in _WRITTEN_AS else op for op in ops]
@@ -157,13 +157,13 @@ def _refused(message: str) -> str:
 
 
 def _source(message: str) -> str:
-    """The innermost line of the user's that made the operation, where it is known."""
+    """Returns the innermost line of the user's that made the operation, or ""."""
     libraries = [
         os.path.dirname(module.__file__) + os.sep for module in (tf, keras, losses)
     ]
     places = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', message)
     for path, line, function in reversed(places):
-        # TensorFlow leaves out the first slash.
+        # TensorFlow's stack traces leave out the first slash of a path.
         found = path if os.path.exists(path) else f"/{path}"
         if any(os.path.abspath(found).startswith(library) for library in libraries):
             continue

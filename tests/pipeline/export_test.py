@@ -137,7 +137,7 @@ def test_at_least_one_stays(kind, keep):
     with pytest.raises(ValueError) as error:
         kind(exports_to_keep=keep)
     assert (
-        f"exports_to_keep is {keep}; it must be positive, or None to keep all."
+        f"exports_to_keep is {keep}: write a positive number, or None to keep all."
         in str(error.value)
     )
 
