@@ -6,7 +6,7 @@ import functools
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from pipeline import exit_codes, link_watch, rendezvous, signals
+from pipeline import link_watch, rendezvous, signals
 from pipeline.cluster import Cluster
 
 _JOBS = ("chief", "worker")
@@ -56,7 +56,6 @@ def connected(
         links,
         silence_secs=options.heartbeat_timeout_secs,
         deadline_secs=options.start_timeout_secs,
-        exit_code=exit_codes.AGAIN,
     ):
         strategy = tf.distribute.MultiWorkerMirroredStrategy(
             cluster_resolver=_resolver(cluster, cluster_spec),

@@ -2,103 +2,63 @@
 
 TensorFlow holds Python's lock until all tasks are connected. Should one of them die in
 that time, the others would wait for it, and nothing in them could end that. So each
-starts a process, this file, which keeps a connection to its peers, and ends the task
-where a peer is lost.
+starts a process, see `watcher`, which keeps a connection to its peers, and ends the
+task with 75 where a peer is lost.
 
     with link_watch.watched(sockets, silence_secs=10, deadline_secs=600):
         connect()
 """
 
 import contextlib
-import ctypes
-import json
 import os
 import selectors
-import signal
 import socket
-import struct
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from typing import NoReturn
+
+from pipeline import exit_codes, watcher
 
 _BEAT_SECS = 0.5
 # Until a peer's process that watches has begun to, on a busy machine.
 _START_SECS = 20.0
 _HERE, _BYE, _LOST, _DONE = b"here\n", b"bye\n", b"lost ", b"done\n"
-_AIO_STRUCT = "@iiiPNqiiPP"
-_AIO_BYTES = 512
-_CALLS_A_FUNCTION = 2
-# TensorFlow's threads may run until the process is gone, so these stay.
-_kept: list[object] = []
 
 
 @contextlib.contextmanager
 def watched(
-    links: Mapping[str, socket.socket],
-    *,
-    silence_secs: float,
-    deadline_secs: float,
-    exit_code: int,
+    links: Mapping[str, socket.socket], *, silence_secs: float, deadline_secs: float
 ) -> Iterator[None]:
-    """Ends this process where a peer is lost before this context is left.
+    """Ends this process with 75 where a peer is lost before this context is left.
 
     Args:
       links: connections to the peers by name, each to a peer that does the same; they
         are closed here.
       silence_secs: after which a peer that is stopped counts as lost.
       deadline_secs: after which this process is ended in any case.
-      exit_code: which it ends with. It is handed in, as this file imports no other.
     """
-    end, trigger = os.pipe()
-    _exit_when_readable(end, exit_code)
+    numbers = {name: link.fileno() for name, link in links.items()}
     settings = {
-        "links": {name: link.fileno() for name, link in links.items()},
-        "trigger": trigger,
+        "links": numbers,
         "silence_secs": silence_secs,
         "start_secs": _START_SECS,
         "deadline_secs": deadline_secs,
     }
-    watching = subprocess.Popen(
-        [sys.executable, "-I", "-S", os.path.abspath(__file__), json.dumps(settings)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        pass_fds=[trigger, *settings["links"].values()],
-    )
-    for link in links.values():
-        link.close()
-    try:
+    with watcher.start(
+        __name__, settings, code=exit_codes.AGAIN, links=list(numbers.values())
+    ) as watching:
+        for link in links.values():
+            link.close()
         yield
         # Without this word the peers learn that this task failed.
         with contextlib.suppress(OSError):
             watching.stdin.write(_DONE)
-            watching.stdin.flush()
-    finally:
-        # The pipe stays: what waits for it would take its end for a loss.
-        _kept.append(trigger)
-        with contextlib.suppress(OSError):
-            watching.stdin.close()
-        watching.wait()
 
 
-def _exit_when_readable(end: int, code: int) -> None:
-    """Lets a read of the pipe's `end` exit this process, whatever holds Python's lock.
-
-    The C library reads in a thread of its own, and then calls a function of C with a
-    number: `_exit` with `code`. Where it cannot, see `_Watch._end`.
-    """
-    try:
-        library = ctypes.CDLL("librt.so.1", use_errno=True)
-        leave = ctypes.cast(library._exit, ctypes.c_void_p).value
-    except (OSError, AttributeError):
-        return
-    byte = ctypes.create_string_buffer(1)
-    request = ctypes.create_string_buffer(_AIO_BYTES)
-    # `struct aiocb`: the file, two numbers, buffer and size, then `struct sigevent`.
-    fields = end, 0, 0, ctypes.addressof(byte), 1, code, 0, _CALLS_A_FUNCTION, leave, 0
-    struct.pack_into(_AIO_STRUCT, request, 0, *fields)
-    _kept.extend([byte, request])
-    library.aio_read(request)
+def main() -> None:
+    """Watches, in a process of its own."""
+    _Watch(watcher.settings()).run()
 
 
 class _Watch:
@@ -111,8 +71,7 @@ class _Watch:
     """
 
     def __init__(self, settings: Mapping) -> None:
-        self._task = os.getppid()
-        self._trigger = settings["trigger"]
+        self._task = watcher.Parent(settings)
         self._silence_secs = settings["silence_secs"]
         self._deadline = time.monotonic() + settings["deadline_secs"]
         self._deadline_secs = settings["deadline_secs"]
@@ -132,7 +91,7 @@ class _Watch:
     def run(self) -> None:
         spoke = -_BEAT_SECS
         while True:
-            if time.monotonic() - spoke >= _BEAT_SECS and not self._task_is_stopped():
+            if time.monotonic() - spoke >= _BEAT_SECS and not self._task.is_stopped:
                 spoke = time.monotonic()
                 self._tell(_HERE)
             for key, _ in self._selector.select(_BEAT_SECS):
@@ -158,7 +117,7 @@ class _Watch:
         *lines, self._received[name] = (self._received[name] + data).split(b"\n")
         for line in lines:
             if line.startswith(_LOST):
-                self._end(line.removeprefix(_LOST).decode())
+                self._task.end(line.removeprefix(_LOST).decode())
         if _BYE.strip() in lines:
             self._leave(name)
         elif not data:
@@ -171,7 +130,7 @@ class _Watch:
     def _check(self) -> None:
         now = time.monotonic()
         if now > self._deadline:
-            self._end(
+            self._task.end(
                 f"TensorFlow did not connect the tasks in {self._deadline_secs:g} s: "
                 "one of them is stuck, or a host does not reach another one's port."
             )
@@ -179,36 +138,11 @@ class _Watch:
             if now - self._heard[name] > self._silence_secs:
                 self._lose(name, f"it did not answer for {self._silence_secs:g} s")
 
-    def _lose(self, name: str, why: str) -> None:
+    def _lose(self, name: str, why: str) -> NoReturn:
         text = (
             f"{name} of the cluster is lost: {why}, while TensorFlow connected the "
             "tasks. Its own log says why. Start all tasks again: they go on from the "
             "last checkpoint."
         )
         self._tell(_LOST + text.encode() + b"\n")
-        self._end(text)
-
-    def _end(self, text: str) -> None:
-        """Ends the task: by its exit code where the C library can, else by a signal."""
-        sys.stderr.write(f"error: {text}\n")
-        sys.stderr.flush()
-        os.write(self._trigger, b"x")
-        time.sleep(2)
-        if os.getppid() == self._task:
-            os.kill(self._task, signal.SIGKILL)
-        sys.exit()
-
-    def _task_is_stopped(self) -> bool:
-        """Whether the task got SIGSTOP; unknown without /proc."""
-        try:
-            with open(f"/proc/{self._task}/stat") as file:
-                return file.read().rpartition(")")[2].split()[0] == "T"
-        except OSError:
-            return False
-
-
-if __name__ == "__main__":
-    # A terminal's Ctrl-C and a scheduler's SIGTERM are for the task.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    _Watch(json.loads(sys.argv[1])).run()
+        self._task.end(text)

@@ -5,19 +5,27 @@ what TensorFlow asks of it is never answered. TensorFlow's servers speak HTTP/2,
 server says its settings to whoever connects. One that does not is not running.
 """
 
+import contextlib
+import math
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping
 
-from pipeline import exit_codes
+from pipeline import exit_codes, watcher
 from pipeline.ports import PeerLostError, split
 
 _POLL_SECS = 1.0
 _MOST_REPLY_SECS = 5.0
+# By which two questions are further apart than planned on a busy machine.
+_LATE_SECS = 3.0
 # In which the main thread sees for itself that a task is lost, if it can.
 _NOTICE_SECS = 5.0
+# At least, in which a program that saw it cleans up: that may wait for the task again.
+_UNWIND_SECS = 60.0
+_NOTICED = b"noticed\n"
 # What an HTTP/2 client begins with, and its settings, of which there are none.
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
@@ -45,7 +53,7 @@ def is_silent(address: str, *, timeout_secs: float = _MOST_REPLY_SECS) -> bool:
 
 
 class Silence:
-    """How long each task has been silent.
+    """How long each task has been silent, while this process ran.
 
     Attributes:
       tasks: address by name.
@@ -59,7 +67,9 @@ class Silence:
         """
         self.tasks = dict(tasks)
         self._lost_after_secs = lost_after_secs
+        self._reply_secs = max(min(lost_after_secs, _MOST_REPLY_SECS), 0.1)
         self._since: dict[str, float] = {}
+        self._asked = math.inf
 
     def listen(self) -> None:
         """Asks each task for a reply.
@@ -67,13 +77,18 @@ class Silence:
         Raises:
           PeerLostError: names the tasks that have been silent for too long.
         """
-        most = max(min(self._lost_after_secs, _MOST_REPLY_SECS), 0.1)
         for name, address in self.tasks.items():
             began = time.monotonic()
-            if is_silent(address, timeout_secs=most):
+            silent = is_silent(address, timeout_secs=self._reply_secs)
+            now = time.monotonic()
+            if now - self._asked > 2 * self._reply_secs + _POLL_SECS + _LATE_SECS:
+                # This process was stopped, and maybe the whole machine with it.
+                self.forget()
+            elif silent:
                 self._since.setdefault(name, began)
             else:
                 self._since.pop(name, None)
+            self._asked = now
         now = time.monotonic()
         lost = [
             f"{name} ({self.tasks[name]})"
@@ -89,13 +104,18 @@ class Silence:
                 "parameter_server.lost_after_secs says how long to wait."
             )
 
+    def forget(self) -> None:
+        """Counts from the next reply that does not come."""
+        self._since = {}
+
 
 class Watch:
     """Ends what waits for a task that is silent.
 
-    A thread of its own listens, since the main thread may be inside of TensorFlow,
-    which waits for that task. Where it is not, `check` raises; where it is, the process
-    ends.
+    A process of its own listens, since this one may be inside of TensorFlow, which
+    waits for that task and holds Python's lock. Where Python runs, `check` raises;
+    where that is not called in some seconds, this process ends with 75. So it does
+    where it is still there after as much silence again, a minute at the least.
     """
 
     def __init__(self, tasks: Mapping[str, str], *, lost_after_secs: float) -> None:
@@ -105,26 +125,71 @@ class Watch:
           tasks: see `Silence`.
           lost_after_secs: see `Silence`.
         """
-        self._silence = Silence(tasks, lost_after_secs=lost_after_secs)
+        settings = {
+            "tasks": dict(tasks),
+            "lost_after_secs": lost_after_secs,
+            "notice_secs": _NOTICE_SECS,
+            "unwind_secs": max(lost_after_secs, _UNWIND_SECS),
+        }
+        self._process = watcher.start(__name__, settings, code=exit_codes.AGAIN)
+        os.set_blocking(self._process.stdout.fileno(), False)
+        self._said = b""
         self._error: PeerLostError | None = None
-        self._is_noticed = threading.Event()
-        threading.Thread(target=self._run, daemon=True).start()
 
     def check(self) -> None:
         """
         Raises:
           PeerLostError: see `Silence.listen`.
         """
-        if self._error is not None:
-            self._is_noticed.set()
-            raise self._error
+        if self._error is None:
+            # None where there is nothing to read yet.
+            self._said += self._process.stdout.read() or b""
+            if not self._said.endswith(b"\n"):
+                return
+            self._error = PeerLostError(self._said.decode().strip())
+            with contextlib.suppress(OSError):
+                self._process.stdin.write(_NOTICED)
+        raise self._error
 
-    def _run(self) -> None:
-        while self._error is None:
-            time.sleep(_POLL_SECS)
-            try:
-                self._silence.listen()
-            except PeerLostError as error:
-                self._error = error
-        if not self._is_noticed.wait(_NOTICE_SECS):
-            os._exit(exit_codes.failed(str(self._error), exit_codes.AGAIN))
+
+def main() -> None:
+    """Listens for another process, see `Watch`, until that ends."""
+    settings = watcher.settings()
+    parent, noticed = watcher.Parent(settings), threading.Event()
+    threading.Thread(target=_read, args=[noticed], daemon=True).start()
+    tasks, secs = settings["tasks"], settings["lost_after_secs"]
+    error = _first_loss(Silence(tasks, lost_after_secs=secs), parent)
+    with contextlib.suppress(OSError):
+        os.write(sys.stdout.fileno(), f"{error}\n".encode())
+    if _is_noticed(noticed, parent, settings["notice_secs"]):
+        secs = settings["unwind_secs"]
+        error = _first_loss(Silence(tasks, lost_after_secs=secs), parent)
+    parent.end(str(error))
+
+
+def _read(noticed: threading.Event) -> None:
+    """Reads what the parent says; its end ends this process, too."""
+    while sys.stdin.buffer.readline():
+        noticed.set()
+    os._exit(0)
+
+
+def _first_loss(silence: Silence, parent: watcher.Parent) -> PeerLostError:
+    """Returns once a task is lost, which counts only while the parent runs."""
+    while not parent.is_gone:
+        time.sleep(_POLL_SECS)
+        try:
+            silence.listen()
+        except PeerLostError as error:
+            if not parent.is_stopped:
+                return error
+        if parent.is_stopped:
+            silence.forget()
+    os._exit(0)
+
+
+def _is_noticed(noticed: threading.Event, parent: watcher.Parent, left: float) -> bool:
+    """Whether the parent noticed, of whose running time so many seconds are left."""
+    while left > 0 and not noticed.wait(_POLL_SECS):
+        left -= 0 if parent.is_stopped else _POLL_SECS
+    return noticed.is_set()

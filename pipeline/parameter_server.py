@@ -6,7 +6,7 @@ import inspect
 import tensorflow as tf
 from absl import logging
 
-from pipeline import exit_codes, link_watch, liveness, ports, server, sharding
+from pipeline import link_watch, liveness, ports, server, sharding
 from pipeline.cluster import Cluster
 from pipeline.run_config import RunConfig
 
@@ -82,12 +82,13 @@ class ParameterServers(tf.distribute.ParameterServerStrategy):
             task_id=cluster.task_id,
             rpc_layer="grpc",
         )
-        super().__init__(resolver, sharding.where_asked(partitioner))
         tasks = cluster.training_tasks
+        # Before TensorFlow asks anything of a task, which may be stopped by then.
         self.watch = liveness.Watch(
             {name: tasks[name] for name in tasks if name != "chief 0"},
             lost_after_secs=lost_after_secs,
         )
+        super().__init__(resolver, sharding.where_asked(partitioner))
 
     @property
     def num_workers(self) -> int:
@@ -206,12 +207,11 @@ def _connected(
     served = {name: tasks[name] for name in tasks if name != "chief 0"}
     server.wait_for(served, timeout_secs=start_timeout_secs)
     logging.info("cluster | all %d tasks are there", len(tasks))
-    # A task that is stopped right now would keep TensorFlow, and Python, for ever.
+    # A task that ends right now would keep TensorFlow, and Python, for ever.
     with link_watch.watched(
         {},
         silence_secs=lost_after_secs,
         deadline_secs=start_timeout_secs,
-        exit_code=exit_codes.AGAIN,
     ):
         return ParameterServers(
             cluster,

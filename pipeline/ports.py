@@ -52,20 +52,27 @@ def bound(name: str, address: str, *, listens: bool = False) -> socket.socket:
     return taken
 
 
-def split(address: str) -> tuple[str, int]:
-    """`("host", 2222)` of an address.
+def split(
+    address: str, *, source: str = "TF_CONFIG", example: str = "host:2222"
+) -> tuple[str, int]:
+    """Returns `("host", 2222)` of an address.
+
+    Args:
+      address: "host:2222", or "grpc://host:2222".
+      source: who gave it, for errors.
+      example: what to write instead.
 
     Raises:
-      ValueError: it has no port.
+      ValueError: it has no port, or one that no host has.
     """
     host, _, port = address.removeprefix("grpc://").rpartition(":")
     if not host or not (port.isascii() and port.isdigit()):
         raise ValueError(
-            f"TF_CONFIG: the address {address!r} has no port: write host:2222."
+            f"{source}: the address {address!r} has no port: write {example}."
         )
     if len(port) > 5 or not 0 < int(port) < 1 << 16:
         raise ValueError(
-            f"TF_CONFIG: the address {address!r} has the port {port}: write one from 1 "
+            f"{source}: the address {address!r} has the port {port}: write one from 1 "
             "to 65535."
         )
     return host.strip("[]"), int(port)

@@ -25,10 +25,22 @@ _PORT = 8470
 
 def _reach(name: str) -> None:
     """Asks whether a TPU's addresses are there; TensorFlow would wait for ever."""
-    for address in name.split(","):
-        host = address.removeprefix("grpc://")
-        host = host if ":" in host else f"{host}:{_PORT}"
-        ports.reach(host, timeout_secs=_REACH_SECS)
+    for address in _addresses(name):
+        ports.reach(address, timeout_secs=_REACH_SECS)
+
+
+def _addresses(name: str) -> list[str]:
+    """Returns `host:port` of each host of a TPU that is named by its addresses.
+
+    Raises:
+      ValueError: a port that no host has.
+    """
+    hosts = [address.removeprefix("grpc://") for address in name.split(",")]
+    addresses = [host if ":" in host else f"{host}:{_PORT}" for host in hosts]
+    for address in addresses:
+        example = f"--tpu=grpc://ADDRESS:{_PORT}"
+        ports.split(address, source=f"--tpu={name}", example=example)
+    return addresses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +116,8 @@ def connected(
       RuntimeError: the TPU was not found.
       ValueError: more replicas than it has cores.
     """
+    if name.startswith("grpc://"):
+        _addresses(name)
     logging.info("tpu | looking for %r; this waits until it answers", name)
     with _explained(name, zone, project):
         if name.startswith("grpc://"):

@@ -50,13 +50,13 @@ def test_tasks_that_are_connected_go_on(tmp_path):
     assert [task.code for task in tasks] == [0, 0], tasks[0].text
 
 
-# Where the C library takes no request, see `_exit_when_readable`.
+# Where the C library takes no request, see `watcher._exit_when_readable`.
 CODE = """
 import sys, time
-from pipeline import link_watch
+from pipeline import link_watch, watcher
 if sys.argv[1] == "fails":
-    link_watch._exit_when_readable = lambda *args: None
-with link_watch.watched({}, silence_secs=1, deadline_secs=0.5, exit_code=75):
+    watcher._exit_when_readable = lambda *args: None
+with link_watch.watched({}, silence_secs=1, deadline_secs=0.5):
     time.sleep(60)
 """
 

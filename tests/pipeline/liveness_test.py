@@ -1,16 +1,19 @@
 """A task that is stopped, not killed, ends those that would wait for it."""
 
 import json
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 
+import psutil
 import pytest
 
 from pipeline import liveness
 from pipeline.ports import PeerLostError
-from tests import clusters
+from tests import clusters, patience
 from tests.fakes import listening, silent
 
 MOST_SECS = 150
@@ -59,25 +62,122 @@ def test_silence_counts_from_the_last_reply():
             silence.listen()
 
 
+class Clock:
+    """Stands for the module `time`."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, secs):
+        self.now += secs
+
+
+def test_the_time_for_which_one_was_stopped_itself_does_not_count(monkeypatch):
+    clock = Clock()
+    secs_of_each = [5, 5, 600, 5, 5, 5]
+    monkeypatch.setattr(liveness, "time", clock)
+    monkeypatch.setattr(
+        liveness, "is_silent", lambda *a, **k: not clock.sleep(secs_of_each.pop(0))
+    )
+    silence = liveness.Silence({"ps 0": "localhost:1"}, lost_after_secs=15)
+    for _ in range(5):
+        silence.listen()
+    with pytest.raises(PeerLostError, match="has not replied for 15 s"):
+        silence.listen()
+
+
+def test_a_stopped_parent_waits_for_nobody(monkeypatch):
+    class Parent:
+        is_gone = False
+        stopped = [True, True, True, True, False]
+
+        @property
+        def is_stopped(self):
+            return self.stopped.pop(0)
+
+    class Silence:
+        calls = ""
+
+        def listen(self):
+            self.calls += "l"
+            raise PeerLostError(self.calls)
+
+        def forget(self):
+            self.calls += "f"
+
+    monkeypatch.setattr(liveness, "time", Clock())
+    assert str(liveness._first_loss(Silence(), Parent())) == "lflfl"
+
+
 CODE = """
-import sys, time
+import ctypes, socket, sys, time
 from pipeline import liveness
-watch = liveness.Watch({"ps 0": sys.argv[1]}, lost_after_secs=0.1)
-time.sleep(60)
+from pipeline.ports import PeerLostError
+way, address = sys.argv[1:]
+liveness._NOTICE_SECS = 60 if "notices" in way else 1
+liveness._UNWIND_SECS = 1
+port = socket.create_server(("", 0))
+port.set_inheritable(True)
+watch = liveness.Watch({"ps 0": address}, lost_after_secs=0.1)
+print(watch._process.pid, flush=True)
+try:
+    while "notices" in way:
+        watch.check()
+        time.sleep(0.1)
+except PeerLostError as error:
+    sys.stderr.write(f"raised {error}")
+if way == "notices":
+    sys.exit(3)
+# Holds Python's lock, as TensorFlow does.
+ctypes.PyDLL(None).sleep(90)
 """
 
 
-def test_what_is_stuck_in_tensorflow_ends():
+def watched(way, address):
+    return subprocess.Popen(
+        [sys.executable, "-c", CODE, way, address],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("way", "code", "said"),
+    [
+        ("locks", 75, "error: ps 0 ({}) of the cluster has not replied for 0.1 s"),
+        ("notices", 3, "raised ps 0 ({}) of the cluster has not replied for 0.1 s"),
+        # What a program does in `finally` may ask the task again.
+        ("notices, locks", 75, "error: ps 0 ({}) of the cluster has not replied for 1"),
+    ],
+)
+def test_what_waits_for_a_stopped_task_ends(way, code, said):
     stopped, address = listening()
     with stopped:
-        done = subprocess.run(
-            [sys.executable, "-c", CODE, address],
-            timeout=MOST_SECS,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    assert done.returncode == 75
-    assert f"error: ps 0 ({address}) of the cluster has not replied" in done.stderr
+        process = watched(way, address)
+        # The process that watches has ended, too: else stderr would be open.
+        _, text = process.communicate(timeout=patience.stretched(40))
+    assert process.returncode == code, text
+    assert said.format(address) in text
+
+
+def test_the_watch_ends_with_its_process_and_only_then():
+    server, address = replying()
+    with watched("locks", address) as process:
+        watch = psutil.Process(int(process.stdout.readline()))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            watch.send_signal(number)
+        time.sleep(2)
+        assert watch.is_running() and process.poll() is None
+        assert psutil.CONN_LISTEN not in [c.status for c in watch.net_connections()]
+        process.kill()
+        _, text = process.communicate(timeout=patience.stretched(20))
+    assert text == ""
+    watch.wait(timeout=patience.stretched(20))
+    closed(server)
 
 
 @pytest.mark.parametrize("victim", ["worker 1", "ps 0", "chief 0"])

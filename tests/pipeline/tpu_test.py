@@ -142,6 +142,24 @@ def test_addresses_are_reached_as_tensorflow_reads_them(monkeypatch):
     assert asked == [("10.0.0.2", 8470), ("10.0.0.3", 8471), ("10.0.0.4", 8470)]
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "grpc://h:99999",
+            "the address 'h:99999' has the port 99999: write one from 1",
+        ),
+        ("grpc://h:http", "'h:http' has no port: write --tpu=grpc://ADDRESS:8470"),
+        ("grpc://h:", "the address 'h:' has no port: write --tpu=grpc://ADDRESS:8470"),
+    ],
+)
+def test_a_port_that_no_host_has(name, message):
+    with pytest.raises(ValueError) as raised:
+        connected(FakeApi(), name)
+    assert str(raised.value).startswith(f"--tpu={name}: ")
+    assert message in str(raised.value)
+
+
 # TensorFlow's own calls, without a TPU.
 
 

@@ -2,7 +2,9 @@
 
     python -m tests.scripts.stopped_task out_dir TASK
 
-The chief stops the task, or itself, after a step.
+The chief stops the task, or itself, after a step. Where it stopped the server, it drops
+a function, as it does after an evaluation: TensorFlow tells all tasks, and keeps
+Python's lock until they have answered.
 """
 
 import functools
@@ -10,6 +12,8 @@ import os
 import pathlib
 import signal
 import sys
+
+import tensorflow as tf
 
 import pipeline as ge
 from pipeline import parameter_server
@@ -36,8 +40,11 @@ class StopAt(ge.Hook):
 
     def after_step(self, run):
         del run
+        constant = tf.function(lambda: tf.constant(0)).get_concrete_function()
         sys.stderr.write(f"stopping {VICTIM}\n")
         os.kill(forked_servers.PIDS.get(VICTIM, os.getpid()), signal.SIGSTOP)
+        if VICTIM == "ps 0":
+            del constant
 
 
 def run_task():

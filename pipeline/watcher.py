@@ -1,0 +1,154 @@
+"""A process beside this one that watches, and can end it whatever it does.
+
+TensorFlow may hold Python's lock for as long as it waits for another task: then no
+thread and no handler of a signal runs here. So what ends such a wait is a process of
+its own, which imports neither TensorFlow nor any other package that is installed.
+
+    process = watcher.start(__name__, {"tasks": tasks}, code=75)
+
+calls this module's `main` there:
+
+    def main():
+        settings = watcher.settings()
+        watcher.Parent(settings).end("ps 0 is lost.")
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+# The package without its __init__, which imports what is not there.
+_BOOT = """
+import importlib, sys, types
+module, folder = sys.argv[1:3]
+name = module.partition(".")[0]
+package = sys.modules[name] = types.ModuleType(name)
+package.__path__ = [folder]
+importlib.import_module(module).main()
+"""
+# A terminal's Ctrl-C and a scheduler's SIGTERM are for the process that is watched.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# In which a process ends that was told to.
+_END_SECS = 2.0
+_AIO_STRUCT = "@iiiPNqiiPP"
+_AIO_BYTES = 512
+_CALLS_A_FUNCTION = 2
+# Threads of the C library may use these until this process is gone.
+_kept: list[object] = []
+
+
+def start(
+    module: str,
+    settings: Mapping[str, Any],
+    *,
+    code: int,
+    links: Sequence[int] = (),
+) -> subprocess.Popen:
+    """Starts a process that watches; it has pipes for stdin and stdout, unbuffered.
+
+    It has nothing else of this process but `links`. It has to end where its stdin does:
+    this process has ended then.
+
+    Args:
+      module: its full name; `main` is called there. It imports only modules of this
+        package, and of Python itself.
+      settings: what JSON can say.
+      code: to exit with where that process ends this one.
+      links: numbers of open files that it gets.
+    """
+    end, trigger = os.pipe()
+    # It stays: what waits for it would take its end for the word to exit.
+    _kept.append(trigger)
+    _exit_when_readable(end, code)
+    settings = {**settings, "parent": os.getpid(), "trigger": trigger}
+    command = [sys.executable, "-I", "-S", "-c", _BOOT, module, _folder()]
+    # Inherited, so that none comes before Python is ready there.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        return subprocess.Popen(
+            [*command, json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            pass_fds=[trigger, *links],
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def settings() -> dict[str, Any]:
+    """Returns the settings, in the process that watches."""
+    return json.loads(sys.argv[-1])
+
+
+class Parent:
+    """The process that is watched, seen by the one that watches."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """
+        Args:
+          settings: of this process.
+        """
+        self._number = settings["parent"]
+        self._trigger = settings["trigger"]
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended."""
+        return os.getppid() != self._number
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it got SIGSTOP; unknown, hence False, without /proc."""
+        try:
+            with open(f"/proc/{self._number}/stat") as file:
+                return file.read().rpartition(")")[2].split()[0] in "Tt"
+        except (OSError, IndexError):
+            return False
+
+    def end(self, text: str) -> NoReturn:
+        """Ends it, by the exit code where the C library can, else by SIGKILL.
+
+        Args:
+          text: why, for its stderr.
+        """
+        with contextlib.suppress(OSError):
+            os.write(2, f"error: {text}\n".encode())
+        with contextlib.suppress(OSError):
+            os.write(self._trigger, b"x")
+        time.sleep(_END_SECS)
+        if not self.is_gone:
+            os.kill(self._number, signal.SIGKILL)
+        os._exit(0)
+
+
+def _folder() -> str:
+    return os.path.dirname(os.path.abspath(__file__))
+
+
+def _exit_when_readable(end: int, code: int) -> None:
+    """Lets a read of the pipe's `end` exit this process, whatever holds Python's lock.
+
+    The C library reads in a thread of its own, and then calls a function of C with a
+    number: `_exit` with `code`. Where it cannot, see `Parent.end`.
+    """
+    try:
+        library = ctypes.CDLL("librt.so.1", use_errno=True)
+        leave = ctypes.cast(library._exit, ctypes.c_void_p).value
+    except (OSError, AttributeError):
+        return
+    byte = ctypes.create_string_buffer(1)
+    request = ctypes.create_string_buffer(_AIO_BYTES)
+    # `struct aiocb`: the file, two numbers, buffer and size, then `struct sigevent`.
+    fields = end, 0, 0, ctypes.addressof(byte), 1, code, 0, _CALLS_A_FUNCTION, leave, 0
+    struct.pack_into(_AIO_STRUCT, request, 0, *fields)
+    _kept.extend([byte, request])
+    library.aio_read(request)
