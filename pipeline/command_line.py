@@ -8,6 +8,7 @@ import contextlib
 import importlib.util
 import os
 import pathlib
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -112,6 +113,21 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
     if not (options.gin_file or options.list):
         raise flags.Error(usage(gin_reader.available()))
     return options
+
+
+def words_of(error: flags.Error) -> str:
+    """Returns what to say of flags that are refused, in sentences.
+
+    Args:
+      error: absl's, or one of our own, which stays as it is.
+    """
+    # absl prints the arguments of an exception that it raised with two.
+    found = re.fullmatch(
+        r"flag (--([^=]*)=.*): \('Non-boolean argument.*\)", str(error), re.DOTALL
+    )
+    if found is None:
+        return str(error)
+    return f"{found[1]}: this flag takes no value: write --{found[2]}."
 
 
 def without_sugar(argv: Sequence[str]) -> list[str]:

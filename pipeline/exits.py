@@ -88,7 +88,7 @@ def code_of(main: Callable[[], Any], *, debug: bool, more: str) -> int:
             text = signals.text_of(signal.SIGINT)
             return exit_codes.said(f"\n{text}", exit_codes.INTERRUPTED)
         except flags.Error as error:
-            return exit_codes.failed(str(error))
+            return exit_codes.failed(command_line.words_of(error))
         except Exception as error:
             ours = user_errors.is_ours(error)
             if debug or not (ours or user_errors.is_noted(error)):

@@ -9,6 +9,8 @@ wrong line.
 import importlib
 import inspect
 import itertools
+import pathlib
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +22,7 @@ from pipeline import (
     gin_reader,
     gin_registry,
     package,
+    paths,
     training,
 )
 from pipeline.gin_reader import ConfigError
@@ -205,11 +208,26 @@ def _import(statement: gin_reader.Import) -> None:
         hint = gin_checks.near(missing, list(names.values()))
         if missing in names:
             hint = f" This project's is {names[missing]}: import {names[missing]}."
+        # A user's own is nearer.
+        hint = _beside(statement, missing) or hint
         raise ConfigError(
             f"{statement.location}\nno module named {missing!r}.{hint} It is looked "
             "for beside the running script, in the current folder and among the "
             "installed packages."
         ) from error
+
+
+def _beside(statement: gin_reader.Import, missing: str) -> str:
+    """Says how to make a module known that lies beside the gin file, or above it."""
+    file = pathlib.Path(statement.location.source)
+    for folder in file.parents[:2] if file.is_file() else ():
+        if any((folder / name).exists() for name in (missing, f"{missing}.py")):
+            place = shlex.quote(paths.shown(str(folder)))
+            return (
+                f" It lies in {place}: cd {place}, or write PYTHONPATH={place} before "
+                "the command."
+            )
+    return ""
 
 
 def listed(gin_files: Sequence[str], gin_params: Sequence[str]) -> Iterator[str]:

@@ -24,11 +24,13 @@ refused; 75 for SIGTERM and 130 for Ctrl-C while no task runs.
 """
 
 import contextlib
+import importlib.util
 import json
 import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 
 from absl import flags
 
@@ -73,9 +75,14 @@ def _main(argv: Sequence[str], module: str) -> int:
             )
         command = [sys.executable, *_program(arguments, options, module)]
     except flags.UnrecognizedFlagError as error:
-        return exit_codes.failed(f"{error} Flags of {module} are written after --.")
+        # absl ends with a name, or with a guess and a question mark.
+        text = f"{error}" if f"{error}".endswith("?") else f"{error}."
+        return exit_codes.failed(
+            f"{text} Flags of {module} are written after --, and so are a Python "
+            "program and its flags: -- my_program.py --steps=1000."
+        )
     except flags.Error as error:
-        return exit_codes.failed(str(error))
+        return exit_codes.failed(command_line.words_of(error))
     restarts = processes.Restarts(options.max_restarts)
     while True:
         jobs = addresses(
@@ -250,6 +257,7 @@ def _program(
       flags.Error: there is no such file, or an argument is missing or wrong.
     """
     if options.module:
+        _check_module(options.module)
         return ["-m", options.module, *arguments]
     if not arguments or arguments[0].startswith("-"):
         return ["-m", module, *_for_main(arguments, options)]
@@ -260,6 +268,33 @@ def _program(
             "--module=my_package.my_module before --."
         )
     return list(arguments)
+
+
+def _check_module(name: str) -> None:
+    """Checks that `python -m name` finds what to run; imports nothing of it."""
+    advice = (
+        "write it as python -m takes it, --module=my_package.my_module, and start it "
+        "in the folder of my_package; a file is written after --: -- my_program.py."
+    )
+    places = None
+    for end, _ in enumerate(parts := name.split(".")):
+        part = ".".join(parts[: end + 1])
+        found = _found(part, places)
+        if found is None:
+            raise flags.Error(f"--module={name}: there is no module {part!r}: {advice}")
+        places = found.submodule_search_locations or ()
+    if places and _found(f"{name}.__main__", places) is None:
+        raise flags.Error(f"--module={name} is a package without __main__.py: {advice}")
+
+
+def _found(name: str, places: Sequence[str] | None) -> ModuleSpec | None:
+    """What is at `name`, in the folders of its package; None: it has no package."""
+    if places is not None:
+        return PathFinder.find_spec(name, list(places))
+    try:
+        return importlib.util.find_spec(name)
+    except ValueError:  # It is empty, or belongs to no file.
+        return None
 
 
 def _for_main(arguments: Sequence[str], options: flags.FlagValues) -> list[str]:

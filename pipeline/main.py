@@ -49,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return command_line.say(f"{__doc__}\n{options.get_help()}")
             if options.version:
                 return command_line.say(_version())
-        except (flags.Error, gin_reader.ConfigError) as error:
+        except flags.Error as error:
+            return exit_codes.failed(command_line.words_of(error))
+        except gin_reader.ConfigError as error:
             return exit_codes.failed(str(error))
         backend = os.environ.get("KERAS_BACKEND", "tensorflow")
         if backend != "tensorflow":

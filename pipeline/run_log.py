@@ -30,6 +30,7 @@ _GIVEN = os.environ.get(_LEVEL)
 _LOGGERS = ("absl", "tensorflow")
 # A machine with NVIDIA's driver has one of these files.
 _DRIVERS = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
+_TRACED_ANEW = ("AsyncCheckpointHelper._copy_to_cpu", "MultiDeviceSaver.save.")
 _ALWAYS = (
     r"^WARNING: All log messages before absl::InitializeLog\(\)",
     r"^I\d{4} .*(port|cpu_feature_guard)\.cc:\d+\]",
@@ -90,6 +91,12 @@ def set_up(*, debug: bool) -> None:
     # flags apart from absl's, whose defaults stay.
     flags.FLAGS.mark_as_parsed()
     logging.use_absl_handler()
+    # TensorFlow writes for itself where it is imported before any log is set up, and
+    # each of its warnings would be there twice.
+    own = python_logging.getLogger("tensorflow")
+    for handler in list(own.handlers):
+        if type(handler) is python_logging.StreamHandler:
+            own.removeHandler(handler)
     logging.set_stderrthreshold("debug" if debug else "info")
     logging.set_verbosity(logging.DEBUG if debug else logging.INFO)
     if debug:
@@ -102,8 +109,10 @@ def is_wanted(record: python_logging.LogRecord) -> bool:
     """Whether a record of the log is none of TensorFlow's notes on how it saves."""
     if record.levelno > python_logging.INFO:
         # TensorFlow warns of a function that is traced again and again. Here each
-        # Estimator has such a function of its own, traced once, to copy its values.
-        return "AsyncCheckpointHelper._copy_to_cpu" not in record.getMessage()
+        # Estimator has such a function of its own, traced once, to copy its values,
+        # and TensorFlow makes one for each save beside parameter servers.
+        text = record.getMessage()
+        return not any(name in text for name in _TRACED_ANEW)
     return f"{os.sep}tensorflow{os.sep}python{os.sep}" not in record.pathname
 
 

@@ -7,7 +7,7 @@ silence. The log shows for each variable where it comes from, or why it was left
 
 import dataclasses
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -175,7 +175,7 @@ def warm_start(
     }
     _check_chosen(source, own, previous, unbuilt)
     fresh = {name: there for name, there in previous.items() if name not in done}
-    _check_there(reader, own, fresh)
+    _check_there(reader, own, previous, fresh)
     is_table = reader.tables.keys()
     reader.assign(
         [(own[n], there) for n, there in fresh.items() if there not in is_table]
@@ -236,15 +236,19 @@ def _check_chosen(
 
 
 def _check_there(
-    reader: Reader, own: Mapping[str, Any], previous: Mapping[str, str]
+    reader: Reader,
+    own: Mapping[str, Any],
+    chosen: Mapping[str, str],
+    fresh: Mapping[str, str],
 ) -> None:
     saved = {**reader.shapes, **dict.fromkeys(reader.tables)}
-    absent = sorted(there for there in previous.values() if there not in saved)
-    reshaped = []
-    for name, there in previous.items():
+    absent = sorted(there for there in fresh.values() if there not in saved)
+    reshaped, unfit = [], {n for n, there in fresh.items() if there not in saved}
+    for name, there in fresh.items():
         shape = list(own[name].shape) if hasattr(own[name], "shape") else None
         if there in saved and saved[there] != shape:
             reshaped.append(f"{name}: {shape} in the model, {saved[there]} saved")
+            unfit.add(name)
     if absent and foreign_checkpoint.is_foreign(reader):
         raise CheckpointMismatchError(
             f"cannot start warm from {reader.path}, which is none of this project's "
@@ -254,9 +258,25 @@ def _check_there(
         held = sorted(n for n in saved if not n.startswith(checkpoint.CONFIGURED))
         raise CheckpointMismatchError(
             f"cannot start warm from {reader.path}: it lacks {absent}; of another "
-            f"shape are {reshaped}. It holds {held}. Choose by "
-            "WarmStartSettings(vars_to_warm_start='network/.*')."
+            f"shape are {reshaped}. It holds {held}. {_other_choice(chosen, unfit)}"
         )
+
+
+def _other_choice(chosen: Iterable[str], unfit: set[str]) -> str:
+    """Says how to take over what fits: whole modules, else whole layers, else names."""
+    expressions = {}
+    for name in sorted(set(chosen) - unfit):
+        folders = [name[: m.end()] for m in re.finditer("/", name)]
+        fitting = (f for f in folders if not any(n.startswith(f) for n in unfit))
+        folder = next(fitting, None)
+        text = re.escape(name) if folder is None else f"{re.escape(folder)}.*"
+        expressions[text] = None
+    if not expressions:
+        return "Nothing that was chosen fits: leave warm_start_from out."
+    return (
+        "To take over what fits: "
+        f"WarmStartSettings(vars_to_warm_start={list(expressions)})."
+    )
 
 
 def _log(path: str, taken: Mapping[str, str], left: Mapping[str, str]) -> None:

@@ -40,6 +40,7 @@ ROWS = {
         ["--execution=gpu"],
         ["--execution=gpu: value should be one of", "single_host"],
     ),
+    "a_value_of_a_switch": (["--list=cnn"], ["--list=cnn: this flag takes no value"]),
     "output_of_a_training": (
         ["--output=x"],
         ["--output is for --job=predict, not --job=train_and_evaluate"],

@@ -94,6 +94,21 @@ def test_import_of_no_module():
     assert "no module named 'modles'. Did you mean models?" in error_of("import modles")
 
 
+@pytest.mark.parametrize("folder", ["", "gin"])
+def test_import_of_what_lies_beside_the_gin_file(folder, tmp_path, monkeypatch):
+    (tmp_path / "a project" / folder).mkdir(parents=True)
+    (tmp_path / "a project" / "my_models").mkdir()
+    (tmp_path / "a project" / folder / "run.gin").write_text("import my_models.nets\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as error:
+        gin_config.parse([str(pathlib.Path("a project", folder, "run.gin"))])
+    assert (
+        "no module named 'my_models'. It lies in 'a project': cd 'a project', or"
+        in (str(error.value))
+    )
+    assert "PYTHONPATH='a project' before the command" in str(error.value)
+
+
 def test_import_that_fails_inside_keeps_its_traceback():
     pathlib.Path("broken.py").write_text("import not_installed\n", encoding="utf-8")
     with pytest.raises(ModuleNotFoundError, match="not_installed"):

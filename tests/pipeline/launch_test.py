@@ -86,6 +86,31 @@ REFUSED = {
         ["--worker=2", "--", "--model_dir=m"],
         "Unknown command line flag 'worker'.*mean: workers.*main are written after --",
     ),
+    "a_program_before": (
+        ["--workers=2", "my_program.py", "--steps=3"],
+        "flag 'steps'. Flags of .*main.*, and so are a .*: -- my_program.py --steps",
+    ),
+    "a_module_that_is_not_there": (
+        ["--module=no_package.train", "--"],
+        "--module=no_package.train: there is no module 'no_package': write it as",
+    ),
+    "a_module_that_its_package_lacks": (
+        ["--module=tests.scripts.no_module", "--"],
+        "there is no module 'tests.scripts.no_module': ",
+    ),
+    "a_file_as_a_module": (
+        ["--module=tests.scripts.two_roles.py", "--"],
+        "no module 'tests.scripts.two_roles.py'.*file.*: -- my_program.py",
+    ),
+    "a_module_without_its_name": (["--module=.train", "--"], "there is no module ''"),
+    "a_package_that_does_not_run": (
+        ["--module=tests", "--"],
+        "--module=tests is a package without __main__.py",
+    ),
+    "a_switch_with_a_value": (
+        ["--evaluator=2", "--", "--model_dir=m"],
+        "--evaluator=2: this flag takes no value: write --evaluator",
+    ),
     "flags_of_main_before": (["--model_dir=m"], "Unknown .*'model_dir'.*after --"),
     "a_word": (["2", "--", "--model_dir=m"], "unexpected argument '2'.*--flag=value"),
     "no_worker": (

@@ -22,6 +22,21 @@ def test_tensorflows_chatter_is_not_logged():
     assert run_log.is_wanted(record("pipeline/hooks.py", logging.INFO))
 
 
+def test_saves_that_are_traced_anew_are_no_warning():
+    text = "calls to <function MultiDeviceSaver.save.<locals>.tf_function_save at"
+    record = logging.LogRecord("tensorflow", logging.WARNING, "x.py", 1, text, (), None)
+    assert not run_log.is_wanted(record)
+
+
+@pytest.mark.usefixtures("fresh_gin")
+def test_tensorflows_warnings_are_there_once(monkeypatch):
+    log = logging.getLogger("tensorflow")
+    own, users = logging.StreamHandler(), logging.NullHandler()
+    monkeypatch.setattr(log, "handlers", [own, users])
+    run_log.set_up(debug=False)
+    assert log.handlers == [users]
+
+
 def test_next_commands_without_a_macro_for_the_steps():
     lines = list(report.next_commands("my run", None))
     assert lines[3].endswith("--model_dir='my run-2' --gin.RunConfig.tf_random_seed=1")

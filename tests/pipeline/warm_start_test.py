@@ -1,5 +1,8 @@
 """Warm start: what comes along, what stays, and what the log says of it."""
 
+import ast
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -135,7 +138,29 @@ def test_warm_start_from_what_is_not_there(tmp_path):
         f"cannot start warm from {path}: it lacks ['net/c']; of another shape are "
         "['net/a/kernel: [1] in the model, [2] saved']. It holds ['driver/global_step'"
     ) in str(error.value)
+    assert str(error.value).endswith(
+        "Nothing that was chosen fits: leave warm_start_from out."
+    )
     assert values(other) == {"net/a/kernel": [0.0], "net/c": [0.0]}
+
+
+def test_warm_start_of_another_head_says_how_to_take_the_rest(tmp_path):
+    net = {"a-1/kernel": [1.0], "a-1/bias": [2.0], "b/kernel": [3.0], "c": [4.0]}
+    save(tmp_path, state(net=net, top={"x/y": [5.0], "z": [6.0]}))
+    other = {**net, "b/kernel": [0.0, 0.0]}
+    model = {"net": other, "top": {"x/y": [0.0], "z": [0.0]}}
+    with pytest.raises(ge.CheckpointMismatchError) as error:
+        warm_start(state(**model), str(tmp_path))
+    line = re.search(
+        r"WarmStartSettings\(vars_to_warm_start=(.*)\)\.$", str(error.value)
+    )
+    chosen = ast.literal_eval(line[1])
+    assert chosen == [r"net/a\-1/.*", "net/c", "top/.*"]
+    again = state(**model)
+    warm_start(again, ge.WarmStartSettings(str(tmp_path), vars_to_warm_start=chosen))
+    assert values(again)["net/a-1/bias"] == [2.0]
+    assert values(again)["top/z"] == [6.0]
+    assert values(again)["net/b/kernel"] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("source", ["absent", "", "model.ckpt-9"])
