@@ -1,4 +1,8 @@
-"""How to run: RunConfig, tf.estimator's with what has been added since."""
+"""RunConfig, which says where and how a model is trained.
+
+It is tf.estimator's, with fields for what has been added since. TF_CONFIG is read here,
+once, and the fields are checked here: the rest of the driver relies on both.
+"""
 
 import dataclasses
 import math
@@ -16,71 +20,75 @@ from pipeline import habits, paths, ports, slurm
 from pipeline.checks import is_int, is_number
 from pipeline.cluster import EXECUTIONS
 
-# A strategy, or what makes it of a RunConfig.
+# A strategy, or a function that makes it of a RunConfig.
 StrategyChoice = (
     tf.distribute.Strategy | Callable[["RunConfig"], tf.distribute.Strategy] | None
 )
 
-# What None becomes in fields that a RunConfig never shows as None.
+# Values in place of None, in fields that a RunConfig never shows as None.
 _SET_BY_DEFAULT = {"save_checkpoints_secs": 600, "cluster": cluster_lib.Cluster()}
 
 
 @habits.run_config
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Where and how a model is trained, apart from what is trained.
+    """The place and the manner of a training, apart from what is trained.
 
-    Checked when it is made: a wrong value is a ValueError that names the field, never a
-    surprise after an hour of training. It does not change; `replace` returns another.
+    It is checked when it is made: a wrong value is a ValueError that names the field,
+    rather than a surprise after an hour of training. It does not change; `replace`
+    returns another.
 
     Attributes:
-      model_dir: Directory of checkpoints, summaries and exports (str or os.PathLike).
+      model_dir: directory of checkpoints, summaries and exports (str or os.PathLike).
         None: the Estimator makes a temporary one.
-      tf_random_seed: Seed of initial weights, dropout and shuffling. NumPy's and
+      tf_random_seed: seed of initial weights, dropout and shuffling. NumPy's and
         Python's own random numbers are seeded while factories and input_fn are called,
         and left alone otherwise. None: each run differs.
-      save_summary_steps: Steps between summaries; 100 costs nothing that one could
-        measure. None or 0: none.
-      save_checkpoints_steps: Steps between checkpoints; 0: never, so that what is
-        trained lasts as long as the Estimator, whose calls go on with it. Not together
+      save_summary_steps: steps between two summaries; None or 0 writes none. The cost
+        of the default cannot be measured.
+      save_checkpoints_steps: steps between two checkpoints; 0 saves none: the trained
+        weights last as long as the Estimator, whose calls go on with them. Not together
         with `save_checkpoints_secs`.
-      save_checkpoints_secs: Seconds between checkpoints. 600 where neither is given, so
-        that a crash costs ten minutes at most.
-      keep_checkpoint_max: How many of the last checkpoints stay on disk; 5 bounds the
-        disk and outlasts a slow evaluator. None or 0: all.
-      keep_checkpoint_every_n_hours: Besides those, one checkpoint in so many hours
-        stays for good; the default never comes to pass.
-      log_step_count_steps: Steps between log lines of loss and speed. None: none.
-      progress: Whether to show a line that moves in a terminal or a notebook, with
+      save_checkpoints_secs: seconds between two checkpoints; 600 where neither is
+        given, so that a crash costs ten minutes at most.
+      keep_checkpoint_max: number of the last checkpoints that stay; None or 0 keeps
+        all. 5 bounds the disk, and is enough for a slow evaluator.
+      keep_checkpoint_every_n_hours: hours of training after each of which one more
+        checkpoint stays for good. The default is longer than any training.
+      log_step_count_steps: steps between two log lines of loss and speed; None logs
+        none.
+      progress: whether to show a line that moves in a terminal or a notebook, with
         metrics and the time left, and to log at INFO where the program has set no
-        level for absl's log. Never shown where nobody looks, or by followers.
-      train_distribute: Strategy to train with, or a function that makes it of this
+        level for absl's log. Followers never show it, nor does an output to a file.
+      train_distribute: strategy to train with, or a function that makes it of this
         RunConfig, such as those in `pipeline.strategy`. None: the one of `execution`.
-      eval_distribute: the same to evaluate with. None: that of training.
-      steps_per_loop: Most steps that one call of the compiled loop runs. The loop stops
+      eval_distribute: strategy to evaluate with, or such a function. None: the one to
+        train with.
+      steps_per_loop: most steps that one call of the compiled loop runs. The loop stops
         earlier wherever a log, summary, checkpoint or hook is due, so 1000 only bounds
         how long a signal waits.
-      gradient_accumulation_steps: Micro-batches whose gradients make up one step; 1 is
-        the whole batch at once.
+      gradient_accumulation_steps: micro-batches whose gradients make up one step; 1
+        takes the whole batch at once.
       precision: 'float32', 'mixed_bfloat16' (GPUs since Ampere, TPUs) or
         'mixed_float16' (older GPUs; scales the loss).
-      jit_compile: Whether XLA compiles the step. Off, as it slows down convolutions on
-        the CPU and compiles again for each batch shape. None: TensorFlow decides.
-      run_eagerly: Runs each step as plain Python, for a debugger. Slow.
-      async_checkpoint: Writes checkpoints while training goes on.
-      on_nan: What a loss of NaN or Inf does: 'stop' the run, or 'warn' and go on.
-      changed_input: What training does in a model_dir that has read another input:
+      jit_compile: whether XLA compiles the step. By default it does not, for it slows
+        down convolutions on the CPU and compiles again for each batch shape. None:
+        TensorFlow decides.
+      run_eagerly: whether each step runs as plain Python, for a debugger; slow.
+      async_checkpoint: whether checkpoints are written while training goes on.
+      on_nan: effect of a loss of NaN or Inf: 'stop' the run, or 'warn' and go on.
+      changed_input: effect of another input than the one that model_dir has read.
         'auto' begins other data anew, and goes on in the same data that are treated
         otherwise; 'anew', 'skip' (after as much as was read) or 'error' in both cases.
-      devices: Local devices to train on under 'single_host', say ('GPU:0', 'GPU:1').
+      devices: local devices to train on under 'single_host', say ('GPU:0', 'GPU:1').
         None: all GPUs, or the one CPU.
       execution: 'single_host', 'multi_worker', 'parameter_server' or 'tpu'.
-      evaluation: Who evaluates in `train_and_evaluate`: 'inline', the training itself
-        at its checkpoints; 'evaluator', a job of its own; 'auto', that job where
-        TF_CONFIG lists one in "cluster". Schedulers that start one without listing it,
-        such as the Kubernetes training operator, need 'evaluator'.
-      cluster: The processes that train together. None: what TF_CONFIG says at this
-        moment or, where it is not set, the SLURM step; it is read once, here.
+      evaluation: who evaluates in `train_and_evaluate`: 'inline', the training itself
+        at its checkpoints; 'evaluator', a job of its own; 'auto', such a job if
+        TF_CONFIG lists one in "cluster", else the training. A scheduler that starts one
+        without listing it, such as the Kubernetes training operator, needs 'evaluator'.
+      cluster: the processes that train together. None: those of TF_CONFIG or, where it
+        is not set, of the SLURM step, read once when the RunConfig is made.
     """
 
     model_dir: str | None = None
@@ -125,11 +133,12 @@ class RunConfig:
             self._set("cluster", cluster_lib.parse_tf_config(text))
         elif not isinstance(self.cluster, cluster_lib.Cluster):
             raise ValueError(
-                f"RunConfig.cluster must be a Cluster, got {self.cluster!r}. Write "
+                f"RunConfig.cluster is {self.cluster!r}, not a Cluster: write "
                 f"cluster=parse_tf_config(text), or leave it out to read TF_CONFIG."
             )
+        # A wrong port would be waited for without end.
         for address in self.cluster.training_tasks.values():
-            if ":" in address:  # Of another's, which this one would wait for.
+            if ":" in address:
                 ports.split(address)
 
     @property
@@ -139,12 +148,12 @@ class RunConfig:
 
     @property
     def task_type(self) -> str:
-        """What this process is: 'chief', 'worker', 'ps' or 'evaluator'."""
+        """The role of this process: 'chief', 'worker', 'ps' or 'evaluator'."""
         return self.cluster.task_type
 
     @property
     def task_id(self) -> int:
-        """Which one of its task type this process is, from 0."""
+        """The number of this process among those of its role, from 0."""
         return self.cluster.task_id
 
     @property
@@ -154,17 +163,17 @@ class RunConfig:
 
     @property
     def num_worker_replicas(self) -> int:
-        """Workers, the chief counted among them; 0 in the evaluator."""
+        """The number of workers with the chief; 0 in the evaluator."""
         return self.cluster.num_worker_replicas
 
     @property
     def num_ps_replicas(self) -> int:
-        """Parameter servers; 0 in the evaluator."""
+        """The number of parameter servers; 0 in the evaluator."""
         return self.cluster.num_ps_replicas
 
     @property
     def global_id_in_cluster(self) -> int | None:
-        """0 for the chief, then workers, then parameter servers; None: evaluator."""
+        """This task's number: chief 0, then workers, then servers; None: evaluator."""
         return self.cluster.global_id_in_cluster
 
     @property
@@ -175,10 +184,10 @@ class RunConfig:
         return self.evaluation == "inline"
 
     def with_model_dir(self) -> "RunConfig":
-        """This with a `model_dir` in normal form; where it is None a temporary one.
+        """Returns a RunConfig with a `model_dir` in normal form, maybe a temporary one.
 
         Raises:
-          ValueError: An evaluator has no model_dir to watch.
+          ValueError: an evaluator has no model_dir to watch.
         """
         if self.model_dir is not None:
             directory = paths.normal(self.model_dir)
@@ -197,11 +206,14 @@ class RunConfig:
     def replace(self, **changes: Any) -> "RunConfig":
         """Returns a copy with the named fields changed, checked anew.
 
-        Giving one of `save_checkpoints_steps` and `save_checkpoints_secs` unsets the
-        other, as in tf.estimator. TF_CONFIG is not read again.
+        Either of `save_checkpoints_steps` and `save_checkpoints_secs` unsets the other,
+        as in tf.estimator. TF_CONFIG is not read again.
+
+        Args:
+          **changes: values by field name.
 
         Raises:
-          ValueError: If a name is no field, or a value is wrong.
+          ValueError: a name is no field, or a value is wrong.
         """
         names = [field.name for field in dataclasses.fields(RunConfig)]
         unknown = sorted(set(changes) - set(names))
@@ -253,9 +265,9 @@ class RunConfig:
             fits = fits or callable(value) and not isinstance(value, type)
             if value is not None and not fits:
                 raise ValueError(
-                    f"RunConfig.{name} must be a tf.distribute.Strategy, a function "
-                    f"that makes one of this RunConfig, or None, got {value!r}. Write "
-                    f"{name}=tf.distribute.MirroredStrategy(), say; in gin @mirrored."
+                    f"RunConfig.{name} is {value!r}: write a tf.distribute.Strategy, a "
+                    "function that makes one of this RunConfig, or None, such as "
+                    f"{name}=tf.distribute.MirroredStrategy(); in gin @mirrored."
                 )
 
     def _check_combinations(self) -> None:
@@ -267,8 +279,9 @@ class RunConfig:
             )
         if self.devices is not None and self.execution != "single_host":
             raise ValueError(
-                f"RunConfig.devices ({self.devices}) means something only under "
-                f"execution='single_host', got {self.execution!r}. Leave devices out."
+                f"RunConfig.devices is {self.devices} and execution is "
+                f"{self.execution!r}, but devices are chosen only under "
+                "execution='single_host'. Leave devices out."
             )
         if self.run_eagerly and self.jit_compile:
             raise ValueError(
@@ -277,7 +290,7 @@ class RunConfig:
             )
 
 
-# The least value, whether None is one too, and an example.
+# By field: its least value, whether None is allowed, and an example.
 _INTEGERS = {
     "tf_random_seed": (0, True, 42),
     "save_summary_steps": (0, True, 100),
@@ -300,9 +313,9 @@ _CHOICES = {
 }
 
 
-# Of this machine; as TensorFlow has it without job and task.
+# A device of this machine: without job and task.
 _DEVICE = re.compile(r"/?(device:)?[a-z_]+:[0-9]{1,18}", re.IGNORECASE | re.ASCII)
-# TensorFlow makes threads for each, and takes hours for many.
+# TensorFlow makes threads for each logical CPU, and takes hours for many.
 _MOST_CPUS = 64
 
 
@@ -317,8 +330,8 @@ def _check_model_dir(value: Any) -> str | None:
         )
     if not isinstance(path, str) or not path:
         raise ValueError(
-            f"RunConfig.model_dir must be a non-empty path or None, got {value!r}. "
-            f"Write model_dir='runs/1', or leave it out for a temporary one."
+            f"RunConfig.model_dir is {value!r}, not a path: write model_dir='runs/1', "
+            "or leave it out for a temporary one."
         )
     return path
 
@@ -329,8 +342,8 @@ def _check_devices(value: Any) -> tuple[str, ...] | None:
     names = tuple(value) if isinstance(value, (list, tuple)) else ()
     if not names or not all(isinstance(name, str) and name for name in names):
         raise ValueError(
-            f"RunConfig.devices must be device names or None, got {value!r}. Write "
-            f"devices=('GPU:0',), or leave it out for all local devices."
+            f"RunConfig.devices is {value!r}, not names of devices: write "
+            "devices=('GPU:0',), or leave it out for all local devices."
         )
     wrong = [name for name in names if not _DEVICE.fullmatch(name)]
     if wrong:
@@ -360,25 +373,25 @@ def _check_int(name: str, value: Any) -> None:
         return
     if not is_int(value) or value < least:
         raise ValueError(
-            f"RunConfig.{name} must be an integer of at least {least}"
-            f"{' or None' if optional else ''}, got {value!r}. Write {name}={example}."
+            f"RunConfig.{name} is {value!r}: write an integer of at least {least}"
+            f"{' or None' if optional else ''}, such as {name}={example}."
         )
 
 
 def _check_positive(name: str, value: Any, *, hint: str = "") -> None:
     if not is_number(value) or not 0 < value < math.inf:
         raise ValueError(
-            f"RunConfig.{name} must be a number above 0, got {value!r}. Write "
+            f"RunConfig.{name} is {value!r}: write a number above 0, such as "
             f"{name}=600{', or ' + hint if hint else ''}."
         )
 
 
 def _check_choice(name: str, value: Any) -> None:
     choices = _CHOICES[name]
-    # By type too, for 1 == True and 0 == False.
+    # The types are compared, too: in Python, 1 == True and 0 == False.
     if not any(type(value) is type(choice) and value == choice for choice in choices):
         listed = ", ".join(repr(choice) for choice in choices)
         raise ValueError(
-            f"RunConfig.{name} must be one of {listed}, got {value!r}. Write "
+            f"RunConfig.{name} is {value!r}: write one of {listed}, such as "
             f"{name}={choices[0]!r}."
         )

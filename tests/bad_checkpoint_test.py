@@ -146,7 +146,7 @@ def model_dir_of_an_unknown_file_system(model_dir):
     train("s4://bucket/run")
 
 
-@told("got ''", "model_dir='runs/1'")
+@told("model_dir is ''", "model_dir='runs/1'")
 def model_dir_is_empty(model_dir):
     train("")
 

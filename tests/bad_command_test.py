@@ -59,7 +59,7 @@ ROWS = {
     ),
     "devices_of_other_hosts": (
         ["--devices=GPU:0", "--execution=multi_worker"],
-        ["devices (('GPU:0',))", "execution='single_host'", "Leave devices out"],
+        ["devices is ('GPU:0',)", "execution='single_host'", "Leave devices out"],
     ),
     "devices_that_are_not_there": (["--devices=GPU:7"], ["GPU:7", "not among"]),
     "a_device_twice": (["--devices=CPU:0,CPU:0"], ["twice", "List each one once"]),
@@ -169,7 +169,7 @@ ROWS = {
     ),
     "a_choice_that_is_not_there": (
         ["--gin.RunConfig.precision='bfloat16'"],
-        ["'mixed_bfloat16'", "got 'bfloat16'"],
+        ["'mixed_bfloat16'", "precision is 'bfloat16'"],
     ),
     "both_intervals_of_checkpoints": (
         [],

@@ -238,7 +238,7 @@ def test_what_the_flags_set():
 
 def test_value_that_run_config_refuses():
     parse("RunConfig.precision = 'f16'\n")
-    with pytest.raises(ConfigError, match="must be one of 'float32'") as caught:
+    with pytest.raises(ConfigError, match="write one of 'float32'") as caught:
         gin_config.build(RunConfig)
     assert "In call to" not in str(caught.value)
 

@@ -126,8 +126,8 @@ INTEGERS = {
 @pytest.mark.parametrize("value", [True, 1.0, "10", -1])
 def test_refuses_what_is_no_count(name, value):
     message = (
-        f"RunConfig.{name} must be an integer of at least {INTEGERS[name]}, got "
-        f"{value!r}. Write {name}="
+        f"RunConfig.{name} is {value!r}: write an integer of at least "
+        f"{INTEGERS[name]}, such as {name}="
     )
     with pytest.raises(ValueError, match=re.escape(message)):
         RunConfig(**{name: value})
@@ -144,7 +144,7 @@ def test_refuses_what_is_no_count(name, value):
     ],
 )
 def test_refuses_counts_of_nothing(name, value):
-    with pytest.raises(ValueError, match=f"{name} must be .* at least 1.*got {value}"):
+    with pytest.raises(ValueError, match=f"{name} is {value}: write .* at least 1"):
         RunConfig(**{name: value})
 
 
@@ -153,7 +153,7 @@ def test_refuses_counts_of_nothing(name, value):
 )
 @pytest.mark.parametrize("value", [True, "60", 0, -1.0, float("nan"), float("inf")])
 def test_refuses_what_is_no_duration(name, value):
-    message = f"RunConfig.{name} must be a number above 0, got {value!r}. Write {name}="
+    message = f"RunConfig.{name} is {value!r}: write a number above 0, such as {name}="
     with pytest.raises(ValueError, match=re.escape(message)):
         RunConfig(**{name: value})
 
@@ -180,7 +180,7 @@ def test_refuses_0_secs_and_says_how_to_never_save():
     ],
 )
 def test_refuses_what_is_no_choice(name, value, choices):
-    message = f"RunConfig.{name} must be one of {choices}, got {value!r}. Write {name}="
+    message = f"RunConfig.{name} is {value!r}: write one of {choices}, such as {name}="
     with pytest.raises(ValueError, match=re.escape(message)):
         RunConfig(**{name: value})
 
@@ -188,15 +188,15 @@ def test_refuses_what_is_no_choice(name, value, choices):
 REFUSED = {
     "model_dir_empty": (
         {"model_dir": ""},
-        "model_dir must be a non-empty path or None, got ''. Write model_dir='runs/1'",
+        "model_dir is '', not a path: write model_dir='runs/1'",
     ),
-    "model_dir_bytes": ({"model_dir": b"x"}, "model_dir must be .* got b'x'"),
+    "model_dir_bytes": ({"model_dir": b"x"}, "model_dir is b'x', not a path: write"),
     "devices_a_string": (
         {"devices": "GPU:0"},
-        r"devices must be device names or None, got 'GPU:0'. Write devices=\('GPU:0',",
+        r"devices is 'GPU:0', not names of devices: write devices=\('GPU:0',",
     ),
-    "devices_empty": ({"devices": ()}, r"devices must be .* got \(\)"),
-    "devices_not_names": ({"devices": [0, 1]}, r"devices must be .* got \[0, 1\]"),
+    "devices_empty": ({"devices": ()}, r"devices is \(\), not names .*: write"),
+    "devices_not_names": ({"devices": [0, 1]}, r"devices is \[0, 1\], not names .*: w"),
     "device_twice": (
         {"devices": ["GPU:0", "GPU:0"]},
         r"devices has a device twice: \('GPU:0', 'GPU:0'\). List each one once",
@@ -211,15 +211,15 @@ REFUSED = {
     ),
     "train_distribute": (
         {"train_distribute": "mirrored"},
-        "train_distribute must be a tf.distribute.Strategy, a func.*got 'mirrored'. W",
+        "train_distribute is 'mirrored': write a tf.distribute.Strategy, a func.*None",
     ),
     "eval_distribute": (
         {"eval_distribute": tf.distribute.OneDeviceStrategy},
-        "eval_distribute must be a tf.distribute.Strategy, a func.* None, got <class",
+        "eval_distribute is <class .*: write a tf.distribute.Strategy, a func.* None",
     ),
     "devices_elsewhere": (
         {"devices": ["GPU:0"], "execution": "multi_worker"},
-        "devices .* only under execution='single_host', got 'multi_worker'. Leave dev",
+        "devices is .*'multi_worker', .* only under execution='single_host'. Leave dev",
     ),
     "eager_and_compiled": (
         {"run_eagerly": True, "jit_compile": True},
@@ -227,7 +227,7 @@ REFUSED = {
     ),
     "cluster": (
         {"cluster": {"worker": ["h0:1"]}},
-        "cluster must be a Cluster, got {'worker'.*Write cluster=parse_tf_config",
+        "cluster is {'worker'.*, not a Cluster: write cluster=parse_tf_config",
     ),
 }
 
