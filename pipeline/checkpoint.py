@@ -29,6 +29,7 @@ from pipeline import (
     checkpoint_files,
     checkpoint_reader,
     foreign_checkpoint,
+    loss_scale,
     storage,
 )
 from pipeline.checkpoint_reader import Reader, UnreadableCheckpointError
@@ -305,7 +306,9 @@ def restore(state: State, path: str, *, unbuilt: Iterable[str] = ()) -> None:
         )
     for name in tables:
         reader.check_table(name)
-    reader.assign([(v, name) for name, v in wanted.items() if name in reader.shapes])
+    saved = {name: loss_scale.saved_as(name, reader.shapes) for name in wanted}
+    pairs = [(v, saved[name]) for name, v in wanted.items()]
+    reader.assign([(v, name) for v, name in pairs if name in reader.shapes])
     read_tables(reader, tables)
 
 

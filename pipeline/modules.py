@@ -15,7 +15,15 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from pipeline import calling, replica_means, seeds, trace_checks, user_errors, variables
+from pipeline import (
+    calling,
+    loss_scale,
+    replica_means,
+    seeds,
+    trace_checks,
+    user_errors,
+    variables,
+)
 from pipeline.checks import kind_of
 from pipeline.compiling import compiled
 from pipeline.model_fn import call_model_fn
@@ -23,22 +31,19 @@ from pipeline.replicas import Replicas, aggregated, all_reduce
 from pipeline.sharding import ShardedVariable, shards_of
 from pipeline.spec import EstimatorSpec, SpecError
 
-# Steps between tries of a loss scale twice as large, as in Micikevicius et al. (2018),
-# Mixed Precision Training.
-_INITIAL_LOSS_SCALE = 2.0**15
 # Odd and large, so that the streams of replicas do not meet.
 _SEED_STRIDE = 7919
 
 
 class Modules:
-    """The modules of a run on its strategy, the global step, and the loss scale.
+    """The modules of a run on its strategy, the global step, and the loss scales.
 
     Attributes:
       strategy: where the variables live.
       by_name: module by name, as model_fn takes them.
       global_step: int64 scalar variable: updates made so far.
       driver_state: the driver's own variables by name: the global step, the step at
-        which the current pass over the training input began, the loss scale.
+        which the current pass over the training input began, the loss scales.
     """
 
     def __init__(
@@ -73,14 +78,11 @@ class Modules:
         with drawing, strategy.scope(), creating, _dtype_policy(precision):
             self.by_name = {n: _make(n, f, context) for n, f in factories.items()}
             self.driver_state = {
-                "global_step": _scalar("global_step", 0, tf.int64),
-                "input_start": _scalar("input_start", 0, tf.int64),
+                "global_step": _counter("global_step"),
+                "input_start": _counter("input_start"),
             }
             if precision == "mixed_float16":
-                self.driver_state |= {
-                    "loss_scale": _scalar("loss_scale", _INITIAL_LOSS_SCALE),
-                    "loss_scale_good_steps": _scalar("good_steps", 0, tf.int64),
-                }
+                loss_scale.add_variables(self.driver_state, 1)
         self.global_step = self.driver_state["global_step"]
         self._replicas = Replicas.of(strategy)
         self._said: set[str] = set()
@@ -286,6 +288,8 @@ class Modules:
                     "be in no checkpoint: hand them in as modules."
                 )
         with self.strategy.scope():
+            if loss_scale.is_used(self.driver_state):
+                loss_scale.add_variables(self.driver_state, len(spec.train_op))
             for key, trained in optimized.items():
                 if not optimizers[key].built:
                     _build_slots(optimizers[key], trained)
@@ -367,9 +371,9 @@ def _make(name: str, factory: Callable[..., Any], context: Mapping[str, Any]) ->
     return module
 
 
-def _scalar(name: str, value: float, dtype: tf.DType = tf.float32) -> tf.Variable:
+def _counter(name: str) -> tf.Variable:
     return tf.Variable(
-        tf.constant(value, dtype),
+        tf.constant(0, tf.int64),
         trainable=False,
         name=name,
         aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,

@@ -9,26 +9,21 @@ replicas' sums of weights, is the gradient of that whole, since the shares add u
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from pipeline import losses
+from pipeline import loss_scale, losses
 from pipeline.batch import Batch, choose, rows_in, same_shapes
-from pipeline.gradients import Gradient, each_row_once, gradient_of, times
+from pipeline.gradients import Gradient, gradient_of
 from pipeline.losses import Totals
 from pipeline.metrics import MetricSet
 from pipeline.model_fn import BoundModelFn
 from pipeline.modules import Modules
 from pipeline.replicas import Replicas, all_reduce, has_one_trace, run_each
 from pipeline.spec import EstimatorSpec, TrainOp
-from pipeline.user_errors import call
+from pipeline.updates import Updates, turn
 
 # Of micro-batches by local replica, or as `replicas.run_each` says.
 Batches = Sequence[Sequence[Batch]] | Sequence[Batch]
-
-# Finite steps after which the loss scale is doubled, as in Keras and in Micikevicius et
-# al. (2018), Mixed Precision Training.
-_LOSS_SCALE_GROWTH_STEPS = 2000
 
 
 class TrainStep:
@@ -64,16 +59,14 @@ class TrainStep:
           jit_compile: whether XLA compiles what a replica computes by itself.
         """
         self._alike = alike
-        self._sparse = sparse
         self._model_fn = model_fn
         self._strategy = modules.strategy
-        self._state = modules.driver_state
         self._metrics = metrics
         self._ops = outline.train_op
         self._jit_compile = jit_compile
         # One program a step, where each one is an execution on a TPU.
         self._at_once = has_one_trace(self._strategy) and not (
-            "loss_scale" in self._state
+            loss_scale.is_used(modules.driver_state)
             or any(len(op.at) < op.every for op in self._ops)
         )
         self._groups = _groups(self._ops)
@@ -85,8 +78,9 @@ class TrainStep:
         self.rate_names = [f"learning_rate/{name}" for name in named]
         if len(named) == 1:
             self.rate_names = ["learning_rate"]
-        for optimizer in self._optimizers:
-            _leave_reduction_to_us(optimizer)
+        self._updates = Updates(
+            self._ops, modules.strategy, modules.driver_state, sparse=sparse
+        )
 
     def __call__(self, batches: Batches, step: tf.Tensor) -> Totals:
         """Runs one step.
@@ -118,7 +112,7 @@ class TrainStep:
             active = [i for i in group if self._ops[i].repeat > left]
             totals, values = self._gradients(batches, step, active)
             if not self._at_once:
-                self._update(active, values, step)
+                self._updates.apply(active, values, self._trained, step)
         return totals
 
     def _train_if_due(
@@ -130,7 +124,7 @@ class TrainStep:
             self._train(group, batches, step)
             return True
 
-        turns = [_turn(self._ops[i], step) for i in group]
+        turns = [turn(self._ops[i], step) for i in group]
         if any(turn is None for turn in turns):
             train()
         else:
@@ -145,7 +139,7 @@ class TrainStep:
             totals, gradients = self._local(mine, step, active)
             values = self._all_reduce(gradients, alike)
             if self._at_once:
-                self._apply_here(active, values)
+                self._updates.apply_here(active, values, self._trained)
             return totals.as_tree(), [] if self._at_once else values
 
         # Eager tensors all have static shapes, and the next step's may be others.
@@ -180,7 +174,7 @@ class TrainStep:
                 (loss, weight) if op.loss is None else losses.mean(op.loss, None, rows)
                 for op in spec.train_op
             ]
-            scaled = [self._scaled(objective) for objective, _ in objectives]
+            scaled = [self._updates.scaled(i, o) for i, (o, _) in enumerate(objectives)]
         gradients = []
         for i in active:
             values, self._trained[i] = gradient_of(tape, scaled[i], spec.train_op[i])
@@ -234,62 +228,6 @@ class TrainStep:
         )
         pairs = zip(sums, weights, strict=True)
         return [Gradient(v, w).as_mean().values for v, w in pairs]
-
-    def _update(
-        self, active: Sequence[int], values: list[Any], step: tf.Tensor
-    ) -> None:
-        """Applies each active op's gradient where its turn has come."""
-        finite = None
-        if "loss_scale" in self._state:
-            values, finite = self._unscaled(values)
-        for i, mine in zip(active, values, strict=True):
-            turn = _turn(self._ops[i], step)
-            due = finite if turn is None else turn
-            if finite is not None and turn is not None:
-                due = tf.logical_and(finite, turn)
-            if due is None:
-                self._apply(i, mine)
-            else:
-                tf.cond(due, lambda a=(i, mine): self._apply(*a), lambda: True)
-
-    def _apply(self, index: int, values: Any) -> bool:
-        """Clips and applies one op's gradient; returns something for `tf.cond`."""
-        self._strategy.run(lambda v: self._apply_here([index], [v]), args=(values,))
-        return True
-
-    def _apply_here(self, active: Sequence[int], values: list[Any]) -> None:
-        """Clips and applies gradients in replica context."""
-        for i, mine in zip(active, values, strict=True):
-            op = self._ops[i]
-            mine = [each_row_once(g, sparse=self._sparse) for g in mine]
-            if op.clip_norm is not None:
-                mine, _ = tf.clip_by_global_norm(mine, op.clip_norm)
-            where = f"optimizer {op.optimizer.name}, a {type(op.optimizer).__name__}"
-            call(lambda w=where: w, op.optimizer.apply, mine, self._trained[i])
-
-    def _scaled(self, objective: tf.Tensor) -> tf.Tensor:
-        scale = self._state.get("loss_scale")
-        return objective if scale is None else objective * scale
-
-    def _unscaled(self, values: list[Any]) -> tuple[list[Any], tf.Tensor]:
-        """Gradients by the loss scale, and whether all are finite; moves the scale."""
-        scale, good = self._state["loss_scale"], self._state["loss_scale_good_steps"]
-
-        def on_replica(values: list[Any]) -> tuple[list[Any], tf.Tensor]:
-            factor = tf.math.reciprocal(scale)
-            values = tf.nest.map_structure(lambda g: times(g, factor), values)
-            dense = [tf.convert_to_tensor(g) for g in tf.nest.flatten(values)]
-            finite = [tf.reduce_all(tf.math.is_finite(g)) for g in dense]
-            return values, tf.reduce_all(finite)
-
-        values, per_replica = self._strategy.run(on_replica, args=(values,))
-        finite = self._strategy.experimental_local_results(per_replica)[0]
-        steps = tf.where(finite, good + 1, 0)
-        grow = tf.equal(steps, _LOSS_SCALE_GROWTH_STEPS)
-        halved = tf.maximum(scale / 2, 1.0)
-        scale.assign(tf.where(finite, tf.where(grow, scale * 2, scale), halved))
-        good.assign(tf.where(grow, tf.zeros_like(steps), steps))
-        return values, finite
 
 
 class EvalStep:
@@ -377,24 +315,8 @@ def _groups(ops: Sequence[TrainOp]) -> list[list[int]]:
     return groups
 
 
-def _turn(op: TrainOp, step: tf.Tensor) -> tf.Tensor | None:
-    """Whether `op` is applied in the step after `step`; None for always."""
-    if len(op.at) == op.every:
-        return None
-    return tf.reduce_any(tf.equal((step + 1 - op.at) % op.every, 0))
-
-
 def _compiled(fn: Callable[[], Any], jit_compile: bool | None) -> Callable[[], Any]:
     """`fn` under XLA, which cannot span an all-reduce between replicas."""
     if jit_compile is False:
         return fn
     return tf.function(fn, jit_compile=jit_compile, autograph=False)
-
-
-def _leave_reduction_to_us(optimizer: keras.optimizers.Optimizer) -> None:
-    """Lets a Keras optimizer clip and apply gradients that are all-reduced already.
-
-    Keras clips before its own all-reduce, so that several replicas would clip other
-    gradients than one; no public way turns that all-reduce off.
-    """
-    optimizer._all_reduce_sum_gradients = list
