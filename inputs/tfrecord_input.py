@@ -3,6 +3,7 @@
 files -> this pipeline's files -> records -> shuffle -> repeat -> batch -> parse
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -139,7 +140,7 @@ def _matching_files(patterns: str | Sequence[str] | None, argument: str) -> list
         )
     files: set[str] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        found = tf.io.gfile.glob(pattern)
+        found = tf.io.gfile.glob(os.path.expanduser(pattern))
         if not found:
             raise ValueError(
                 f"{argument}: no file matches {pattern!r}: write a pattern of files "

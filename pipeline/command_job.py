@@ -19,6 +19,7 @@ from pipeline import (
     exits,
     gin_config,
     jobs,
+    paths,
     report,
     strategy,
     training,
@@ -201,6 +202,7 @@ def _train_spec(estimator: Any, argv: Sequence[str]) -> Any:
 def _output(path: str | None) -> Iterator[Callable[[str], None]]:
     """Opens a file, or stdout, and hands out a function that writes a line to it."""
     name = "stdout" if path is None else f"--output={path}"
+    path = paths.normal(path) if path else None
     try:
         stream = open(path, "w", encoding="utf-8") if path else sys.stdout  # noqa: SIM115
     except OSError as error:

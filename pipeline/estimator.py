@@ -24,6 +24,7 @@ from pipeline import (
     habits,
     loops,
     parameter_server,
+    paths,
     predictions,
     run_log,
     saved_model,
@@ -298,6 +299,7 @@ class Estimator:
           ValueError: no checkpoint, or no input was seen and nothing says what is sent.
         """
         runtimes, path = self._runtimes, self._runtimes.found(checkpoint_path)
+        export_dir_base = paths.normal(export_dir_base)
         if path is None:
             runtimes.check_trained(" to export", ", or give checkpoint_path")
         runtime = runtimes.exporting
@@ -350,7 +352,7 @@ class Estimator:
             self._runtimes.check_trained("")
             self._runtimes.prepare(runtime, None, "exporting", together=False)
 
-        return exporting.weights(runtime, name, path, load)
+        return exporting.weights(runtime, name, paths.normal(path), load)
 
     @watches
     def wait_for_peers(self) -> None:

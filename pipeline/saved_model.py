@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline import user_errors, variables
+from pipeline import paths, user_errors, variables
 from pipeline.checks import kind_of
 from pipeline.model_fn import BoundModelFn
 from pipeline.modules import Modules
@@ -226,7 +226,7 @@ def save(
     for path, source in (assets_extra or {}).items():
         copy = os.path.join(temporary, "assets.extra", path)
         tf.io.gfile.makedirs(os.path.dirname(copy))
-        tf.io.gfile.copy(source, copy, overwrite=True)
+        tf.io.gfile.copy(paths.normal(source), copy, overwrite=True)
     tf.io.gfile.rename(temporary, target)
     return target
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from pipeline import progress, summary
+from pipeline import paths, progress, summary
 from pipeline.checks import check_count, check_every
 from pipeline.hooks import Hook, Report, Run
 
@@ -214,7 +214,7 @@ class ProfilerHook(Hook):
         check_count("ProfilerHook.first_step", first_step, least=1)
         check_count("ProfilerHook.num_steps", num_steps, least=1)
         self._bounds = (first_step, first_step + num_steps)
-        self._logdir = logdir
+        self._logdir = paths.normal(logdir) if logdir else None
         self._recording = False
 
     def next_step(self, step: int) -> int | None:

@@ -5,7 +5,8 @@ import os
 import pytest
 
 import pipeline as ge
-from pipeline import paths
+from inputs import tfrecord_input
+from pipeline import command_job, gin_reader, jobs, paths
 from tests import fakes
 
 X, Y = fakes.classification_data(rows=200)
@@ -101,3 +102,92 @@ class Counter(ge.Hook):
 
     def restore(self, run, state):
         self.restored.append(state)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A home with a trained model_dir, `run`, and files to read; and its Estimator."""
+    home = tmp_path_factory.mktemp("home")
+    estimator = fakes.make_estimator(home / "run")
+    estimator.train(ENDS, steps=1)
+    for name in ("read.txt", "read.gin"):
+        (home / name).touch()
+    return home, estimator
+
+
+def output(path):
+    with command_job._output(path) as write:
+        write("line")
+
+
+def evaluates(estimator, **options):
+    estimator.evaluate(ENDS, steps=1, **options)
+
+
+def starts_warm(start):
+    estimator = ge.Estimator(
+        fakes.classifier_fn,
+        modules={"network": fakes.network, "optimizer": fakes.adam},
+        config=ge.RunConfig(model_dir="~/warm"),
+        params={},
+        warm_start_from=start,
+    )
+    estimator.train(ENDS, steps=1)
+
+
+WRITES = {
+    "RunConfig.model_dir": lambda e, path: fakes.make_estimator(path).train(
+        ENDS, steps=1
+    ),
+    "Estimator(model_dir=)": lambda e, path: ge.Estimator(
+        fakes.classifier_fn,
+        model_dir=path,
+        modules={"network": fakes.network, "optimizer": fakes.adam},
+        params={},
+    ).train(ENDS, steps=1),
+    "export_saved_model": lambda e, path: e.export_saved_model(path),
+    "ExportSpec": lambda e, path: jobs.export(
+        e, jobs.ExportSpec(export_dir_base=path), ENDS
+    ),
+    "export_weights": lambda e, path: e.export_weights("network", path + ".weights.h5"),
+    "ProfilerHook": lambda e, path: os.mkdir(ge.ProfilerHook(logdir=path)._logdir),
+    "--output": lambda e, path: output(path),
+}
+READS = {
+    "evaluate": lambda e: evaluates(e, checkpoint_path="~/run"),
+    "predict": lambda e: next(e.predict(ENDS, checkpoint_path="~/run/model.ckpt-1")),
+    "export_saved_model": lambda e: e.export_saved_model(
+        "~/export", checkpoint_path="~/run"
+    ),
+    "assets_extra": lambda e: e.export_saved_model(
+        "~/export", assets_extra={"a.txt": "~/read.txt"}
+    ),
+    "warm_start_from": lambda e: starts_warm("~/run"),
+    "WarmStartSettings": lambda e: starts_warm(ge.WarmStartSettings("~/run")),
+    "--gin_file": lambda e: gin_reader.find_file("~/read.gin"),
+    "train_files": lambda e: tfrecord_input._matching_files("~/read.*", "train_files"),
+}
+
+
+@pytest.mark.parametrize("given", ["~/{}", "here/../{}", "file://{tmp_path}/{}"])
+@pytest.mark.parametrize("name", WRITES)
+def test_what_is_written_to_any_path(name, given, home, tmp_path, monkeypatch):
+    home, estimator = home
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    made = "".join(filter(str.isalpha, name))
+    WRITES[name](estimator, given.format(made, tmp_path=tmp_path))
+    there = home if given.startswith("~") else tmp_path
+    assert len(list(there.glob(f"{made}*"))) == 1
+    others = {each for each in os.listdir(tmp_path) if not each.startswith(made)}
+    assert others == {"here"}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_what_is_read_from_a_home(name, home, tmp_path, monkeypatch):
+    home, estimator = home
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    READS[name](estimator)
+    assert os.listdir(tmp_path) == []
