@@ -124,7 +124,7 @@ class TrainLoop:
           run: that is under way. At its end all windows were reported, unless it was
             broken off, and is to go on with them.
         """
-        reported = run.finished and preemption.REASON not in run.stop_reasons
+        reported = run.finished and not preemption.is_stopped(run)
         windows: list[Window] = []
         held: dict[str, dict[str, Any]] = {}
         for name, hook in hook_states.named(self._hooks).items():

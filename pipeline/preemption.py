@@ -10,7 +10,18 @@ from pipeline.hooks import Hook, Run
 from pipeline.signals import EndedBySignal, Notes
 from pipeline.signals import PreemptedError as PreemptedError
 
-REASON = "preempted"
+# Why a run stops: by a machine that is taken away, or by the user.
+_PREEMPTED = "preempted"
+_BY_CTRL_C = "stopped by Ctrl-C"
+
+
+def is_stopped(run: Run) -> bool:
+    """Whether a signal is a reason for a run to stop.
+
+    Args:
+      run: under way, or at its end.
+    """
+    return bool({_PREEMPTED, _BY_CTRL_C} & {*run.stop_reasons})
 
 
 class PreemptionHook(Hook):
@@ -52,10 +63,15 @@ class PreemptionHook(Hook):
 
     def after_loop(self, run: Run) -> None:
         if run.agree(self._notes.received is not None):
-            run.request_stop(REASON)
+            self.stop(run)
 
     def end(self, run: Run) -> None:
-        self._stopped = REASON in run.stop_reasons and run.step != run.max_step
+        self._stopped = is_stopped(run) and run.step != run.max_step
+
+    def stop(self, run: Run) -> None:
+        """Stops a run because of the signal that came, here or in another process."""
+        by_user = self._notes.received == signal.SIGINT
+        run.request_stop(_BY_CTRL_C if by_user else _PREEMPTED)
 
     def release(self) -> None:
         """Gives the signals back: not in `end`, after which the last save comes."""

@@ -28,7 +28,7 @@ from pipeline.estimator import Estimator
 from pipeline.evaluator import Evaluator
 from pipeline.hooks import Hook, Run, SavingListener
 from pipeline.ports import PeerLostError
-from pipeline.preemption import REASON, PreemptedError, PreemptionHook
+from pipeline.preemption import PreemptedError, PreemptionHook
 from pipeline.signals import EndedBySignal
 from pipeline.specs import EvalSpec, Result, TrainSpec
 
@@ -171,9 +171,8 @@ class _Watch(Hook, SavingListener):
     def preempted(self) -> bool:
         """Whether a signal ended it before its time."""
         run = self._run
-        return (
-            run is not None and REASON in run.stop_reasons and run.step != run.max_step
-        )
+        stopped = run is not None and preemption.is_stopped(run)
+        return stopped and run.step != run.max_step
 
     def failed(self, error: BaseException) -> EndMarker:
         """The end by an error."""
@@ -262,7 +261,7 @@ class _Evaluation(Hook, SavingListener):
                 self._evaluate([each.interrupts() for each in self._signals])
             except PreemptedError:
                 self._given_up = True
-                run.request_stop(REASON)
+                self._signals[0].stop(run)
         elif run.leads:
             logging.info(
                 "eval | step %d is passed over; the next evaluation is that of the "

@@ -127,8 +127,8 @@ def after(trainer):
     return [
         (
             -float(trainer[name].numpy()),
-            float(state["loss_scale" + suffix]),
-            int(state["loss_scale_good_steps" + suffix]),
+            float(state["loss_scale" + suffix].numpy()),
+            int(state["loss_scale_good_steps" + suffix].numpy()),
         )
         for name, suffix in suffixes.items()
     ]
