@@ -19,9 +19,8 @@ import sys
 import time
 
 from pipeline import launch
-from tests import patience
-
-ROOT = pathlib.Path(__file__).parent.parent
+from tests import forked, patience
+from tests.forked import ROOT
 
 
 @dataclasses.dataclass
@@ -37,7 +36,7 @@ class Task:
     """
 
     name: str
-    process: subprocess.Popen
+    process: subprocess.Popen | forked.Program
     log: pathlib.Path
     result_file: pathlib.Path
     code: int | None = None
@@ -71,8 +70,16 @@ class Task:
 
 
 @contextlib.contextmanager
-def started(command, folder, *, workers=2, ps=0):
-    """The tasks of a cluster that runs `command`, killed where they still run."""
+def started(command, folder, *, workers=2, ps=0, start=forked.Program):
+    """The tasks of a cluster that runs `command`, killed where they still run.
+
+    Args:
+      command: see `forked.Program`.
+      folder: for logs.
+      workers: how many.
+      ps: how many parameter servers.
+      start: `anew` where a process has to come from Python's own start on.
+    """
     jobs = launch.addresses(workers=workers, ps=ps, evaluator=False)
     tasks = []
     with contextlib.ExitStack() as stack:
@@ -80,24 +87,23 @@ def started(command, folder, *, workers=2, ps=0):
             for index in range(len(addresses)):
                 name = f"{job} {index}"
                 log = pathlib.Path(folder) / f"{job}-{index}.log"
-                stream = stack.enter_context(open(log, "wb"))
                 config = launch.tf_config(jobs, job=job, index=index)
-                process = subprocess.Popen(
-                    command,
-                    cwd=ROOT,
-                    env={
-                        **os.environ,
-                        "TF_CONFIG": config,
-                        "TF_CPP_MIN_LOG_LEVEL": "2",
-                        "PYTHONPATH": str(ROOT),
-                        "PYTHONUNBUFFERED": "1",
-                    },
-                    stdout=stream,
-                    stderr=subprocess.STDOUT,
-                )
+                process = start(command, {**_environment(), "TF_CONFIG": config}, log)
                 stack.callback(_end, process)
                 tasks.append(Task(name, process, log, log.with_suffix(".json")))
         yield tasks
+
+
+def anew(command, environ, log):
+    """Starts Python for a command of `forked.Program`."""
+    with open(log, "wb") as stream:
+        return subprocess.Popen(
+            [sys.executable, *command],
+            cwd=ROOT,
+            env=environ,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+        )
 
 
 def wait(tasks, timeout=120.0):
@@ -121,8 +127,7 @@ def run(script, scenario, folder, *, workers=2, timeout=180.0):
       AssertionError: a task failed or did not end; shows the end of its log.
     """
     path = str(ROOT / "tests" / "scripts" / script)
-    command = [sys.executable, path, scenario, str(folder)]
-    with started(command, folder, workers=workers) as tasks:
+    with started([path, scenario, str(folder)], folder, workers=workers) as tasks:
         wait(tasks, timeout)
     for task in tasks:
         assert task.code == 0, (
@@ -139,21 +144,18 @@ def run_forked(script, arguments, timeout):
       arguments: of the script.
       timeout: seconds after which all its processes are killed.
     """
-    with open(pathlib.Path(arguments[0]) / "parent.log", "wb") as log:
-        parent = subprocess.Popen(
-            [sys.executable, "-m", f"tests.scripts.{script}", *arguments],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            parent.wait(patience.stretched(timeout))
-        finally:
-            if parent.poll() is None:
-                os.killpg(parent.pid, signal.SIGKILL)
-                parent.wait()
+    parent = forked.Program(
+        ["-m", f"tests.scripts.{script}", *arguments],
+        _environment(),
+        pathlib.Path(arguments[0]) / "parent.log",
+        leads_group=True,
+    )
+    try:
+        parent.wait(patience.stretched(timeout))
+    finally:
+        if parent.poll() is None:
+            os.killpg(parent.pid, signal.SIGKILL)
+            parent.wait()
 
 
 def main(scenarios):
@@ -167,6 +169,11 @@ def main(scenarios):
     result = scenarios[scenario](pathlib.Path(folder))
     path = pathlib.Path(folder) / f"{task['type']}-{task['index']}.json"
     path.write_text(json.dumps(result))
+
+
+def _environment():
+    ours = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(ROOT)}
+    return {**os.environ, **ours, "PYTHONUNBUFFERED": "1"}
 
 
 def _end(process):

@@ -154,7 +154,7 @@ def trained(data, config_of, tmp_path_factory):
             paths = [saved_by(get(source, True)) for source in sources_of(name)]
             (folder / "others.json").write_text(json.dumps(paths))
             workers, scenario = CLUSTERS[name]
-            tasks = clusters.run("multi_worker.py", scenario, folder, workers=workers)
+            tasks = clusters.run("conformance.py", scenario, folder, workers=workers)
             clusters_run[name] = folder, tasks
         folder, tasks = clusters_run[name]
         return ClusterCase(folder, "per_replica" if per_replica else "split", tasks)
@@ -345,7 +345,7 @@ def test_two_workers_restore_what_one_saved(trained, data, tmp_path):
     path = saved_by(trained("multi_worker_1", True))
     (tmp_path / "others.json").write_text(json.dumps([path]))
     expected = trained("default", True).logits(data, True, checkpoint_path=path)
-    for task in clusters.run("multi_worker.py", "restores", tmp_path, workers=2):
+    for task in clusters.run("conformance.py", "restores", tmp_path, workers=2):
         np.testing.assert_allclose(task.result[path], expected, 1e-5, 1e-6)
 
 

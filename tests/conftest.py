@@ -1,6 +1,7 @@
 """Every test process: four logical CPUs, no cluster, a home of its own."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -16,6 +17,8 @@ import pytest  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from absl import logging  # noqa: E402
 
+from tests import longest  # noqa: E402
+
 NUM_CPUS = 4
 
 # TensorFlow takes this once, before it first runs, so that no test file can do it.
@@ -23,6 +26,21 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],
     [tf.config.LogicalDeviceConfiguration()] * NUM_CPUS,
 )
+
+
+def pytest_configure(config):
+    # xdist would begin with the files of most tests, which are not the longest.
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: longest.rank(item.path))
+
+
+def pytest_collection_finish():
+    """What was imported stays: no search for garbage goes through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -134,6 +134,17 @@ def make_estimator(
     )
 
 
+def take(iterator, number):
+    """The next elements of an iterator, or those that there are, as lists."""
+    taken = []
+    for _ in range(number):
+        optional = iterator.get_next_as_optional()
+        if not optional.has_value():
+            break
+        taken.append(optional.get_value().numpy().tolist())
+    return taken
+
+
 def weights(model_dir, step=None):
     """Every variable of a checkpoint by key, of the latest by default."""
     path = str(model_dir) if step is None else f"{model_dir}/model.ckpt-{step}"

@@ -4,13 +4,11 @@
     code = processes.start("one", folder).wait()
     code = processes.start("one", folder, Fault("index", step=4)).wait()  # -9
 
-Each is forked from a server that has imported TensorFlow and run nothing of it, so that
-one costs a second and not five. It is a process like any other: it is killed for good.
+Each is forked, see `tests.forked`, and is killed for good as any other process.
 """
 
 import contextlib
 import dataclasses
-import multiprocessing
 import os
 import pathlib
 import signal
@@ -25,7 +23,7 @@ import pipeline as ge
 from pipeline import atomic_file, checkpoint, estimator, launch, position, training
 from pipeline.preemption import PreemptionHook
 from pipeline.replicas import Replicas
-from tests import fakes
+from tests import fakes, forked, patience
 from tests.killed_trainings import CASES, NUM_STEPS, Noted, input_fn
 
 AGAIN = 75
@@ -227,18 +225,19 @@ class Attempt:
 
     def wait_for_begin(self, timeout=60.0):
         """Returns once the one that is to be killed from outside trains."""
-        deadline = time.monotonic() + timeout
+        is_over = patience.deadline(timeout)
         while not any(self.folder.glob("begun-*")):
             ended = [p.exitcode for p in self.processes if p.exitcode is not None]
             assert not ended, f"ended with {ended}: {self.log}"
-            assert time.monotonic() < deadline, f"did not begin: {self.log}"
+            assert not is_over(), f"did not begin: {self.log}"
             time.sleep(0.002)
 
     def wait(self, timeout=90.0):
         """How each ended; those that do not are killed."""
-        deadline = time.monotonic() + timeout
+        is_over = patience.deadline(timeout)
         for process in self.processes:
-            process.join(max(0.0, deadline - time.monotonic()))
+            while process.is_alive() and not is_over():
+                process.join(1.0)
         stuck = [i for i, p in enumerate(self.processes) if p.is_alive()]
         self.end()
         assert not stuck, f"{stuck} did not end in {timeout} s: {self.log}"
@@ -260,10 +259,6 @@ class Attempt:
 class Processes:
     """Starts processes fast, each by itself."""
 
-    def __init__(self):
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([__name__])
-
     @contextlib.contextmanager
     def attempt(self, case, folder, faults=()):
         """One start of a case.
@@ -281,7 +276,7 @@ class Processes:
             config = launch.tf_config(jobs, job="worker", index=index)
             with contextlib.suppress(FileNotFoundError):
                 (folder / f"begun-{index}").unlink()
-            process = self._context.Process(
+            process = forked.SERVER.Process(
                 target=train,
                 args=(case, folder, index, config if size > 1 else "", fault),
             )

@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline import hook_states
-from tests import fakes, faults
+from tests import fakes, faults, patience
 from tests.faults import AGAIN, SAVE_STEPS, Fault
 from tests.killed_trainings import BATCH_SIZE, CASES, NUM_EXAMPLES, NUM_STEPS
 
@@ -143,7 +143,7 @@ class Killing:
                 process.terminate()
                 time.sleep(self._random.uniform(0, 0.1))
             process.kill()
-        process.join(60)
+        process.join(patience.stretched(60))
         assert process.exitcode in (KILLED, AGAIN), attempt.log
         # A launcher ends the others, if they do not find out before. One that waits for
         # its peer to start would do so for a minute.

@@ -16,6 +16,9 @@ from tests import fakes, patience
 from tests.clusters import ROOT
 
 DIGITS = ("--gin_file=gin/digits.gin",)
+# Steps on values that may be some steps old come out otherwise each time: seven runs
+# had 0.978 to 0.994, where one process has 0.989.
+MARGIN = {"multi_worker": 0.01, "parameter_server": 0.03}
 
 
 def command(module, *flags):
@@ -103,7 +106,7 @@ def test_a_cluster_is_as_good_as_one_process(name, accuracy_of_one, tmp_path):
         "launch", *tasks, "--", *DIGITS, *flags, f"--model_dir={model_dir}"
     )
     assert code == 0, text[-3000:]
-    assert accuracy_in(text) == pytest.approx(accuracy_of_one, abs=0.01)
+    assert accuracy_in(text) == pytest.approx(accuracy_of_one, abs=MARGIN[name])
     assert "global_step 1000" in text
     assert running_on(model_dir) == []
 
@@ -123,10 +126,10 @@ def test_a_killed_worker_ends_the_cluster_and_is_named(tmp_path):
     assert running_on(model_dir) == []
 
 
-# So long that a signal comes in the middle, with a checkpoint every hundred.
+# So long that a signal comes in the middle, with a checkpoint every fifty.
 SHORT = [
-    *(*DIGITS, "--job=train", "--gin.TRAIN_STEPS=1000"),
-    "--gin.RunConfig.save_checkpoints_steps=100",
+    *(*DIGITS, "--job=train", "--gin.TRAIN_STEPS=500"),
+    "--gin.RunConfig.save_checkpoints_steps=50",
 ]
 
 
@@ -156,7 +159,7 @@ def test_a_restarted_cluster_ends_as_if_nothing_had_happened(
     model_dir, log = tmp_path / "run", tmp_path / "log"
     flags = ["--workers=2", "--max_restarts=1", "--", *SHORT]
     with launched(log, *flags, f"--model_dir={model_dir}") as launcher:
-        _wait_for(log, "checkpoint | step 200 ")
+        _wait_for(log, "checkpoint | step 100 ")
         _task(launcher, index=1).send_signal(number)
         code = launcher.wait(timeout=patience.stretched(180))
     text = log.read_text()

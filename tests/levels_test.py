@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from tests import longest
+
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGES = ("pipeline", "models", "inputs")
 FILES = sorted(p for name in PACKAGES for p in (ROOT / name).glob("*.py"))
@@ -240,3 +242,11 @@ def test_every_error_is_raised():
         and str(getattr(node.value.func, "id", "")).endswith("Error")
     ]
     assert not idle
+
+
+def test_the_files_that_take_longest_are_there():
+    folder = ROOT / "tests"
+    ranks = [longest.rank(folder / file) for file in longest.FILES]
+    assert ranks == list(range(len(longest.FILES)))
+    assert [file for file in longest.FILES if not (folder / file).exists()] == []
+    assert longest.rank(folder / "levels_test.py") == len(longest.FILES)

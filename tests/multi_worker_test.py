@@ -1,14 +1,13 @@
 """Two workers on one machine: they agree on everything, and find out who died."""
 
 import signal
-import sys
 import time
 
 import numpy as np
 import pytest
 
 from pipeline import checkpoint
-from tests import clusters, fakes, players, shuffled
+from tests import clusters, fakes, patience, players, shuffled
 
 HEARTBEAT_SECS = 3
 
@@ -120,7 +119,6 @@ def test_processes_that_do_not_share_model_dir_are_told(found):
 
 def command(model_dir, *flags):
     return [
-        sys.executable,
         *("-m", "pipeline.main", "--gin_file=gin/digits.gin"),
         *("--execution=multi_worker", f"--model_dir={model_dir}"),
         "--gin.TRAIN_STEPS=1000000",
@@ -142,8 +140,7 @@ def test_who_died_is_named_in_bounded_time(tmp_path, victim, number):
         survivor = tasks[1 - victim]
         clusters.wait([survivor], timeout=60)
     assert survivor.code == 75, survivor.end_of_log
-    # Time enough for a machine under load; without the setting it takes 10 s more.
-    assert survivor.ended_at - began < HEARTBEAT_SECS + 15
+    assert survivor.ended_at - began < patience.stretched(HEARTBEAT_SECS + 15)
     assert f"error: worker {victim} of the cluster is lost" in survivor.text
     assert "they go on from the last checkpoint" in survivor.text
 
@@ -161,9 +158,8 @@ def test_a_worker_that_never_starts_is_named(tmp_path):
 def test_an_error_in_one_process_ends_the_others(tmp_path):
     """It is no peer's fault there, and one here."""
     script = clusters.ROOT / "tests" / "scripts" / "multi_worker.py"
-    with clusters.started(
-        [sys.executable, str(script), "fails", str(tmp_path)], tmp_path
-    ) as tasks:
+    command = [str(script), "fails", str(tmp_path)]
+    with clusters.started(command, tmp_path) as tasks:
         clusters.wait(tasks, timeout=90)
     assert all(task.code not in (0, None) for task in tasks)
     assert "RuntimeError: the user's mistake" in tasks[1].text

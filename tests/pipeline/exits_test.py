@@ -367,8 +367,8 @@ def test_a_wait_in_tensorflow_is_ended(tmp_path, monkeypatch):
 def test_two_workers_of_ones_own_program(tmp_path, number):
     """One gets a signal: both save; or the other one names it. 75 asks for a start."""
     model_dir = tmp_path / "run"
-    command = [sys.executable, OWN_MAIN, "trains_and_evaluates", str(model_dir)]
-    with clusters.started([*command, "1000000"], tmp_path) as tasks:
+    command = [OWN_MAIN, "trains_and_evaluates", str(model_dir), "1000000"]
+    with clusters.started(command, tmp_path, start=clusters.anew) as tasks:
         tasks[0].wait_for("train | step 200 ")
         tasks[1].kill(number)
         clusters.wait(tasks, timeout=90)

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from pipeline import processes
+from tests import patience
 from tests.launched import SLEEP
 
 
@@ -197,8 +198,8 @@ def test_a_killed_launcher_leaves_nobody(start):
     # The launcher, its guard, four tasks, and what each of these started.
     assert len(launched.left()) == 10
     launched.process.kill()
-    end = time.monotonic() + 5
-    while launched.left() and time.monotonic() < end:
+    is_over = patience.deadline(5)
+    while launched.left() and not is_over():
         time.sleep(0.05)
     assert not launched.left()
 

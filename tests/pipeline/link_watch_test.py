@@ -13,8 +13,7 @@ MOST_SECS = 100.0
 
 def died(way, victim, how, folder, *, workers=2):
     """The tasks of a cluster, all of them ended but one that is stopped."""
-    module = "tests.scripts.after_meeting"
-    command = [sys.executable, "-m", module, way, str(victim), how]
+    command = ["-m", "tests.scripts.after_meeting", way, str(victim), how]
     with clusters.started(command, folder, workers=workers) as tasks:
         left = [task for i, task in enumerate(tasks) if i != victim or how == "SIGKILL"]
         clusters.wait(left, MOST_SECS)

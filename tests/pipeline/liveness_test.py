@@ -183,7 +183,7 @@ def test_the_watch_ends_with_its_process_and_only_then():
 @pytest.mark.parametrize("victim", ["worker 1", "ps 0", "chief 0"])
 def test_no_task_waits_for_one_that_is_stopped(victim, tmp_path):
     clusters.run_forked("stopped_task", [str(tmp_path), victim], MOST_SECS)
-    codes = json.loads((tmp_path / "codes.json").read_text())
+    codes = json.loads((tmp_path / "codes.json").read_text())["codes"]
     logs = {path.stem: path.read_text() for path in tmp_path.glob("*_?.log")}
     if victim == "chief 0":
         assert codes["worker 0"] == codes["worker 1"] == codes["ps 0"] == 75, logs

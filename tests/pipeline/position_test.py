@@ -13,6 +13,7 @@ from pipeline.input_dataset import Source
 from pipeline.input_record import Verdict
 from pipeline.peers import Peers
 from pipeline.spec import ModeKeys
+from tests.fakes import take
 
 ALONE = Peers(tf.distribute.get_strategy())
 
@@ -34,17 +35,6 @@ def make_feed(input_fn, *, strategy=None, num_micro_batches=1):
         peers=Peers(strategy or tf.distribute.get_strategy()),
         num_micro_batches=num_micro_batches,
     )
-
-
-def take(iterator, number):
-    """The next elements, or those that there are."""
-    taken = []
-    for _ in range(number):
-        optional = iterator.get_next_as_optional()
-        if not optional.has_value():
-            break
-        taken.append(optional.get_value().numpy().tolist())
-    return taken
 
 
 def _shuffled():

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline import ports, rendezvous
 from pipeline.ports import PeerLostError
+from tests import patience
 
 
 @contextlib.contextmanager
@@ -71,7 +72,7 @@ def test_the_port_is_free_afterwards():
 
 def test_a_missing_worker_is_named_by_all():
     tasks = tasks_of(3)
-    calls = [meeting(tasks, 0, timeout_secs=1), meeting(tasks, 2, timeout_secs=5)]
+    calls = [meeting(tasks, 0, timeout_secs=3), meeting(tasks, 2, timeout_secs=20)]
     for error in run_all(calls):
         assert isinstance(error, PeerLostError)
         assert f"worker 1 ({tasks['worker 1']}) did not start in time" in str(error)
@@ -84,16 +85,31 @@ def test_a_missing_leader_is_named():
     assert f"worker 0 ({tasks['worker 0']}) did not start" in str(error)
 
 
+def connected(address):
+    """A connection, once somebody listens there."""
+    is_over = patience.deadline(10)
+    while True:
+        try:
+            return socket.create_connection(ports.split(address))
+        except OSError:
+            assert not is_over()
+            time.sleep(0.02)
+
+
 def test_strangers_on_the_port_do_no_harm():
-    tasks = tasks_of(2)
+    tasks, were_there = tasks_of(2), threading.Event()
 
     def strange():
-        time.sleep(0.3)
         for words in (b"GET / HTTP/1.1\n\n", b"\xff\xfe\n", b""):
-            with socket.create_connection(ports.split(tasks["worker 0"])) as peer:
+            with connected(tasks["worker 0"]) as peer:
                 peer.sendall(words)
+        were_there.set()
 
-    calls = [meeting(tasks, 0), strange, meeting(tasks, 1, delay=1)]
+    def meets_after_them():
+        were_there.wait(20)
+        meeting(tasks, 1)()
+
+    calls = [meeting(tasks, 0), strange, meets_after_them]
     assert run_all(calls) == [None] * 3
 
 

@@ -1,5 +1,6 @@
 """Which checkpoints stay, and that those that are read are among them."""
 
+import itertools
 import os
 import pathlib
 import threading
@@ -284,7 +285,11 @@ def test_nobody_reads_what_somebody_deletes(tmp_path):
         except lease.CheckpointGoneError:
             counts["gone"] += 1
 
-    for step in range(150):
+    is_over = patience.deadline(60)
+    for step in itertools.count():
+        # Each outcome at least once: how soon depends on who is slow.
+        if step >= 150 and (min(counts.values()) > 0 or is_over()):
+            break
         path, barrier = model_dir.write(step), threading.Barrier(2)
         reader = threading.Thread(target=read, args=(path, barrier))
         reader.start()
@@ -298,7 +303,7 @@ def test_nobody_reads_what_somebody_deletes(tmp_path):
                 counts["refused"] += 1
         reader.join()
     assert broken == []
-    assert counts["read"] + counts["gone"] == 150
+    assert counts["read"] + counts["gone"] == step
     assert min(counts.values()) > 0
 
 

@@ -8,6 +8,7 @@ from pipeline import iterators, position
 from pipeline.input_dataset import Source
 from pipeline.peers import Peers
 from pipeline.spec import ModeKeys
+from tests.fakes import take
 
 Dataset = tf.data.Dataset
 STEPS, AHEAD = 5, 8
@@ -82,16 +83,6 @@ def make_feed(names):
 
     source = Source(input_fn, ModeKeys.TRAIN)
     return input_lib.make_feed(source, peers=Peers(tf.distribute.get_strategy()))
-
-
-def take(iterator, number):
-    taken = []
-    for _ in range(number):
-        optional = iterator.get_next_as_optional()
-        if not optional.has_value():
-            break
-        taken.append(optional.get_value().numpy().tolist())
-    return taken
 
 
 def saved(names, folder):

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline import parameter_server, ports, server
+from pipeline import liveness, parameter_server, ports, server
 from pipeline.cluster import Cluster
 from pipeline.ports import PeerLostError
 from pipeline.signals import PreemptedError
@@ -20,6 +20,7 @@ class FakeServer:
     """In the place of `tf.distribute.Server`, which only its process' end stops."""
 
     target = "grpc://fake"
+    last = None
 
     def __init__(self, cluster_spec, **options):
         del cluster_spec
@@ -29,8 +30,11 @@ class FakeServer:
 
 @pytest.fixture
 def fake_server(monkeypatch):
+    monkeypatch.setattr(FakeServer, "last", None)
     monkeypatch.setattr(tf.distribute, "Server", FakeServer)
     monkeypatch.setattr(server, "_POLL_SECS", 0.05)
+    # The chiefs here have open ports and say nothing.
+    monkeypatch.setattr(liveness, "_MOST_REPLY_SECS", 0.1)
 
 
 def task_of(chief, job="worker"):
@@ -79,6 +83,7 @@ def test_ends_when_the_chief_ends(fake_server):
     chief, address = listening()
     thread = threading.Thread(target=server.serve, args=[task_of(address)])
     thread.start()
+    assert within(20, lambda: FakeServer.last is not None)
     time.sleep(0.5)
     assert thread.is_alive()
     assert FakeServer.last.options["job_name"] == "worker"
@@ -154,8 +159,8 @@ def test_after_a_signal_it_ends_with_the_chief(
     monkeypatch.setattr(server, "_LEAVE_SECS", 0.1 if job == "ps" else 60)
     chief, address = listening()
     ends = threading.Timer(2, chief.close)
-    ends.start()
     began = time.monotonic()
+    ends.start()
     signalled(signal.SIGTERM)
     with pytest.raises(PreemptedError, match=f"{job} 0 of .*: SIGTERM ended it"):
         server.serve(task_of(address, job))

@@ -14,7 +14,7 @@ def test_tables_work_on_finite_data_or_are_refused(tmp_path):
     clusters.run_forked("servers_tables", [str(tmp_path)], 240)
     codes = json.loads((tmp_path / "codes.json").read_text())
     log = (tmp_path / "chief_0.log").read_text()[-3000:]
-    assert codes["chief 0"] == 0, log
+    assert codes["codes"]["chief 0"] == 0, log
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["module"]["ids"] == 60
     assert found["module"]["global_step"] == 10

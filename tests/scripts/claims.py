@@ -1,8 +1,9 @@
 """Processes that claim model_dirs, for `tests/pipeline/claim_test.py`.
 
 claims.py hold MODEL_DIR            says "held" and holds it until it is killed
-claims.py race FOLDER ROUNDS START  claims FOLDER/0, FOLDER/1, ... at the same times
-                                    as others do; says which it got
+claims.py race FOLDER ROUNDS        says "ready", reads when to begin, and claims
+                                    FOLDER/0, FOLDER/1, ... at the same times as others
+                                    do; says which it got
 """
 
 import contextlib
@@ -24,11 +25,13 @@ def hold(model_dir):
         time.sleep(600)
 
 
-def race(folder, rounds, start):
+def race(folder, rounds):
     won = []
+    say("ready")
+    start = float(sys.stdin.readline())
     with contextlib.ExitStack() as stack:
         for number in range(int(rounds)):
-            while time.time() < float(start) + number * 0.03:
+            while time.time() < start + number * 0.03:
                 pass
             try:
                 stack.enter_context(claim.held(f"{folder}/{number}"))

@@ -15,11 +15,8 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import sys
 import threading
-import time
-import traceback
 
 import keras
 import numpy as np
@@ -32,6 +29,7 @@ from pipeline import parameter_server, server
 from pipeline.cluster import Cluster
 from pipeline.ports import PeerLostError
 from tests import fakes
+from tests.scripts import forked_servers
 
 OUT = pathlib.Path(sys.argv[1])
 ROW = functools.partial(
@@ -70,7 +68,7 @@ def report(name, **values):
 
 def kill(task):
     """kill -9 of another task."""
-    os.kill(json.loads((OUT / "pids.json").read_text())[task], signal.SIGKILL)
+    os.kill(forked_servers.pid_of(OUT, task), signal.SIGKILL)
 
 
 def kill_soon(task):
@@ -208,12 +206,12 @@ def worker_dies():
     )
 
 
-def finite(name, input_fn):
-    """Trains to the end of the data; each worker has a part of them."""
-    trained, recorder = estimator(name), fakes.Recorder()
-    trained.train(input_fn, hooks=[recorder])
+def unequal():
+    """Trains to the end of the data, of which each worker has another part."""
+    trained, recorder = estimator("unequal"), fakes.Recorder()
+    trained.train(unequal_rows_fn, hooks=[recorder])
     report(
-        name,
+        "unequal",
         values=recorder.values[-1],
         global_step=trained.global_step,
         updates=updates(trained),
@@ -323,75 +321,12 @@ def run_task():
     digits()
     tasks = ge.RunConfig().cluster.training_tasks
     server.wait_for({"worker 1": tasks["worker 1"]}, timeout_secs=120)
-    finite("unequal", unequal_rows_fn)
-    finite("unsharded", unsharded_rows_fn)
+    unequal()
     in_parts("resumed", unsharded_rows_fn, [25], [None], [None])
     worker_killed = At(20, lambda: kill_soon("worker 1"))
     in_parts("replaced", rows_left_fn, [10], [None, worker_killed])
     server_dies()
 
 
-def free_addresses(number):
-    """Of this machine, on ports that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(number)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    for each in sockets:
-        each.close()
-    return addresses
-
-
-def start(task, cluster):
-    """Forks a process for `task`, with a log of its own; its pid."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        log = os.open(
-            OUT / f"{task}.log".replace(" ", "_"),
-            os.O_WRONLY | os.O_CREAT | os.O_APPEND,
-        )
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        job, index = task.split()
-        named = {"type": job, "index": int(index)}
-        os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": named})
-        run_task()
-        code = 0
-    except SystemExit as end:
-        code = end.code
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        # Without the parent's atexit functions.
-        os._exit(code)
-
-
-def main():
-    """Starts all tasks and waits for them."""
-    tasks = ("chief 0", "worker 0", "worker 1", "ps 0", "ps 1")
-    cluster = {}
-    for task, address in zip(tasks, free_addresses(len(tasks)), strict=True):
-        cluster.setdefault(task.split()[0], []).append(address)
-    pids = {task: start(task, cluster) for task in tasks}
-    (OUT / "pids.json").write_text(json.dumps(pids))
-    codes, seconds, restarted = {}, {}, 0
-    while len(codes) < len(pids):
-        pid, status = os.wait()
-        task = next(task for task in pids if pids[task] == pid)
-        if task == "worker 1" and "chief 0" not in codes:
-            restarted += 1
-            pids[task] = start(task, cluster)
-            (OUT / "pids.json").write_text(json.dumps(pids))
-            continue
-        codes[task] = os.waitstatus_to_exitcode(status)
-        seconds[task] = time.monotonic()
-    late = max(seconds.values()) - seconds["chief 0"]
-    report("codes", codes=codes, restarted=restarted, secs_after_chief=late)
-
-
 if __name__ == "__main__":
-    main()
+    forked_servers.run(OUT, run_task, ps=2, replaced="worker 1")

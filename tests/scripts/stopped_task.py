@@ -42,7 +42,7 @@ class StopAt(ge.Hook):
         del run
         constant = tf.function(lambda: tf.constant(0)).get_concrete_function()
         sys.stderr.write(f"stopping {VICTIM}\n")
-        os.kill(forked_servers.PIDS.get(VICTIM, os.getpid()), signal.SIGSTOP)
+        os.kill(forked_servers.pid_of(OUT, VICTIM), signal.SIGSTOP)
         if VICTIM == "ps 0":
             del constant
 

@@ -1,0 +1,76 @@
+"""Python programs that start fast: forked from a server that has imported TensorFlow.
+
+    program = forked.Program(["-m", "pipeline.main", "--list"], environ, log)
+    program.wait(60)
+    assert program.returncode == 0
+
+The server has run nothing of TensorFlow, so that what it forks is a process like any
+other, which is killed for good; the import of four seconds is made once for all.
+"""
+
+import multiprocessing
+import os
+import pathlib
+import runpy
+import signal
+import sys
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+# One for all of this process, since its modules are those of the first who asks.
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["tensorflow", "pipeline.command_job", "tests.faults"])
+
+
+class Program:
+    """A script or a module that runs, to be handled as a `subprocess.Popen`.
+
+    Args:
+      command: a script's path or "-m" and a module's name, then its arguments.
+      environ: its environment variables.
+      log: file that gets stdout and stderr.
+      leads_group: whether it has a process group of its own, with what it starts.
+    """
+
+    def __init__(self, command, environ, log, *, leads_group=False):
+        self._process = SERVER.Process(
+            target=_run, args=(command, environ, str(log), leads_group)
+        )
+        self._process.start()
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self):
+        return self._process.exitcode
+
+    def poll(self):
+        return self.returncode
+
+    def wait(self, timeout=None):
+        self._process.join(timeout)
+        return self.returncode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
+def _run(command, environ, log, leads_group):
+    if leads_group:
+        os.setsid()
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(file, stream.fileno())
+        stream.reconfigure(line_buffering=True)
+    os.environ.clear()
+    os.environ.update(environ)
+    os.chdir(ROOT)
+    if command[0] == "-m":
+        sys.argv = command[1:]
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = list(command)
+        runpy.run_path(command[0], run_name="__main__")
