@@ -15,7 +15,7 @@ from pipeline.spec import ModeKeys
 
 @dataclasses.dataclass(frozen=True)
 class Batching:
-    """How one pipeline of one mode splits, repeats and batches its examples.
+    """The splitting, repeating and batching of one pipeline's examples in one mode.
 
     Attributes:
       mode: one of `ModeKeys`.

@@ -113,7 +113,7 @@ class Fingerprint:
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """How an input differs from an earlier one.
+    """The difference between an input and an earlier one.
 
     Attributes:
       in_data: whether the data are others; else the same data are treated otherwise.

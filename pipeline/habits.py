@@ -101,7 +101,10 @@ def hint(error: Exception) -> str | None:
     """Returns the line to write instead of a habit, from the error that it raised.
 
     Args:
-      error: an error of the user's model_fn. None is returned if it is no habit's.
+      error: an error of the user's model_fn.
+
+    Returns:
+      The line; None where no habit is known to raise this error.
     """
     if isinstance(error, AttributeError) and error.name == "minimize":
         return (

@@ -21,7 +21,7 @@ _END = ".json"
 
 
 class Verdict(enum.IntEnum):
-    """What becomes of a position; of several processes' verdicts the highest counts."""
+    """The fate of a position; of several processes' verdicts the highest counts."""
 
     SAME = 0
     SKIP = 1
@@ -31,7 +31,7 @@ class Verdict(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class InputRecord:
-    """Which input a process had read, and how far.
+    """The input that a process had read, and how far.
 
     Attributes:
       read: elements that the current pass over the data had taken.

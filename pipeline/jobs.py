@@ -89,7 +89,7 @@ def evaluate(
       checkpoint_path: path prefix of the checkpoint; None for the latest.
 
     Returns:
-      The metrics by name; those of several specs by `name/metric`.
+      The metrics by name; with several specs, by `name/metric`.
     """
     found = {}
     for index, spec in enumerate(specs):
