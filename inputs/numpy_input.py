@@ -190,6 +190,8 @@ def gathered(
 
 def _permutation(num_rows: int, seed: int, epoch: tf.Tensor) -> tf.data.Dataset:
     """Returns row numbers in an order that depends on (seed, epoch) alone."""
+    # tf.random.shuffle is stateful: the iterator's position could not be saved. The
+    # keys are of the full range of int32, so that few are equal.
     keys = tf.random.stateless_uniform(
         [num_rows], [seed, epoch], minval=None, maxval=None, dtype=tf.int32
     )

@@ -118,10 +118,12 @@ def tfds_input_fn(
             examples, buffer_size=shuffle_buffer, seed=seed
         )
 
+    # The largest part: as some parts are smaller by one, all decide alike.
     share = -(-num_examples // batching.num_pipelines)
     in_order = _map(read(shuffle_files=False), preprocess)
     if cache is None:
         cache = _fits_in_memory(in_order, share)
+    # EVAL and PREDICT read each example once.
     cache = cache and batching.is_training
     rows = _in_memory(in_order, share) if cache else None
     if rows is not None:

@@ -168,6 +168,7 @@ def _read(
         # on the order of the files.
         return records if by_file else batching.shard(records)
 
+    # A pass over PREDICT's files is in their order.
     return sources.interleave(
         read_file,
         cycle_length=1 if batching.mode == ModeKeys.PREDICT else min(16, len(files)),

@@ -154,6 +154,7 @@ def _cross_entropy(
     else:
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
     if smoothing:
+        # The cross-entropy of an even label: so class numbers can be smoothed, too.
         even = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1)
         loss = (1 - smoothing) * loss + smoothing * even
     return loss

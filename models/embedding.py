@@ -53,6 +53,7 @@ class ShardedEmbedding(tf.Module):
         initializer = keras.initializers.get(embeddings_initializer)
         shape = (input_dim, output_dim)
 
+        # TensorFlow calls it once for each shard, with the shard's shape and first row.
         def initial_value(
             partition_shape: Any = shape, partition_offset: Any = (0, 0)
         ) -> tf.Tensor:

@@ -57,6 +57,7 @@ def resnet(
                     batch_norm_momentum=batch_norm_momentum,
                 )
             )
+    # The last block of version 2 ends in a sum that nothing has normalised.
     if version == 2:
         layers += _norm_relu(batch_norm_momentum)
     layers.append(keras.layers.GlobalAveragePooling2D())

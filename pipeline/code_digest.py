@@ -111,6 +111,7 @@ class _Seen:
         if id(value) in self._ids:
             yield f"again {self._ids[id(value)]}"
             return
+        # Enough to tell functions apart; a model in a closure has many thousands.
         if len(self._ids) >= _MOST_VALUES:
             return
         self._ids[id(value)] = len(self._ids)

@@ -79,6 +79,7 @@ def _run(options: flags.FlagValues, argv: Sequence[str]) -> None:
     estimator = gin_config.build(Estimator, config=config)
     if options.job in command_line.OF_ONE_CHECKPOINT:
         _check_checkpoint(options, estimator)
+    # The jobs yield lines as they go on: all processes run them, one says them.
     speaks = config.is_chief or config.task_type == EVALUATOR
     for line in _JOBS[options.job](estimator, options, argv):
         if speaks:
@@ -108,6 +109,7 @@ def _run_config(options: flags.FlagValues) -> RunConfig:
         if name in bound and bound[name] != value:
             logging.info("--%s=%s wins over gin's %r", name, value, bound[name])
     config = gin_config.build(RunConfig, **given)
+    # Bindings of the execution's strategy, such as tpu.name, reach it through gin alone.
     row = strategy.BY_EXECUTION.get(config.execution)
     if config.train_distribute is None and row and gin_config.bound(row):
         return config.replace(train_distribute=gin_config.configured(row))

@@ -58,7 +58,7 @@ _NEEDS = {
 }
 _EXAMPLES = {"model_fn": "@classifier", "input_fn": "@tfds_input_fn"}
 
-# Of a default value, in the list of what can be configured.
+# Most characters of a default value in the list of all that can be configured.
 _MOST_CHARACTERS = 40
 
 
@@ -71,10 +71,11 @@ def parse(gin_files: Sequence[str], gin_params: Sequence[str] = ()) -> None:
         'MACRO=VALUE', 'import module'.
 
     Raises:
-      ConfigError: the configuration is wrong, or a module of its cannot be imported.
+      ConfigError: the configuration is wrong, or it imports a module that is missing.
     """
     config = gin_reader.read(gin_files, gin_params)
     gin.clear_config()
+    # Before the imports: a module of the user's may refer to the driver's names.
     gin_registry.register()
     for statement in config.imports:
         _import(statement)
@@ -208,7 +209,7 @@ def _import(statement: gin_reader.Import) -> None:
         hint = gin_checks.near(missing, list(names.values()))
         if missing in names:
             hint = f" This project's is {names[missing]}: import {names[missing]}."
-        # A user's own is nearer.
+        # A module of the user's own is nearer.
         hint = _beside(statement, missing) or hint
         raise ConfigError(
             f"{statement.location}\nno module named {missing!r}.{hint} It is looked "
@@ -234,11 +235,11 @@ def listed(gin_files: Sequence[str], gin_params: Sequence[str]) -> Iterator[str]
     """Yields lines for the user: each configurable with its arguments, by group.
 
     Args:
-      gin_files: whose imports are listed too; may be none.
-      gin_params: the same.
+      gin_files: gin files whose imports are listed, too; may be empty.
+      gin_params: bindings, and imports to be listed.
 
     Raises:
-      ConfigError: anything wrong with them.
+      ConfigError: a file or a binding is wrong.
     """
     ours = [f"import {package.library(name)}" for name in package.LIBRARIES]
     parse(gin_files, [*gin_params, *ours])
@@ -252,7 +253,7 @@ def listed(gin_files: Sequence[str], gin_params: Sequence[str]) -> Iterator[str]
 
 
 def _group(entry: Entry) -> str:
-    """What a configurable is listed under: models, inputs, pipeline, keras.losses."""
+    """Returns the heading of a configurable: models, inputs, pipeline, keras.losses."""
     if entry.is_library:
         return entry.selector.rpartition(".")[0]
     module = getattr(entry.target, "__module__", None) or entry.selector
@@ -261,6 +262,7 @@ def _group(entry: Entry) -> str:
 
 
 def _value(parameter: Parameter) -> str:
+    """Returns a parameter's default as text, cut where it is long."""
     if parameter.required:
         return "  (required)"
     default = parameter.default

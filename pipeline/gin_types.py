@@ -51,6 +51,7 @@ def accepts(annotation: Any, value: Any) -> bool:
             origin is not typing.Literal
             and (origin or annotation) not in (*_PLAIN, None)
         )
+    # The types are compared, too: in Python, True == 1.
     if origin is typing.Literal:
         return any(type(value) is type(arg) and value == arg for arg in args)
     return _accepts_literal(origin or annotation, args, value)

@@ -94,6 +94,7 @@ def read(prefix: str) -> InputRecord | None:
     if text is None:
         folder, name = os.path.split(prefix)
         first = f"{name.rpartition('.')[0]}.0-of-*{_END}"
+        # Any process tells what the input was; all had read alike.
         others = tf.io.gfile.glob(os.path.join(folder, first))
         text = atomic_file.read(others[0]) if others else None
     try:
@@ -141,6 +142,8 @@ def judged(
         mine = Verdict.ANEW if change.in_data else Verdict.SKIP
     elif change is not None:
         mine = Verdict[changed_input.upper()]
+    # All processes take part, also where nothing differs: an exchange that one leaves
+    # out hangs.
     given = [[mine]] if peers is None else peers.gather([mine])
     verdict = max(Verdict(number) for (number,) in given)
     if record is None:

@@ -158,6 +158,7 @@ def export(
       The SavedModel's folder.
     """
     serving_fn = spec.serving_input_receiver_fn
+    # input_fn is called for the shapes and dtypes of its features alone.
     if serving_fn is None:
         feed = input_lib.make_feed(
             Source(

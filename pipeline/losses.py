@@ -83,6 +83,7 @@ def mean(loss: Any, weights: Any, rows: Any) -> tuple[tf.Tensor, Any]:
         weights = tf.broadcast_to(tf.cast(weights, tf.float32), tf.shape(loss))
         weight = tf.reduce_sum(weights)
         return tf.math.divide_no_nan(tf.reduce_sum(loss * weights), weight), weight
+    # Without a weight that is computed, a step needs no guard against division by 0.
     if loss.shape.is_fully_defined() and loss.shape.num_elements():
         return tf.reduce_mean(loss), float(loss.shape.num_elements())
     size = tf.cast(tf.size(loss), tf.float32)

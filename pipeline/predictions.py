@@ -85,6 +85,7 @@ def predict(compiled: Callable[[Any], Any], feed: Feed) -> Iterator[Any]:
                 features, shares = feed.plan.to_predict(take())
                 outputs = compiled(features)
             for share, output in zip(shares, outputs, strict=True):
+                # A replica that was left without a batch has predicted a copy.
                 if share is None or float(share):
                     yield tf.nest.map_structure(np.asarray, output)
 

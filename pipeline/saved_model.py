@@ -189,6 +189,7 @@ def servable(
     def signature(name: str) -> Any:
         @tf.function(autograph=False)
         def serve(**received: tf.Tensor) -> dict[str, tf.Tensor]:
+            # A server has no labels and no global step.
             spec = model_fn(received, None, tf.zeros([], tf.int64))
             return _export_outputs(spec)[name]
 
@@ -255,6 +256,7 @@ def _root(modules: Modules, signatures: Mapping[str, Any]) -> tf.Module:
         for tensor in function.captured_inputs
         if tensor.dtype == tf.resource
     }
+    # In a dict, for the names hold slashes, which no attribute may.
     root = tf.Module()
     root.state, known = {}, set()
     for name, value in modules.named_values().items():
