@@ -109,7 +109,7 @@ def _run_config(options: flags.FlagValues) -> RunConfig:
         if name in bound and bound[name] != value:
             logging.info("--%s=%s wins over gin's %r", name, value, bound[name])
     config = gin_config.build(RunConfig, **given)
-    # Bindings of the execution's strategy, such as tpu.name, reach it through gin alone.
+    # Bindings of the execution's strategy, such as tpu.name, reach it by gin alone.
     row = strategy.BY_EXECUTION.get(config.execution)
     if config.train_distribute is None and row and gin_config.bound(row):
         return config.replace(train_distribute=gin_config.configured(row))
