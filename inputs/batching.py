@@ -10,6 +10,7 @@ import numbers
 
 import tensorflow as tf
 
+from pipeline import RefusedValueError
 from pipeline.spec import ModeKeys
 
 
@@ -115,7 +116,7 @@ def make_batching(
     """
     modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
     if mode not in modes:
-        raise ValueError(
+        raise RefusedValueError(
             f"mode is {mode!r}, not one of {modes}: write mode=ModeKeys.TRAIN."
         )
     context = input_context or tf.distribute.InputContext()
@@ -139,7 +140,7 @@ def _per_replica(
     context: tf.distribute.InputContext,
 ) -> int:
     if (batch_size is None) == (batch_size_per_replica is None):
-        raise ValueError(
+        raise RefusedValueError(
             f"batch_size={batch_size} and batch_size_per_replica="
             f"{batch_size_per_replica}: give exactly one, batch_size for the examples "
             "of all replicas together or batch_size_per_replica for those of one."
@@ -151,7 +152,7 @@ def _per_replica(
     below = batch_size // replicas * replicas
     if below != batch_size:
         nearest = [str(size) for size in (below, below + replicas) if size]
-        raise ValueError(
+        raise RefusedValueError(
             f"batch_size={batch_size} is the global batch and does not divide among "
             f"{replicas} replicas. Write batch_size={' or '.join(nearest)}, or give "
             "batch_size_per_replica."
@@ -162,7 +163,7 @@ def _per_replica(
 def _check_positive(number: int | None, name: str) -> int:
     is_integer = isinstance(number, numbers.Integral) and not isinstance(number, bool)
     if not is_integer or number < 1:
-        raise ValueError(
+        raise RefusedValueError(
             f"{name} is {number!r}, not a positive integer: write {name}=10, say."
         )
     return int(number)

@@ -4,6 +4,8 @@ import gin
 import numpy as np
 import tensorflow as tf
 
+from pipeline import RefusedImportError
+
 from .batching import make_batching
 from .numpy_input import array_dataset
 
@@ -75,7 +77,7 @@ def load_digits() -> tuple[Arrays, Arrays]:
       ModuleNotFoundError: scikit-learn is not installed.
     """
     if sklearn_datasets is None:
-        raise ModuleNotFoundError(
+        raise RefusedImportError(
             "digits_input_fn reads its images from scikit-learn, which is not "
             "installed: python -m pip install scikit-learn"
         )

@@ -14,6 +14,8 @@ import gin
 import numpy as np
 import tensorflow as tf
 
+from pipeline import RefusedValueError
+
 from .batching import Batching, make_batching
 
 
@@ -70,13 +72,15 @@ def numpy_input_fn(
         first_batch=first_batch,
     )
     if (x is None) == (data is None):
-        raise ValueError(
+        raise RefusedValueError(
             f"numpy_input_fn got {'neither' if x is None else 'both'} of x and data: "
             "give x (and y), or data, a function that returns them."
         )
     if data is not None:
         if y is not None:
-            raise ValueError("numpy_input_fn got y and data: data returns the labels.")
+            raise RefusedValueError(
+                "numpy_input_fn got y and data: data returns the labels."
+            )
         x, y = _arrays_of(data(), is_training=batching.is_training)
     return array_dataset(x, y, batching=batching, shuffle=shuffle, seed=seed)
 
@@ -100,7 +104,7 @@ def constant_arrays(
     """
     for name, row in (("x", x), ("y", y)):
         if not np.size(row):
-            raise ValueError(
+            raise RefusedValueError(
                 f"constant_arrays.{name} is {row!r}, which holds no value: write "
                 f"constant_arrays.{name} = (1.0,)."
             )
@@ -127,7 +131,7 @@ def array_dataset(
       ValueError: the seed is not an integer, lengths differ, or there are no rows.
     """
     if not isinstance(seed, numbers.Integral):
-        raise ValueError(
+        raise RefusedValueError(
             f"seed is {seed!r}, not an integer: pipelines that draw different orders "
             "would share examples. Write another integer for another order."
         )
@@ -201,7 +205,7 @@ def _permutation(num_rows: int, seed: int, epoch: tf.Tensor) -> tf.data.Dataset:
 
 def _arrays_of(loaded: Any, *, is_training: bool) -> tuple[Any, Any]:
     if not isinstance(loaded, tuple) or len(loaded) != 2:
-        raise ValueError(
+        raise RefusedValueError(
             f"data() returned {type(loaded).__name__}, not a pair: return (x, y), "
             "(x, None), or ((x_train, y_train), (x_eval, y_eval))."
         )
@@ -222,7 +226,7 @@ def _num_examples(rows: Any) -> int:
     ]
     if len(set(lengths)) != 1 or not lengths[0]:
         shapes = tf.nest.map_structure(lambda array: array.shape.as_list(), rows)
-        raise ValueError(
+        raise RefusedValueError(
             "Arrays need one length above 0 in their first dimension, one row an "
             f"example; their shapes are {shapes}."
         )

@@ -9,6 +9,8 @@ from typing import Any
 import gin
 import tensorflow as tf
 
+from pipeline import RefusedValueError
+
 
 @gin.configurable
 def scale_image(
@@ -26,7 +28,7 @@ def scale_image(
       ValueError: the image is not uint8.
     """
     if image.dtype != tf.uint8:
-        raise ValueError(
+        raise RefusedValueError(
             f"scale_image divides uint8 images by 255; this one is {image.dtype.name}: "
             "leave scale_image out, or cast the image to uint8 before."
         )

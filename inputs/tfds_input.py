@@ -13,6 +13,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
+from pipeline import RefusedImportError, RefusedValueError
 from pipeline.spec import ModeKeys
 
 from .batching import Batching, make_batching
@@ -94,7 +95,7 @@ def tfds_input_fn(
     )
     builder = _prepared_builder(name, data_dir, download)
     if as_supervised and builder.info.supervised_keys is None:
-        raise ValueError(
+        raise RefusedValueError(
             f"Data set {name!r} does not say which features are the labels. Write "
             "tfds_input_fn.as_supervised = False and a preprocess that returns "
             f"(features, labels); the features are {sorted(builder.info.features)}."
@@ -149,7 +150,7 @@ def tfds_input_fn(
 
 def _prepared_builder(name: str, data_dir: str | None, download: bool) -> Any:
     if tfds is None:
-        raise ModuleNotFoundError(
+        raise RefusedImportError(
             "tfds_input_fn needs tensorflow_datasets: pip install tensorflow-datasets "
             "importlib_resources"
         )
@@ -159,18 +160,18 @@ def _prepared_builder(name: str, data_dir: str | None, download: bool) -> Any:
         known = tfds.list_builders(with_community_datasets=False)
         close = difflib.get_close_matches(name, known)
         hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
-        raise ValueError(
+        raise RefusedValueError(
             f"tensorflow_datasets knows no data set {name!r}, and there is none of "
             f"that name in data_dir={data_dir!r}.{hint}"
         ) from error
     except AssertionError as error:
-        raise ValueError(
+        raise RefusedValueError(
             f"No data set {name!r} in data_dir={data_dir!r}: {error}"
         ) from error
     if builder.data_path.exists():
         return builder
     if not download:
-        raise ValueError(
+        raise RefusedValueError(
             f"Data set {name!r} is not in {builder.data_path} (data_dir={data_dir!r}). "
             "Write tfds_input_fn.download = True to download and prepare it there, or "
             "tfds_input_fn.data_dir = '...' if it lies elsewhere."
@@ -183,7 +184,7 @@ def _num_examples(builder: Any, split: str) -> int:
     try:
         return builder.info.splits[split].num_examples
     except (KeyError, ValueError) as error:
-        raise ValueError(
+        raise RefusedValueError(
             f"Data set {builder.info.full_name!r} has no split {split!r}; it has "
             f"{sorted(builder.info.splits)}, and parts of them as in 'train[:90%]'."
         ) from error

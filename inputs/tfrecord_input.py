@@ -10,6 +10,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
+from pipeline import RefusedValueError
 from pipeline.spec import ModeKeys
 
 from .batching import Batching, make_batching
@@ -75,7 +76,7 @@ def tfrecord_input_fn(
     )
     spec = _parser_spec(feature_spec)
     if label_key is not None and label_key not in spec:
-        raise ValueError(
+        raise RefusedValueError(
             f"label_key={label_key!r} is not in feature_spec, which has {sorted(spec)}."
         )
     if mode == ModeKeys.PREDICT:
@@ -121,7 +122,7 @@ def _parser(name: str, value: Any) -> Any:
     if type(value) not in (tuple, list):
         return value
     if len(value) != 2:
-        raise ValueError(
+        raise RefusedValueError(
             f"feature_spec[{name!r}] is {value!r}: write (dtype, shape), as in "
             "('float32', [28, 28]), or (dtype, None) for any number of values."
         )
@@ -134,7 +135,7 @@ def _parser(name: str, value: Any) -> Any:
 def _matching_files(patterns: str | Sequence[str] | None, argument: str) -> list[str]:
     """Returns the files of all patterns, each once, in the same order everywhere."""
     if not patterns:
-        raise ValueError(
+        raise RefusedValueError(
             f"This mode reads {argument}, which is {patterns!r}: write "
             f"tfrecord_input_fn.{argument} = '/data/part-*.tfrecord'."
         )
@@ -142,7 +143,7 @@ def _matching_files(patterns: str | Sequence[str] | None, argument: str) -> list
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         found = tf.io.gfile.glob(os.path.expanduser(pattern))
         if not found:
-            raise ValueError(
+            raise RefusedValueError(
                 f"{argument}: no file matches {pattern!r}: write a pattern of files "
                 f"that are there, tfrecord_input_fn.{argument} = '/data/part-*'."
             )

@@ -6,6 +6,8 @@ import gin
 import keras
 import tensorflow as tf
 
+from pipeline import RefusedValueError
+
 
 @gin.configurable
 def dcgan_generator(
@@ -26,7 +28,7 @@ def dcgan_generator(
       ValueError: image_size is no multiple of 4, so that doubling twice misses it.
     """
     if image_size < 4 or image_size % 4:
-        raise ValueError(
+        raise RefusedValueError(
             f"image_size is {image_size}: write a multiple of 4, such as image_size=28."
         )
     start = image_size // 4

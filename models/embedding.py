@@ -7,7 +7,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from pipeline import sharding
+from pipeline import RefusedValueError, sharding
 
 _numbers = itertools.count()
 
@@ -45,7 +45,7 @@ class ShardedEmbedding(tf.Module):
           ValueError: a dimension is not positive.
         """
         if input_dim < 1 or output_dim < 1:
-            raise ValueError(
+            raise RefusedValueError(
                 f"input_dim={input_dim} and output_dim={output_dim}: write positive "
                 "numbers."
             )

@@ -5,6 +5,8 @@ from typing import Any
 import gin
 import keras
 
+from pipeline import RefusedValueError
+
 from .networks import l2_of
 
 
@@ -37,9 +39,13 @@ def resnet(
       ValueError: the depth is not 6n + 2, or the version is neither 1 nor 2.
     """
     if depth < 8 or (depth - 2) % 6:
-        raise ValueError(f"depth is {depth}: write 6n + 2, 8, 14, 20, 32, 56, ...")
+        raise RefusedValueError(
+            f"depth is {depth}: write 6n + 2, 8, 14, 20, 32, 56, ..."
+        )
     if version not in (1, 2):
-        raise ValueError(f"version is {version!r}: write version=1 or version=2.")
+        raise RefusedValueError(
+            f"version is {version!r}: write version=1 or version=2."
+        )
     blocks = (depth - 2) // 6
     layers = [_convolution(width, l2)]
     if version == 1:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import gin
 import keras
 
+from pipeline import RefusedValueError
+
 
 @gin.configurable
 def piecewise_by_epoch(
@@ -29,18 +31,18 @@ def piecewise_by_epoch(
       ValueError: the numbers do not fit each other.
     """
     if len(rates) != len(epochs) + 1:
-        raise ValueError(
+        raise RefusedValueError(
             f"{len(rates)} rates for {len(epochs)} epochs at which they change: give "
             f"{len(epochs) + 1}."
         )
     if steps_per_epoch < 1:
-        raise ValueError(
+        raise RefusedValueError(
             f"steps_per_epoch is {steps_per_epoch}: write examples // global batch "
             "size, at least 1."
         )
     starts = [round(epoch * steps_per_epoch) for epoch in epochs]
     if not starts or any(a >= b for a, b in itertools.pairwise([0, *starts])):
-        raise ValueError(
+        raise RefusedValueError(
             f"epochs are {list(epochs)}: write one or more, in increasing order, the "
             "first above 0, such as epochs=(3, 7)."
         )
@@ -72,12 +74,12 @@ def warmup_cosine(
       ValueError: the numbers do not fit each other.
     """
     if not 0 <= warmup_steps < total_steps:
-        raise ValueError(
+        raise RefusedValueError(
             f"warmup_steps is {warmup_steps} of total_steps {total_steps}: write fewer "
             "warm-up steps than steps, from 0 on."
         )
     if not 0 <= final_rate <= peak_rate or not peak_rate:
-        raise ValueError(
+        raise RefusedValueError(
             f"final_rate is {final_rate} and peak_rate {peak_rate}: write a peak_rate "
             "above 0, and a final_rate from 0 to that."
         )

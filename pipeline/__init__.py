@@ -66,6 +66,12 @@ if TYPE_CHECKING:  # What editors and type checkers read.
     from pipeline.hooks import Hook, SavingListener
     from pipeline.ports import PeerLostError
     from pipeline.preemption import PreemptionHook
+    from pipeline.refusals import (
+        Refusal,
+        RefusedImportError,
+        RefusedTypeError,
+        RefusedValueError,
+    )
     from pipeline.run_config import RunConfig
     from pipeline.signals import PreemptedError
     from pipeline.spec import (
@@ -128,6 +134,10 @@ _FILES = {
     "WarmStartSettings": "warm_start",
     "CheckpointMismatchError": "checkpoint",
     "UnreadableCheckpointError": "checkpoint_reader",
+    "Refusal": "refusals",
+    "RefusedValueError": "refusals",
+    "RefusedTypeError": "refusals",
+    "RefusedImportError": "refusals",
     "StorageError": "storage",
     "ClaimedError": "claim",
 }
@@ -166,6 +176,10 @@ __all__ = [
     "WarmStartSettings",
     "CheckpointMismatchError",
     "UnreadableCheckpointError",
+    "Refusal",
+    "RefusedValueError",
+    "RefusedTypeError",
+    "RefusedImportError",
     "StorageError",
     "ClaimedError",
 ]

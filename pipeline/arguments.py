@@ -10,6 +10,7 @@ from pipeline import params as params_lib
 from pipeline.cluster import EVALUATOR
 from pipeline.hooks import SavingListener
 from pipeline.model_fn import check_model_fn
+from pipeline.refusals import RefusedValueError
 from pipeline.run_config import RunConfig
 
 
@@ -55,7 +56,7 @@ def evaluation_name(field: str, name: Any) -> None:
     """
     checks.check_kind(field, name, str, "'test'")
     if name and (name.startswith("/") or ".." in name.split("/")):
-        raise ValueError(
+        raise RefusedValueError(
             f"{field} is {name!r}, which leads out of the directories of evaluations: "
             "write a name such as 'test' or 'test/clean'."
         )
@@ -79,7 +80,7 @@ def run_config(config: RunConfig | None, model_dir: Any) -> RunConfig:
     given = config.replace(model_dir=model_dir).with_model_dir()
     own = config.model_dir
     if own is not None and paths.normal(own) != given.model_dir:
-        raise ValueError(
+        raise RefusedValueError(
             f"model_dir is {model_dir!r} and RunConfig.model_dir is {own!r}: give one."
         )
     return given
@@ -92,7 +93,7 @@ def check_trains(config: RunConfig) -> None:
       ValueError: it evaluates.
     """
     if config.task_type == EVALUATOR:
-        raise ValueError(
+        raise RefusedValueError(
             f"this task is an evaluator ({config.cluster}), which does not train: call "
             "train_and_evaluate, or --job=train_and_evaluate."
         )
@@ -116,14 +117,13 @@ def training(config: RunConfig, steps: Any, max_steps: Any, listeners: Any) -> N
     checks.check_positive("steps", steps)
     checks.check_positive("max_steps", max_steps)
     if steps is not None and max_steps is not None:
-        raise ValueError(
+        raise RefusedValueError(
             f"steps ({steps}) and max_steps ({max_steps}) are both given: steps "
             "counts from here, max_steps from the beginning; give one."
         )
     checks.check_all("saving_listeners", listeners, SavingListener)
     kinds = [type(each) for each in listeners]
-    ours = f"{package.NAME}."
-    names = [k.__name__ for k in kinds if not k.__module__.startswith(ours)]
+    names = [kind.__name__ for kind in kinds if not package.defines(kind)]
     if names and config.save_checkpoints_steps == 0:
         logging.warning(
             "saving_listeners %s will not be called: RunConfig(save_checkpoints_steps"

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pipeline import params as params_lib
+from pipeline import user_errors
+from pipeline.refusals import RefusedTypeError
 
 _BY_NAME = (
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -61,13 +63,13 @@ def call(fn: Callable[..., Any], supplied: Mapping[str, Any], *, role: str) -> A
     missing = [name for name, required in names.items() if required]
     missing = [name for name in missing if name not in supplied]
     if missing and not hasattr(fn, "__wrapped__"):
-        raise TypeError(_missing_text(fn, role, missing, supplied))
+        raise RefusedTypeError(_missing_text(fn, role, missing, supplied))
     try:
-        return fn(**chosen)
+        return user_errors.invoke(fn, **chosen)
     except TypeError as error:
         if missing and "argument" in str(error):
             text = _missing_text(fn, role, missing, supplied)
-            raise TypeError(f"{text}\n{error}") from error
+            raise RefusedTypeError(f"{text}\n{error}") from error
         raise
 
 
@@ -91,7 +93,7 @@ def call_factory(
     decorated = factory.__init__ if isinstance(factory, type) else factory
     if wanted and hasattr(decorated, "__wrapped__"):
         try:
-            return factory()
+            return user_errors.invoke(factory)
         except TypeError as error:
             if _began(decorated, error):
                 raise

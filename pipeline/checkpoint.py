@@ -33,6 +33,7 @@ from pipeline import (
     storage,
 )
 from pipeline.checkpoint_reader import Reader, UnreadableCheckpointError
+from pipeline.refusals import Refusal, RefusedKeyError, RefusedValueError
 from pipeline.retention import Retention
 from pipeline.sharding import ShardedVariable
 from pipeline.variables import is_rate
@@ -47,7 +48,7 @@ _NAME = "model.ckpt"
 _VARIABLES = (tf.Variable, ShardedVariable)
 
 
-class CheckpointMismatchError(ValueError):
+class CheckpointMismatchError(Refusal, ValueError):
     """A checkpoint and a model that do not hold the same variables."""
 
 
@@ -195,7 +196,7 @@ def step_of(path: str) -> int:
     """
     number = path.rpartition("-")[2]
     if not number.isdigit():
-        raise ValueError(
+        raise RefusedValueError(
             f"checkpoint path {path!r} ends in no step, such as -1000. If another "
             "program wrote it, train into another model_dir; to take over values, give "
             "Estimator(warm_start_from=...)."
@@ -273,7 +274,7 @@ def read_value(path: str, name: str) -> Any:
     """
     reader = Reader(path)
     if name not in reader.shapes:
-        raise KeyError(
+        raise RefusedKeyError(
             f"{path} holds no variable {name!r}; it holds {sorted(read_names(path))}"
         )
     return reader.value(name)

@@ -15,6 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline import atomic_file
+from pipeline.refusals import RefusedValueError
 
 _SHARD = re.compile(r"(.+)\.data-\d{5}-of-(\d{5})")
 _INDEX = ".index"
@@ -120,7 +121,7 @@ def has_state(directory: str) -> bool:
     except tf.errors.UnimplementedError as error:  # Of a file system: s4://bucket.
         raise _cannot_be_made(directory, error) from error
     except tf.errors.OpError as error:  # Of one that does not answer: gs://bucket.
-        raise ValueError(
+        raise RefusedValueError(
             f"{directory!r} cannot be read: {error.message.partition(chr(10))[0]}. "
             "Can this machine reach it? Else write another --model_dir."
         ) from error
@@ -203,7 +204,7 @@ def make_directory(directory: str) -> None:
 
 
 def _cannot_be_made(directory: str, error: tf.errors.OpError) -> ValueError:
-    return ValueError(
+    return RefusedValueError(
         f"model_dir {directory!r} cannot be made: {error.message}. Is its storage "
         "mounted, and may this user write there? Else choose another: "
         "--model_dir=runs/1 or RunConfig(model_dir='runs/1')."

@@ -8,6 +8,7 @@ from absl import logging
 
 from pipeline import checkpoint, paths
 from pipeline.checkpoint_reader import UnreadableCheckpointError
+from pipeline.refusals import RefusedValueError
 
 
 def found(path: str | None) -> str | None:
@@ -27,7 +28,7 @@ def found(path: str | None) -> str | None:
         if path is None or tf.io.gfile.exists(f"{path}.index"):
             return path
     except tf.errors.OpError as error:
-        raise ValueError(
+        raise RefusedValueError(
             f"checkpoint_path {given!r} cannot be read: "
             f"{error.message.partition(chr(10))[0]}. Write one that this machine "
             "reaches."
@@ -38,7 +39,7 @@ def found(path: str | None) -> str | None:
         return newest
     folder = path if is_directory else os.path.dirname(path)
     beside = checkpoint.committed(folder)
-    raise ValueError(
+    raise RefusedValueError(
         f"there is no checkpoint at checkpoint_path={given!r}: write a prefix such as "
         f"{beside[-1] if beside else 'runs/a/model.ckpt-1000'!r}, without .index, or "
         f"leave it out for the latest. Those beside it: {beside}."

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from pipeline.refusals import Refusal
 from pipeline.sharding import ShardedVariable, shards_of
 
 _VARIABLE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -21,7 +22,7 @@ _TABLE_VALUES = "/.ATTRIBUTES/table-values"
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
-class UnreadableCheckpointError(RuntimeError):
+class UnreadableCheckpointError(Refusal, RuntimeError):
     """A checkpoint of which a file is missing, cut short or damaged."""
 
 

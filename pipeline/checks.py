@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from pipeline import habits
+from pipeline.refusals import RefusedTypeError, RefusedValueError
 
 
 def kind_of(value: Any) -> str:
@@ -34,7 +35,7 @@ def check_positive(name: str, value: Any) -> None:
       ValueError: it is neither None nor an int above 0.
     """
     if value is not None and not (is_int(value) and value > 0):
-        raise ValueError(f"{name} is {value!r}; it must be an int > 0, or None.")
+        raise RefusedValueError(f"{name} is {value!r}; it must be an int > 0, or None.")
 
 
 def in_words(value: Any) -> str:
@@ -57,7 +58,7 @@ def check_backend() -> None:
       ValueError: says what to set.
     """
     if keras.config.backend() != "tensorflow":
-        raise ValueError(
+        raise RefusedValueError(
             f"Keras runs on the backend {keras.config.backend()!r}: set the "
             "environment variable KERAS_BACKEND=tensorflow before Python starts."
         )
@@ -70,7 +71,7 @@ def check_kind(name: str, value: Any, kind: type, example: str) -> None:
       TypeError: it is neither None nor of that kind.
     """
     if value is not None and not isinstance(value, kind):
-        raise TypeError(f"{name} is {kind_of(value)}: write {name}={example}.")
+        raise RefusedTypeError(f"{name} is {kind_of(value)}: write {name}={example}.")
 
 
 def check_all(name: str, values: Any, kind: type) -> None:
@@ -86,15 +87,17 @@ def check_all(name: str, values: Any, kind: type) -> None:
     """
     a_kind = f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
     if not isinstance(values, (list, tuple)):
-        raise TypeError(f"{name} is {kind_of(values)}, not a list: write {name}=[...].")
+        raise RefusedTypeError(
+            f"{name} is {kind_of(values)}, not a list: write {name}=[...]."
+        )
     for value in values:
         if isinstance(value, type) and issubclass(value, kind):
-            raise TypeError(
+            raise RefusedTypeError(
                 f"{name} holds the class {value.__name__}, not an object of it: write "
                 f"{value.__name__}()."
             )
         if not isinstance(value, kind):
-            raise TypeError(
+            raise RefusedTypeError(
                 f"{name} holds {kind_of(value)}, not {a_kind}: write a subclass of "
                 f"pipeline.{kind.__name__}.{habits.kind_of_hook(value)}"
             )
@@ -115,7 +118,7 @@ def check_alike(spec: Any, mode: str, other: Any, other_mode: str) -> None:
     here, there = (_dtypes(pair) for pair in (spec, other))
     for name in here:
         if name in there and here[name] != there[name]:
-            raise TypeError(
+            raise RefusedTypeError(
                 f"input_fn yields {name} of dtype {here[name]} in mode {mode!r} and "
                 f"of {there[name]} in mode {other_mode!r}: cast one of them, "
                 f"tf.cast(x, tf.{there[name]}), scaled alike."
@@ -161,7 +164,7 @@ def check_count(name: str, value: Any, *, least: int, instead: str = "") -> None
     """
     if not is_int(value) or value < least:
         field = name.partition(".")[2]
-        raise ValueError(
+        raise RefusedValueError(
             f"{name} is {value!r}: write an int of at least {least}, "
             f"{field}=100{instead}."
         )

@@ -25,6 +25,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline import atomic_file, heartbeat
+from pipeline.refusals import Refusal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +76,7 @@ _POLL_SECS = 1.0
 _SETTLE_SECS = 2.0
 
 
-class ClaimedError(RuntimeError):
+class ClaimedError(Refusal, RuntimeError):
     """A folder that another process trains in, or evaluates for, by its claim."""
 
 

@@ -5,6 +5,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.refusals import RefusedValueError
+
 # Global ids are given out in this order; parameter servers come last.
 TRAINING_JOBS = ("chief", "worker", "ps")
 EVALUATOR = "evaluator"
@@ -112,23 +114,23 @@ def parse_tf_config(text: str | None) -> Cluster:
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(
+        raise RefusedValueError(
             f"TF_CONFIG is not JSON ({error}): {text!r:.500}. Write it like "
             f"{_EXAMPLE}, or unset it for a local run."
         ) from error
     if not isinstance(config, dict):
-        raise ValueError(
+        raise RefusedValueError(
             f"TF_CONFIG must be a JSON object, got {text!r}. Write it like {_EXAMPLE}."
         )
     if "model_dir" in config:
-        raise ValueError(
+        raise RefusedValueError(
             f'TF_CONFIG: "model_dir" ({config["model_dir"]!r}) is not read from there. '
             f"Take it out and write RunConfig(model_dir=...) or --model_dir=..."
         )
     jobs = _parse_jobs(config.get("cluster", {}))
     task = config.get("task", {})
     if not isinstance(task, dict):
-        raise ValueError(
+        raise RefusedValueError(
             f'TF_CONFIG: "task" must be an object, got {task!r}. Write '
             f'"task": {{"type": "worker", "index": 0}}.'
         )
@@ -141,18 +143,18 @@ def parse_tf_config(text: str | None) -> Cluster:
 def _parse_jobs(cluster: Any) -> dict[str, tuple[str, ...]]:
     """Returns the addresses of every job, the evaluator's included."""
     if not isinstance(cluster, dict):
-        raise ValueError(
+        raise RefusedValueError(
             f'TF_CONFIG: "cluster" must be an object of job names and addresses, got '
             f'{cluster!r}. Write "cluster": {{"chief": ["host0:2222"]}}.'
         )
     unknown = sorted(set(cluster) - set(TASK_TYPES))
     if "master" in unknown:
-        raise ValueError(
+        raise RefusedValueError(
             'TF_CONFIG: "cluster" has a job "master", which tf.distribute does not '
             'know. Write "chief" instead, here and in "task".'
         )
     if unknown:
-        raise ValueError(
+        raise RefusedValueError(
             f'TF_CONFIG: "cluster" has the unknown job {unknown[0]!r}. The job names '
             f"are {', '.join(TASK_TYPES)}."
         )
@@ -162,7 +164,7 @@ def _parse_jobs(cluster: Any) -> dict[str, tuple[str, ...]]:
         for index, address in enumerate(addresses):
             place = f"{job}[{index}]"
             if address in seen:
-                raise ValueError(
+                raise RefusedValueError(
                     f'TF_CONFIG: "cluster" has the address {address!r} twice, for '
                     f"{seen[address]} and {place}. Give every task its own port."
                 )
@@ -176,20 +178,20 @@ def _parse_addresses(job: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, dict):
         # JSON has string keys only. A gap would leave a task that nobody can be.
         if sorted(value) != sorted(str(index) for index in range(len(value))):
-            raise ValueError(
+            raise RefusedValueError(
                 f'TF_CONFIG: the indices of "{job}" in "cluster" must be "0" to '
                 f'"{len(value) - 1}", got {list(value)}. Number its tasks without a '
                 f"gap, or write a list of addresses."
             )
         value = [value[str(index)] for index in range(len(value))]
     if not isinstance(value, list):
-        raise ValueError(
+        raise RefusedValueError(
             f'TF_CONFIG: "{job}" in "cluster" must be a list of addresses, got '
             f'{value!r}. Write "{job}": ["host:2222"].'
         )
     for address in value:
         if not isinstance(address, str) or not address:
-            raise ValueError(
+            raise RefusedValueError(
                 f'TF_CONFIG: "{job}" in "cluster" holds {address!r}, which is no '
                 f'address. Write "{job}": ["host:2222"].'
             )
@@ -200,13 +202,13 @@ def _check_roles(jobs: Mapping[str, tuple[str, ...]]) -> None:
     """Refuses clusters in which nobody, or more than one, leads."""
     num_chiefs = len(jobs.get("chief", ()))
     if num_chiefs > 1:
-        raise ValueError(
+        raise RefusedValueError(
             f'TF_CONFIG: "cluster" has {num_chiefs} chiefs, {list(jobs["chief"])}. '
             f'Keep one under "chief" and write the others under "worker".'
         )
     if "ps" in jobs and not num_chiefs:
         trainers = "no chief" if "worker" in jobs else "neither chief nor worker"
-        raise ValueError(
+        raise RefusedValueError(
             f'TF_CONFIG: "cluster" has parameter servers but {trainers}; the chief '
             f'hands out their work. Add "chief": ["host0:2222"].'
         )
@@ -222,7 +224,7 @@ def _parse_local_task(task: dict[str, Any]) -> Cluster:
     if task_type == EVALUATOR:
         return Cluster(task_type=EVALUATOR, task_id=task_id, has_evaluator=True)
     if (task_type, task_id) != ("worker", 0):
-        raise ValueError(
+        raise RefusedValueError(
             f'TF_CONFIG: "task" is {task_type!r} {task_id}, but "cluster" is missing '
             f'or empty. Add "cluster": {{"chief": ["host0:2222"], ...}}, or unset '
             f"TF_CONFIG for a local run."
@@ -234,7 +236,7 @@ def _parse_task(task: dict[str, Any], jobs: dict[str, tuple[str, ...]]) -> Clust
     """Returns the cluster as this process, named by `task`, sees it."""
     for key, example in (("type", '"worker"'), ("index", "0")):
         if task.get(key) is None:
-            raise ValueError(
+            raise RefusedValueError(
                 f'TF_CONFIG: "cluster" is set, so "task" must say its "{key}", got '
                 f'{task!r}. Add "{key}": {example}.'
             )
@@ -244,17 +246,17 @@ def _parse_task(task: dict[str, Any], jobs: dict[str, tuple[str, ...]]) -> Clust
         return Cluster(task_type=EVALUATOR, task_id=task_id, has_evaluator=True)
     if task_type not in TASK_TYPES:
         hint = ' Write "chief".' if task_type == "master" else ""
-        raise ValueError(
+        raise RefusedValueError(
             f'TF_CONFIG: "type" in "task" is {task_type!r}; it must be one of '
             f"{', '.join(TASK_TYPES)}.{hint}"
         )
     if task_type not in jobs:
-        raise ValueError(
+        raise RefusedValueError(
             f'TF_CONFIG: "task" is a {task_type!r}, but "cluster" lists only '
             f'{", ".join(jobs)}. Add "{task_type}": ["host:2222"] to "cluster".'
         )
     if task_id >= len(jobs[task_type]):
-        raise ValueError(
+        raise RefusedValueError(
             f'TF_CONFIG: "index" in "task" is {task_id}, but "cluster" lists '
             f"{len(jobs[task_type])} {task_type} address(es): write 0 to "
             f"{len(jobs[task_type]) - 1}, or add the address."
@@ -271,12 +273,12 @@ def _parse_task(task: dict[str, Any], jobs: dict[str, tuple[str, ...]]) -> Clust
 def _parse_index(index: Any) -> int:
     """Returns the task's index, at least 0 and a number rather than a string."""
     if type(index) is not int:  # True is an int to isinstance.
-        raise ValueError(
+        raise RefusedValueError(
             f'TF_CONFIG: "index" in "task" must be an integer, got {index!r}. Write '
             f'"index": 0, without quotes.'
         )
     if index < 0:
-        raise ValueError(
+        raise RefusedValueError(
             f'TF_CONFIG: "index" in "task" must not be negative, got {index}. The '
             f'first task of a job is "index": 0.'
         )

@@ -14,6 +14,7 @@ from pipeline.losses import Totals
 from pipeline.metrics import MetricSet
 from pipeline.packing import TotalsPacking, packed, unpacked
 from pipeline.peers import Peers
+from pipeline.refusals import RefusedValueError
 
 _HOW_TO_FIND_IT = (
     "RunConfig(steps_per_loop=1) tells the step, RunConfig(run_eagerly=True) stops in "
@@ -133,7 +134,7 @@ class CompiledLoop:
                 )
         except tf.errors.OutOfRangeError as error:
             # Padding is made of the first batch, and so ends only if there is none.
-            raise ValueError(
+            raise RefusedValueError(
                 "input_fn yielded no examples in this process, and each process needs "
                 "a batch: has the data fewer parts than input_context."
                 "num_input_pipelines?"

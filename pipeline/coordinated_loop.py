@@ -24,6 +24,7 @@ from pipeline.metrics import MetricSet
 from pipeline.packing import packed, unpacked
 from pipeline.parameter_server import ParameterServers
 from pipeline.ports import PeerLostError
+from pipeline.refusals import RefusedValueError
 from pipeline.spec import TrainOp
 from pipeline.worker_input import WorkerIterators
 
@@ -181,7 +182,7 @@ class CoordinatedLoop:
         except tf.errors.InvalidArgumentError as error:
             if _NO_TABLE not in str(error):
                 raise
-            raise ValueError(
+            raise RefusedValueError(
                 "model_fn looks up a table inside of tf.cond, tf.case or "
                 "tf.switch_case, where TensorFlow gives a parameter server's workers "
                 "no table: write ids = table.lookup(words) before it."
@@ -281,7 +282,7 @@ def check_captures(graph: Any) -> None:
     """
     for value, _ in graph.captures:
         if value.dtype == tf.resource and value.device.startswith(_HERE):
-            raise ValueError(
+            raise RefusedValueError(
                 "model_fn uses a lookup table or a variable that is none of its "
                 "modules, and was made where a parameter server's workers cannot "
                 "reach it: write Estimator(modules={'table': make_table, ...}), and "

@@ -21,6 +21,7 @@ from pipeline.checks import components
 from pipeline.fingerprint import Fingerprint
 from pipeline.input_dataset import Source
 from pipeline.input_fn import Plan
+from pipeline.refusals import RefusedValueError
 from pipeline.replicas import Replicas
 
 
@@ -224,7 +225,7 @@ def _check_divides(element_spec: Any, total: int, name: str) -> None:
         rows = spec.shape[0] if spec.shape.rank else None
         if rows is None or rows % total:
             below = (rows or 0) // total * total
-            raise ValueError(
+            raise RefusedValueError(
                 f"input_fn {name} yields {place} of shape {spec.shape.as_list()} for "
                 f"{total} replicas, which share it in equal parts: write "
                 f"dataset.batch({below or total}, drop_remainder=True), a multiple of "
@@ -249,16 +250,16 @@ def check_static(element_spec: Any, *, input_fn: str, mode: str) -> None:
     for name, spec in components(element_spec):
         what = f"input_fn {input_fn} yields in mode {mode!r} {name}"
         if not isinstance(spec, tf.TensorSpec):
-            raise ValueError(_not_dense(what, spec))
+            raise RefusedValueError(_not_dense(what, spec))
         if spec.dtype in _HOST_ONLY:
-            raise ValueError(
+            raise RefusedValueError(
                 f"{what} of type tf.{spec.dtype.name}, and a TPU computes with numbers "
                 "only: map it to ids in input_fn, dataset.map(lambda x: "
                 "tf.strings.to_hash_bucket_fast(x, 1000)) or a StringLookup layer, or "
                 "leave it out there."
             )
         if not spec.shape.is_fully_defined():
-            raise ValueError(_not_static(what, spec.shape))
+            raise RefusedValueError(_not_static(what, spec.shape))
 
 
 def _not_dense(what: str, spec: Any) -> str:

@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 from pipeline import atomic_file
+from pipeline.refusals import RefusedTypeError, RefusedValueError
 
 FILE = "training_ended.json"
 
@@ -77,9 +78,9 @@ def _parsed(fields: Any) -> EndMarker:
     steps = marker.step, marker.checkpoint_step or 0
     words = *marker.details, marker.reason
     if not all(isinstance(step, int) for step in steps):
-        raise TypeError(f"steps {steps}")
+        raise RefusedTypeError(f"steps {steps}")
     if not all(isinstance(word, str) for word in words) or marker.reason not in _WORDS:
-        raise ValueError(f"words {words}")
+        raise RefusedValueError(f"words {words}")
     return marker
 
 

@@ -35,6 +35,7 @@ from pipeline import input_fn as input_lib
 from pipeline import params as params_lib
 from pipeline.hooks import Hook, Run, SavingListener
 from pipeline.peers import watches
+from pipeline.refusals import RefusedValueError
 from pipeline.run_config import RunConfig
 from pipeline.runtimes import Runtimes
 from pipeline.spec import ModeKeys
@@ -395,5 +396,5 @@ class Estimator:
     def _required_checkpoint(self) -> str:
         path = self.latest_checkpoint()
         if path is None:
-            raise ValueError(f"{self.model_dir} has no checkpoint: train first.")
+            raise RefusedValueError(f"{self.model_dir} has no checkpoint: train first.")
         return path

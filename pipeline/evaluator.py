@@ -28,6 +28,7 @@ from pipeline import (
 from pipeline.checkpoint_reader import UnreadableCheckpointError
 from pipeline.end_marker import EndMarker
 from pipeline.estimator import Estimator
+from pipeline.refusals import RefusedTypeError
 from pipeline.specs import EvalSpec, Result
 
 _RECORD = "evaluated.json"
@@ -356,7 +357,7 @@ class _Evaluation:
 def _parsed(record: Any) -> tuple[int, float]:
     step, written_at = record["step"], record["written_at"]
     if not isinstance(step, int):
-        raise TypeError(f"step {step!r}")
+        raise RefusedTypeError(f"step {step!r}")
     return step, float(written_at)
 
 

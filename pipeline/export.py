@@ -16,6 +16,7 @@ from absl import logging
 
 from pipeline import atomic_file, saved_model, storage, user_errors
 from pipeline.checks import kind_of
+from pipeline.refusals import RefusedKeyError, RefusedTypeError, RefusedValueError
 from pipeline.saved_model import (
     ServingFn,
     ServingInputReceiver,
@@ -87,22 +88,22 @@ class Exporter:
         """
         name = name or self.default_name
         if not name:
-            raise ValueError(
+            raise RefusedValueError(
                 f"{type(self).__name__} has no name, and so no directory: write "
                 f"{type(self).__name__}(name='mine')."
             )
         if not isinstance(name, str):
-            raise TypeError(
+            raise RefusedTypeError(
                 f"the name of {type(self).__name__} is {kind_of(name)}: write "
                 f"{type(self).__name__}(name='mine', serving_input_receiver_fn=...)."
             )
         if os.path.isabs(name) or ".." in name.split("/"):
-            raise ValueError(
+            raise RefusedValueError(
                 f"the name of {type(self).__name__} is {name!r}, which leads out of "
                 "model_dir/export: write a name such as 'mine'."
             )
         if exports_to_keep is not None and exports_to_keep <= 0:
-            raise ValueError(
+            raise RefusedValueError(
                 f"exports_to_keep is {exports_to_keep}: write a positive number, or "
                 "None to keep all."
             )
@@ -245,7 +246,7 @@ class BestExporter(Exporter):
         best = dict(record.items())
         value = best.get(self._metric, 0.0)
         if self._compare_fn is None and not isinstance(value, (int, float)):
-            raise TypeError(f"{self._metric} {value!r}")
+            raise RefusedTypeError(f"{self._metric} {value!r}")
         return best
 
     def _after_export(self, export_path: str, eval_result: Mapping[str, Any]) -> None:
@@ -260,13 +261,13 @@ class BestExporter(Exporter):
                 user_errors.call(lambda: where, self._compare_fn, best, current)
             )
         if self._metric not in current:
-            raise KeyError(
+            raise RefusedKeyError(
                 f"BestExporter {self.name!r} compares {self._metric!r}, which the "
                 f"evaluation does not have: it has {sorted(current)}."
             )
         value = current[self._metric]
         if np.ndim(value) > 0:
-            raise ValueError(
+            raise RefusedValueError(
                 f"{type(self).__name__} {self.name!r} compares {self._metric!r}, which "
                 f"is an array of shape {np.shape(value)}: write compare_fn=better, of "
                 "the best and the current evaluation."

@@ -8,6 +8,7 @@ from absl import logging
 
 from pipeline import saved_model, storage
 from pipeline.model_fn import BoundModelFn
+from pipeline.refusals import RefusedValueError
 from pipeline.runtime import Runtime
 from pipeline.saved_model import ServingFn, ServingInputReceiver
 from pipeline.spec import EstimatorSpec, ModeKeys
@@ -80,7 +81,7 @@ def weights(runtime: Runtime, name: str, path: str, load: Callable[[], None]) ->
     """
     module = runtime.modules.by_name.get(name)
     if not isinstance(module, keras.Model) or not module.built:
-        raise ValueError(
+        raise RefusedValueError(
             f"module {name!r} of {sorted(runtime.modules.by_name)} is no Keras "
             "model that this Estimator has built: train, evaluate or predict first."
         )

@@ -82,7 +82,7 @@ def parse(gin_files: Sequence[str], gin_params: Sequence[str] = ()) -> None:
         if other := package.other_copy():
             raise ConfigError(
                 f"{statement.location}\n{statement.module} uses the checkout {other}, "
-                f"and this is {package.FOLDER}: write python -m "
+                f"and this is {package.PACKAGE_ROOT}: write python -m "
                 f"{package.CHECKOUT_NAME}.main, or pip install --editable the checkout."
             )
     resolved = gin_checks.check(config)

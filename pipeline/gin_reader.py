@@ -18,6 +18,7 @@ from typing import Any
 import gin
 
 from pipeline import package
+from pipeline.refusals import Refusal
 
 COMMAND_LINE = "--gin_param"
 
@@ -27,7 +28,7 @@ _MACRO_NAMES = ("macro", "gin.macro")
 _LITERALS = {"true": "True", "false": "False", "none": "None", "null": "None"}
 
 
-class ConfigError(ValueError):
+class ConfigError(Refusal, ValueError):
     """A configuration that cannot be run; the message has the line to write instead."""
 
 

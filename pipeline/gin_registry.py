@@ -28,6 +28,7 @@ from pipeline import (
     warm_start,
 )
 from pipeline.hooks import Hook
+from pipeline.refusals import RefusedImportError
 
 CORE = "pipeline"
 
@@ -56,7 +57,7 @@ def check_installed(module: ModuleType) -> None:
     """
     if not hasattr(module, "configurable"):
         found = list(getattr(module, "__path__", ()))
-        raise ImportError(
+        raise RefusedImportError(
             f"gin-config is not installed: `import gin` found only {found}. Run "
             "pip install gin-config."
         )

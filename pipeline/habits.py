@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pipeline.refusals import RefusedTypeError
+
 _HOOKS = (
     "hooks watch the loop from outside: train(..., hooks=[...]), TrainSpec(input_fn, "
     "hooks=[...]) or EvalSpec(input_fn, hooks=[...])"
@@ -84,7 +86,7 @@ def known(
         @functools.wraps(made)
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
             for name in hints.keys() & kwargs.keys():
-                raise TypeError(f"{owner} takes no {name}: write {hints[name]}.")
+                raise RefusedTypeError(f"{owner} takes no {name}: write {hints[name]}.")
             by_name = dict(zip(positional, args, strict=False))
             # Too many or given twice: Python's own error is right.
             if len(args) <= len(positional) and not by_name.keys() & kwargs.keys():

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from pipeline import atomic_file
 from pipeline.hooks import Hook
+from pipeline.refusals import RefusedKeyError, RefusedTypeError, RefusedValueError
 
 # Below model_dir, apart from the checkpoints that the states belong to.
 _FOLDER = "hooks"
@@ -97,14 +98,14 @@ def _parsed(states: Any) -> dict[str, Any]:
     """Returns the states of decoded JSON; raises where a hook could not be restored."""
     hooks, windows = states["hooks"], states["windows"]
     if not isinstance(windows, list):
-        raise TypeError(f"windows {windows!r}")
+        raise RefusedTypeError(f"windows {windows!r}")
     for name, held in hooks.items():
         window = held.get("window", 0)
         if "window" in held and window not in range(len(windows)):
-            raise ValueError(f"window {window!r} of {name}")
+            raise RefusedValueError(f"window {window!r} of {name}")
     for window in windows:
         if not window.keys() >= _IN_A_WINDOW:
-            raise KeyError(f"a window of {sorted(window)}")
+            raise RefusedKeyError(f"a window of {sorted(window)}")
         window["metrics"].items()
     return {"hooks": hooks, "windows": windows}
 
@@ -118,7 +119,7 @@ def _as_json(name: str, state: Any) -> str:
     try:
         return json.dumps(state, default=lambda value: value.tolist())
     except (AttributeError, TypeError, ValueError) as error:
-        raise TypeError(
+        raise RefusedTypeError(
             f"the state of hook {name} is {state!r}, which is no JSON: return numbers, "
             "strings, lists and dicts by string from state()."
         ) from error

@@ -17,6 +17,7 @@ from pipeline import calling, fingerprint, seeds, user_errors
 from pipeline.batch import pair_of
 from pipeline.checks import kind_of
 from pipeline.peers import Peers
+from pipeline.refusals import RefusedTypeError, RefusedValueError
 
 
 class InputContext(tf.distribute.InputContext):
@@ -36,7 +37,7 @@ class InputContext(tf.distribute.InputContext):
         below, rest = divmod(global_batch_size, self.num_replicas_in_sync)
         if rest:
             sizes = [n * self.num_replicas_in_sync for n in (below, below + 1) if n]
-            raise ValueError(
+            raise RefusedValueError(
                 f"a global batch of {global_batch_size} has no equal parts for "
                 f"{self.num_replicas_in_sync} replicas: write "
                 f"{' or '.join(map(str, sizes))}."
@@ -66,7 +67,7 @@ class Source:
 
     def __post_init__(self) -> None:
         if not callable(self.input_fn):
-            raise TypeError(
+            raise RefusedTypeError(
                 f"input_fn is {kind_of(self.input_fn)}, not a callable: hand in the "
                 "function, not its result."
             )
@@ -197,20 +198,20 @@ def pad(
 
 def _check_dataset(dataset: Any, name: str) -> None:
     if not isinstance(dataset, tf.data.Dataset):
-        raise TypeError(
+        raise RefusedTypeError(
             f"input_fn {name} returned {kind_of(dataset)}, not a tf.data.Dataset: "
             "write return "
             "tf.data.Dataset.from_tensor_slices((features, labels)).batch(32)."
         )
     spec = dataset.element_spec
     if isinstance(spec, tuple) and len(spec) != 2:
-        raise TypeError(
+        raise RefusedTypeError(
             f"input_fn {name} yields tuples of {len(spec)}: {spec}. It must yield "
             "features or (features, labels); example weights go into a dict of "
             "features."
         )
     if not tf.nest.flatten(pair_of(spec)[0]):
-        raise TypeError(
+        raise RefusedTypeError(
             f"input_fn {name} yields no features: {spec}. It must yield at least one "
             "tensor, or a dict of them."
         )

@@ -20,6 +20,7 @@ from pipeline.batch import Batch, any_batch_size, batch_of, pair_of, rows_in, ro
 from pipeline.fingerprint import Fingerprint
 from pipeline.input_dataset import Source
 from pipeline.peers import Peers
+from pipeline.refusals import RefusedTypeError, RefusedValueError
 from pipeline.replicas import Replicas
 from pipeline.spec import ModeKeys
 
@@ -242,7 +243,7 @@ def make_feed(source: Source, *, peers: Peers, num_micro_batches: int = 1) -> Fe
     def call(first_batch: int) -> tf.data.Dataset:
         again = source.dataset(input_context, first_batch=first_batch)
         if again.element_spec != dataset.element_spec:
-            raise TypeError(
+            raise RefusedTypeError(
                 f"input_fn {source.name} yields {again.element_spec} "
                 f"with first_batch={first_batch}, and at first {dataset.element_spec}: "
                 "it must yield the same shapes and dtypes at each call."
@@ -274,7 +275,7 @@ def opened(feed: Feed) -> Iterator[list[Any]]:
 
 def endless_input_error(input_fn: Callable[..., Any]) -> ValueError:
     """What to raise for an evaluation that would never end."""
-    return ValueError(
+    return RefusedValueError(
         f"input_fn {calling.name_of(input_fn)} never ends in mode EVAL: drop its "
         "repeat(), or give evaluate(..., steps=100)."
     )
@@ -282,7 +283,7 @@ def endless_input_error(input_fn: Callable[..., Any]) -> ValueError:
 
 def empty_input_error(input_fn: Callable[..., Any], mode: str) -> ValueError:
     """What to raise for an input without any example."""
-    return ValueError(
+    return RefusedValueError(
         f"input_fn {calling.name_of(input_fn)} yielded no examples in mode {mode!r}. "
         "Is the split empty, a filter too strict, or drop_remainder=True with fewer "
         "examples than a batch?"

@@ -16,6 +16,7 @@ from absl import logging
 from pipeline import atomic_file, fingerprint
 from pipeline.fingerprint import Change, Fingerprint
 from pipeline.peers import Peers
+from pipeline.refusals import RefusedValueError
 
 _END = ".json"
 
@@ -157,7 +158,7 @@ def judged(
     words = change.words if change is not None else "that of another process"
     said = f"the input is not the one that checkpoint {path} had read: {words}."
     if verdict == Verdict.ERROR:
-        raise ValueError(
+        raise RefusedValueError(
             f"{said} Write RunConfig(changed_input='anew') to read it from its "
             "beginning, or 'skip' to leave out as much as was read."
         )

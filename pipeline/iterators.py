@@ -20,6 +20,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from pipeline.refusals import Refusal
+
 _IGNORE_EXTERNAL_STATE = 1
 _BLOCK_BYTES = 16 << 20
 _LONGEST_KEY = 64 << 10
@@ -67,7 +69,7 @@ def skip(iterator: Any, number: int) -> None:
         compiled(*arguments)
 
 
-class TooLargeError(ValueError):
+class TooLargeError(Refusal, ValueError):
     """A dataset that holds too many data in memory to be written as a graph."""
 
 

@@ -20,6 +20,7 @@ from pipeline.checks import kind_of
 from pipeline.export import build_raw_serving_input_receiver_fn
 from pipeline.input_dataset import Source
 from pipeline.peers import Peers
+from pipeline.refusals import RefusedTypeError
 from pipeline.spec import ModeKeys
 
 CONFIG_FILE = "config.gin"
@@ -202,7 +203,7 @@ def to_json(value: Any) -> Any:
         return to_json(value.astype(_plain(value.dtype)).tolist())
     if hasattr(value, "numpy"):
         return to_json(value.numpy())
-    raise TypeError(f"cannot write {kind_of(value)} as JSON.")
+    raise RefusedTypeError(f"cannot write {kind_of(value)} as JSON.")
 
 
 def _plain(dtype: np.dtype) -> Any:

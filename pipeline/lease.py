@@ -17,6 +17,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline import atomic_file, checkpoint_files, heartbeat
+from pipeline.refusals import Refusal
 
 RENEW_SECS = 60
 EXPIRE_SECS = 10 * RENEW_SECS
@@ -25,7 +26,7 @@ _FOLDER = "readers"
 _DELETING = "deleting"
 
 
-class CheckpointGoneError(RuntimeError):
+class CheckpointGoneError(Refusal, RuntimeError):
     """A checkpoint that retention has deleted, or is about to delete."""
 
 

@@ -15,6 +15,7 @@ from pipeline.hooks import Hook, Report, Run
 from pipeline.input_fn import Feed, opened
 from pipeline.metrics import MetricSet
 from pipeline.peers import Peers
+from pipeline.refusals import RefusedTypeError, RefusedValueError
 from pipeline.user_errors import call_method
 from pipeline.windows import Window
 
@@ -235,9 +236,9 @@ def _asked(hook: Hook, step: int) -> int | None:
         return None
     said = f"{type(hook).__name__}.next_step({step}) is {answer!r}"
     if not is_int(answer):
-        raise TypeError(f"{said}: return an int, {step + 1} or more, or None.")
+        raise RefusedTypeError(f"{said}: return an int, {step + 1} or more, or None.")
     if answer <= step:
-        raise ValueError(
+        raise RefusedValueError(
             f"{said}, which is not ahead of step {step}: return {step + 1} or more, "
             "or None to be called no more."
         )

@@ -17,6 +17,7 @@ import tensorflow as tf
 from pipeline import user_errors
 from pipeline.checks import kind_of
 from pipeline.compiling import compiled
+from pipeline.refusals import RefusedTypeError
 from pipeline.spec import Metric, SpecError, reserved
 
 States = dict[str, list[Any]]
@@ -168,7 +169,7 @@ def as_arrays(values: Mapping[str, Any]) -> dict[str, Any]:
             array = np.asarray(item)
             # NumPy takes bfloat16, which is not its own, for no number.
             if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
-                raise TypeError(f"a value of dtype {array.dtype}")
+                raise RefusedTypeError(f"a value of dtype {array.dtype}")
             full = name if key is None else f"{name}/{key}"
             flat[full] = float(array) if array.ndim == 0 else array
     return flat

@@ -9,6 +9,7 @@ import tensorflow as tf
 from pipeline import habits, user_errors
 from pipeline.calling import call, declared, name_of
 from pipeline.checks import in_words, kind_of
+from pipeline.refusals import RefusedTypeError
 from pipeline.spec import EstimatorSpec, ModeKeys, SpecError
 
 RESERVED_ARGUMENTS = ("features", "labels", "mode", "params", "config", "step")
@@ -78,9 +79,9 @@ def check_model_fn(
         labels that it does not take, or a module under a reserved name.
     """
     if not callable(model_fn):
-        raise TypeError(f"model_fn is {kind_of(model_fn)}, not a callable.")
+        raise RefusedTypeError(f"model_fn is {kind_of(model_fn)}, not a callable.")
     if isinstance(model_fn, keras.layers.Layer):
-        raise TypeError(
+        raise RefusedTypeError(
             f"model_fn is {kind_of(model_fn)}, a network: write def model_fn(features, "
             "labels, mode, network, optimizer), and hand in the network's factory as a "
             "module."
@@ -89,18 +90,18 @@ def check_model_fn(
     names, takes_any = declared(model_fn)
     title = f"model_fn {name_of(model_fn)}"
     if "features" not in names and not takes_any:
-        raise TypeError(
+        raise RefusedTypeError(
             f"{title} takes {list(names)} and no `features`: write "
             "def model_fn(features, labels, mode, network, optimizer)."
         )
     unused = [n for n in module_names if n not in names and not takes_any]
     if unused:
-        raise TypeError(
+        raise RefusedTypeError(
             f"{title} does not take the modules {unused}: it declares {list(names)}; "
             f"modules are {list(module_names)}. Add the argument or drop the module."
         )
     if has_labels and "labels" not in names and not takes_any:
-        raise TypeError(
+        raise RefusedTypeError(
             f"{title} takes no `labels`, but input_fn returns labels: add the "
             "argument, or return features alone."
         )
@@ -109,19 +110,19 @@ def check_model_fn(
 def _check_module_names(names: Sequence[str]) -> None:
     reserved = [name for name in names if name in RESERVED_ARGUMENTS]
     if reserved:
-        raise TypeError(
+        raise RefusedTypeError(
             f"modules {reserved} have names that model_fn's own arguments use "
             f"({list(RESERVED_ARGUMENTS)}): rename them."
         )
     if "driver" in names:
-        raise TypeError(
+        raise RefusedTypeError(
             "a module has the name 'driver', under which a checkpoint holds the global "
             "step: rename it."
         )
     # The first part of a variable's full name, "network/dense/kernel".
     wrong = [n for n in names if not isinstance(n, str) or not n or "/" in n]
     if wrong:
-        raise TypeError(
+        raise RefusedTypeError(
             f"modules {wrong} have names that cannot begin a variable's: write a "
             "non-empty string without '/', as {'network': make_network}."
         )

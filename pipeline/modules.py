@@ -27,6 +27,7 @@ from pipeline import (
 from pipeline.checks import kind_of
 from pipeline.compiling import compiled
 from pipeline.model_fn import call_model_fn
+from pipeline.refusals import RefusedTypeError
 from pipeline.replicas import Replicas, aggregated, all_reduce
 from pipeline.sharding import ShardedVariable, shards_of
 from pipeline.spec import EstimatorSpec, SpecError
@@ -358,7 +359,7 @@ def _build_slots(optimizer: keras.optimizers.Optimizer, trained: list[Any]) -> N
 def _make(name: str, factory: Callable[..., Any], context: Mapping[str, Any]) -> Any:
     built = variables.is_trackable_module(factory)
     if built or not callable(factory):
-        raise TypeError(
+        raise RefusedTypeError(
             f"module {name!r} is {kind_of(factory)}, which is "
             f"{'already built' if built else 'no factory'}: its variables must be "
             "created under the strategy. Hand in the factory: modules={"

@@ -16,13 +16,19 @@ CHECKOUT_NAME = "pipeline"
 INSTALLED_NAME = "gin_estimator"
 IS_INSTALLED = NAME == INSTALLED_NAME
 
-# Without resolving links, as stack traces name the files.
-FOLDER = pathlib.Path(os.path.abspath(__file__)).parent
+# The folder of this package. Without resolving links, as stack traces name the files.
+PACKAGE_ROOT = pathlib.Path(os.path.abspath(sys.modules[NAME].__file__)).parent
 # Where models/, inputs/ and gin/ lie.
-HOME = FOLDER if IS_INSTALLED else FOLDER.parent
+HOME = PACKAGE_ROOT if IS_INSTALLED else PACKAGE_ROOT.parent
 GIN = HOME / "gin"
 # The packages whose functions a gin file has to import.
 LIBRARIES = ("models", "inputs")
+
+
+def defines(kind: type) -> bool:
+    """Returns whether a class is one of this package, and not of its user."""
+    # None in a class that was made without a module, as by exec.
+    return (kind.__module__ or "").startswith(f"{NAME}.")
 
 
 def library(name: str) -> str:

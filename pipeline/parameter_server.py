@@ -8,6 +8,7 @@ from absl import logging
 
 from pipeline import link_watch, liveness, ports, server, sharding
 from pipeline.cluster import Cluster
+from pipeline.refusals import Refusal, RefusedValueError
 from pipeline.run_config import RunConfig
 
 # What workers cannot do, by field of RunConfig.
@@ -28,7 +29,7 @@ _REFUSED = {
 _partitioners = tf.distribute.experimental.partitioners
 
 
-class ServesError(ValueError):
+class ServesError(Refusal, ValueError):
     """This task serves the chief, and has no strategy of its own.
 
     Attributes:
@@ -144,7 +145,7 @@ def parameter_server(
     jobs = config.cluster.jobs
     absent = [job for job in ("chief", "worker", "ps") if job not in jobs]
     if absent:
-        raise ValueError(
+        raise RefusedValueError(
             f"execution is 'parameter_server', and TF_CONFIG names no {absent[0]!r}: "
             'its "cluster" must list "chief", "worker" and "ps". Start them by python '
             "-m pipeline.launch --workers=2 --ps=1 -- ..., or write "
@@ -158,7 +159,7 @@ def parameter_server(
         )
     for field, (value, reason) in _REFUSED.items():
         if getattr(config, field) == value:
-            raise ValueError(
+            raise RefusedValueError(
                 f"RunConfig.{field} is {value!r}, and execution 'parameter_server': "
                 f"{reason}"
             )

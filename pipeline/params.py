@@ -15,6 +15,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline.refusals import RefusedTypeError
+
 # Hyperparameters have names, and these have none.
 _NAMELESS = (str, bytes, numbers.Number, list, set, frozenset, np.ndarray, tf.Tensor)
 # Never copied: a copy would be other state, or cannot be made inside of a graph.
@@ -46,7 +48,7 @@ def checked(value: Any) -> Any:
     plain_tuple = isinstance(value, tuple) and not hasattr(value, "_fields")
     made_later = isinstance(value, type) or inspect.isroutine(value)
     if isinstance(value, _NAMELESS) or plain_tuple or made_later:
-        raise TypeError(
+        raise RefusedTypeError(
             f"params is {type(value).__name__} {value!r:.60}: write params="
             "{'learning_rate': 0.1}, or an object that has them as attributes."
         )

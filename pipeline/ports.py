@@ -3,8 +3,10 @@
 import errno
 import socket
 
+from pipeline.refusals import Refusal, RefusedValueError
 
-class PeerLostError(RuntimeError):
+
+class PeerLostError(Refusal, RuntimeError):
     """Another task of the cluster is not there, or not any more."""
 
 
@@ -44,7 +46,7 @@ def bound(name: str, address: str, *, listens: bool = False) -> socket.socket:
         taken.close()
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
-        raise ValueError(
+        raise RefusedValueError(
             f"TF_CONFIG gives {name} (this process) the address {address}, and port "
             f"{port} is in use here ({error.strerror}): end what runs there, or "
             'choose another port in "cluster".'
@@ -67,11 +69,11 @@ def split(
     """
     host, _, port = address.removeprefix("grpc://").rpartition(":")
     if not host or not (port.isascii() and port.isdigit()):
-        raise ValueError(
+        raise RefusedValueError(
             f"{source}: the address {address!r} has no port: write {example}."
         )
     if len(port) > 5 or not 0 < int(port) < 1 << 16:
-        raise ValueError(
+        raise RefusedValueError(
             f"{source}: the address {address!r} has the port {port}: write one from 1 "
             "to 65535."
         )

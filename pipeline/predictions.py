@@ -14,6 +14,7 @@ import tensorflow as tf
 from pipeline import user_errors
 from pipeline.hooks import Hook, Run
 from pipeline.input_fn import Feed, opened
+from pipeline.refusals import RefusedValueError
 from pipeline.spec import ModeKeys
 
 
@@ -132,13 +133,17 @@ def choose(batch: Any, keys: Sequence[str] | str | None) -> Any:
     if keys is None:
         return batch
     if not isinstance(keys, (str, list, tuple, set)):
-        raise ValueError(f"predict_keys is {keys!r}: write predict_keys=['logits'].")
+        raise RefusedValueError(
+            f"predict_keys is {keys!r}: write predict_keys=['logits']."
+        )
     keys = [keys] if isinstance(keys, str) else list(keys)
     if not isinstance(batch, Mapping):
-        raise ValueError(f"predict_keys {keys} given, but predictions are no dict.")
+        raise RefusedValueError(
+            f"predict_keys {keys} given, but predictions are no dict."
+        )
     absent = [key for key in keys if key not in batch]
     if absent:
-        raise ValueError(
+        raise RefusedValueError(
             f"predict_keys {absent} are not among the predictions {sorted(batch)}."
         )
     return {key: batch[key] for key in keys}
@@ -156,7 +161,7 @@ def examples(batch: Any) -> Iterator[Any]:
     lengths = {np.shape(a)[0] if np.ndim(a) else None for a in tf.nest.flatten(batch)}
     if len(lengths) != 1 or None in lengths:
         shapes = tf.nest.map_structure(np.shape, batch)
-        raise ValueError(
+        raise RefusedValueError(
             f"predictions of shapes {shapes} do not share a batch dimension: give them "
             "one, or call predict(..., yield_single_examples=False)."
         )

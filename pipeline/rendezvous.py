@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from absl import logging
 
 from pipeline.ports import PeerLostError, absent_error, bound, check_port, split
+from pipeline.refusals import RefusedValueError
 
 _HELLO = "gin-estimator"
 _GO, _OTHER = "go\n", "other\n"
@@ -100,7 +101,7 @@ def _greeted(peer: socket.socket, tasks: Mapping[str, str]) -> int | None:
     index, cluster = int(words[1]), words[2]
     if cluster != _fingerprint(tasks):
         _tell([peer], _OTHER)
-        raise ValueError(
+        raise RefusedValueError(
             f"a task that calls itself number {index} was started with another "
             f"cluster than this one's {dict(tasks)}: TF_CONFIG's \"cluster\" must be "
             "the same in each process."
@@ -122,7 +123,7 @@ def _follow(tasks: Mapping[str, str], index: int, deadline: float) -> socket.soc
         if answer.startswith("late "):
             raise PeerLostError(answer.removeprefix("late ").strip())
         if answer == _OTHER:
-            raise ValueError(
+            raise RefusedValueError(
                 f"{leader} at {tasks[leader]} was started with another cluster than "
                 f"this task's {dict(tasks)}: TF_CONFIG's \"cluster\" must be the same "
                 "in each process."

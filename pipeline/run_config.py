@@ -19,6 +19,7 @@ from pipeline import cluster as cluster_lib
 from pipeline import habits, paths, ports, slurm
 from pipeline.checks import is_int, is_number
 from pipeline.cluster import EXECUTIONS
+from pipeline.refusals import RefusedValueError
 
 # A strategy, or a function that makes it of a RunConfig.
 StrategyChoice = (
@@ -132,7 +133,7 @@ class RunConfig:
             text = text or slurm.tf_config(self.execution)
             self._set("cluster", cluster_lib.parse_tf_config(text))
         elif not isinstance(self.cluster, cluster_lib.Cluster):
-            raise ValueError(
+            raise RefusedValueError(
                 f"RunConfig.cluster is {self.cluster!r}, not a Cluster: write "
                 f"cluster=parse_tf_config(text), or leave it out to read TF_CONFIG."
             )
@@ -194,7 +195,7 @@ class RunConfig:
             changed = directory != self.model_dir
             return self.replace(model_dir=directory) if changed else self
         if self.task_type == cluster_lib.EVALUATOR:
-            raise ValueError(
+            raise RefusedValueError(
                 "RunConfig.model_dir is not set, and this task is an evaluator, which "
                 "evaluates the checkpoints of a training. Give it the training's, by "
                 "RunConfig(model_dir=...) or --model_dir=..."
@@ -218,7 +219,7 @@ class RunConfig:
         names = [field.name for field in dataclasses.fields(RunConfig)]
         unknown = sorted(set(changes) - set(names))
         if unknown:
-            raise ValueError(
+            raise RefusedValueError(
                 f"RunConfig has no field {', '.join(unknown)}. Its fields are "
                 f"{', '.join(names)}."
             )
@@ -247,7 +248,7 @@ class RunConfig:
     def _check_save_checkpoints(self) -> None:
         steps, secs = self.save_checkpoints_steps, self.save_checkpoints_secs
         if steps is not None and secs is not None:
-            raise ValueError(
+            raise RefusedValueError(
                 f"RunConfig.save_checkpoints_steps ({steps!r}) and "
                 f"RunConfig.save_checkpoints_secs ({secs!r}) cannot both be set. Leave "
                 f"one of them out."
@@ -264,7 +265,7 @@ class RunConfig:
             fits = isinstance(value, tf.distribute.Strategy)
             fits = fits or callable(value) and not isinstance(value, type)
             if value is not None and not fits:
-                raise ValueError(
+                raise RefusedValueError(
                     f"RunConfig.{name} is {value!r}: write a tf.distribute.Strategy, a "
                     "function that makes one of this RunConfig, or None, such as "
                     f"{name}=tf.distribute.MirroredStrategy(); in gin @mirrored."
@@ -273,18 +274,18 @@ class RunConfig:
     def _check_combinations(self) -> None:
         made = isinstance(self.train_distribute, tf.distribute.Strategy)
         if self.devices is not None and made:
-            raise ValueError(
+            raise RefusedValueError(
                 f"RunConfig.devices ({self.devices}) and train_distribute are both "
                 f"set, but a strategy has its own devices. Leave one of them out."
             )
         if self.devices is not None and self.execution != "single_host":
-            raise ValueError(
+            raise RefusedValueError(
                 f"RunConfig.devices is {self.devices} and execution is "
                 f"{self.execution!r}, but devices are chosen only under "
                 "execution='single_host'. Leave devices out."
             )
         if self.run_eagerly and self.jit_compile:
-            raise ValueError(
+            raise RefusedValueError(
                 "RunConfig.run_eagerly and RunConfig.jit_compile are both True, but "
                 "eager steps are not compiled. Write jit_compile=False."
             )
@@ -324,12 +325,12 @@ def _check_model_dir(value: Any) -> str | None:
         return None
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if isinstance(path, str) and "\0" in path or not paths.is_text(path):
-        raise ValueError(
+        raise RefusedValueError(
             f"RunConfig.model_dir is {path!r}, which is no path in UTF-8: write "
             "model_dir='runs/1'."
         )
     if not isinstance(path, str) or not path:
-        raise ValueError(
+        raise RefusedValueError(
             f"RunConfig.model_dir is {value!r}, not a path: write model_dir='runs/1', "
             "or leave it out for a temporary one."
         )
@@ -341,13 +342,13 @@ def _check_devices(value: Any) -> tuple[str, ...] | None:
         return None
     names = tuple(value) if isinstance(value, (list, tuple)) else ()
     if not names or not all(isinstance(name, str) and name for name in names):
-        raise ValueError(
+        raise RefusedValueError(
             f"RunConfig.devices is {value!r}, not names of devices: write "
             "devices=('GPU:0',), or leave it out for all local devices."
         )
     wrong = [name for name in names if not _DEVICE.fullmatch(name)]
     if wrong:
-        raise ValueError(
+        raise RefusedValueError(
             f"RunConfig.devices has {wrong[0]!r}, which is no device of this machine: "
             "write 'GPU:0' or 'CPU:1', a kind and a number."
         )
@@ -355,13 +356,13 @@ def _check_devices(value: Any) -> tuple[str, ...] | None:
     most = max(_MOST_CPUS, os.cpu_count() or 1)
     for kind, _, number in (name.partition(":") for name in kinds):
         if kind == "CPU" and int(number) >= most:
-            raise ValueError(
+            raise RefusedValueError(
                 f"RunConfig.devices has 'CPU:{number}', and this machine is divided "
                 f"into {most} logical CPUs at the most: write 'CPU:0' to "
                 f"'CPU:{most - 1}'."
             )
     if len(kinds) < len(names):
-        raise ValueError(
+        raise RefusedValueError(
             f"RunConfig.devices has a device twice: {names}. List each one once."
         )
     return names
@@ -372,7 +373,7 @@ def _check_int(name: str, value: Any) -> None:
     if value is None and optional:
         return
     if not is_int(value) or value < least:
-        raise ValueError(
+        raise RefusedValueError(
             f"RunConfig.{name} is {value!r}: write an integer of at least {least}"
             f"{' or None' if optional else ''}, such as {name}={example}."
         )
@@ -380,7 +381,7 @@ def _check_int(name: str, value: Any) -> None:
 
 def _check_positive(name: str, value: Any, *, hint: str = "") -> None:
     if not is_number(value) or not 0 < value < math.inf:
-        raise ValueError(
+        raise RefusedValueError(
             f"RunConfig.{name} is {value!r}: write a number above 0, such as "
             f"{name}=600{', or ' + hint if hint else ''}."
         )
@@ -391,7 +392,7 @@ def _check_choice(name: str, value: Any) -> None:
     # The types are compared, too: in Python, 1 == True and 0 == False.
     if not any(type(value) is type(choice) and value == choice for choice in choices):
         listed = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(
+        raise RefusedValueError(
             f"RunConfig.{name} is {value!r}: write one of {listed}, such as "
             f"{name}={choices[0]!r}."
         )

@@ -28,6 +28,7 @@ from pipeline.metrics import MetricSet
 from pipeline.model_fn import BoundModelFn, check_model_fn
 from pipeline.parameter_server import ParameterServers
 from pipeline.peers import Peers
+from pipeline.refusals import RefusedRuntimeError
 from pipeline.replicas import has_one_trace
 from pipeline.run_config import RunConfig
 from pipeline.spec import EstimatorSpec, ModeKeys, SpecError
@@ -220,7 +221,7 @@ class Runtime:
           RuntimeError: the modules hold other values already.
         """
         if not self.holding.initial:
-            raise RuntimeError(
+            raise RefusedRuntimeError(
                 f"{self.config.model_dir} was emptied a moment ago, by whoever else "
                 "writes there: call this again, to begin anew with initial values."
             )
@@ -290,7 +291,7 @@ class Runtime:
         if self.holding.equals(path):
             return
         if self.training:
-            raise RuntimeError(
+            raise RefusedRuntimeError(
                 f"checkpoint {path} cannot be loaded while this Estimator trains; "
                 "evaluate it in an Estimator of its own."
             )

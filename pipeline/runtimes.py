@@ -9,6 +9,7 @@ from absl import logging
 from pipeline import checkpoint, checkpoint_path, feeds, paths, seeds
 from pipeline import strategy as strategy_lib
 from pipeline.predictions import OnOwnWeights
+from pipeline.refusals import RefusedRuntimeError, RefusedValueError
 from pipeline.run_config import RunConfig
 from pipeline.runtime import Runtime
 from pipeline.snapshot import Snapshot
@@ -139,7 +140,7 @@ class Runtimes:
 
         def elsewhere(kept: Snapshot) -> Callable[[Any], Any]:
             if not runtime.peers.alone:
-                raise RuntimeError(
+                raise RefusedRuntimeError(
                     "a prediction was under way when its weights were about to change "
                     "by another call, and several processes cannot keep them for it: "
                     "take all of it first, results = list(estimator.predict(...))."
@@ -167,7 +168,7 @@ class Runtimes:
         """
         newest = checkpoint.latest(self._config.model_dir)
         if newest is None and not self.is_live(newest):
-            raise ValueError(
+            raise RefusedValueError(
                 f"{self._config.model_dir} has no checkpoint{purpose}: train first"
                 f"{instead}."
             )

@@ -19,6 +19,7 @@ from pipeline import paths, user_errors, variables
 from pipeline.checks import kind_of
 from pipeline.model_fn import BoundModelFn
 from pipeline.modules import Modules
+from pipeline.refusals import RefusedTypeError, RefusedValueError
 from pipeline.replicas import has_one_trace
 from pipeline.sharding import ShardedVariable, shards_of
 from pipeline.spec import EstimatorSpec, SpecError
@@ -62,7 +63,7 @@ def build_raw_serving_input_receiver_fn(features: Any) -> ServingFn:
       ValueError: features are None, as those of an Estimator that has seen no input.
     """
     if features is None:
-        raise ValueError(
+        raise RefusedValueError(
             "what a server sends is not known, as no input was seen yet: give "
             "serving_input_receiver_fn="
             "build_raw_serving_input_receiver_fn(tf.TensorSpec([None, 28, 28]))."
@@ -96,7 +97,7 @@ def build_parsing_serving_input_receiver_fn(
       ValueError: `bare` is given with several features.
     """
     if bare and len(feature_spec) != 1:
-        raise ValueError(
+        raise RefusedValueError(
             f"bare=True takes one feature, not {sorted(feature_spec)}: leave it out."
         )
     specs = {"examples": tf.TensorSpec([None], tf.string, "examples")}
@@ -130,7 +131,7 @@ def receiver_of(
     if callable(serving_fn):
         receiver = user_errors.call(lambda: "the serving_input_receiver_fn", serving_fn)
     if not callable(serving_fn) or not isinstance(receiver, ServingInputReceiver):
-        raise TypeError(
+        raise RefusedTypeError(
             f"serving_input_receiver_fn is {kind_of(serving_fn)} and gives "
             f"{kind_of(receiver)}, not a ServingInputReceiver: write "
             "build_raw_serving_input_receiver_fn(tf.TensorSpec([None, 28, 28]))."
@@ -358,7 +359,7 @@ def _new_directory(export_dir_base: str) -> str:
     try:
         tf.io.gfile.makedirs(export_dir_base)
     except UnicodeEncodeError as error:
-        raise ValueError(
+        raise RefusedValueError(
             f"export_dir_base {export_dir_base!r} cannot be made: {error}. Write one "
             "of plain letters."
         ) from error

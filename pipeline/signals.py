@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pipeline import exit_codes
+from pipeline.refusals import Refusal
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Longest time from a signal to its exception. Python raises none as long as TensorFlow
@@ -30,7 +31,7 @@ _UNWIND_SECS = 10.0
 _STOPPING = "stopping; saving. A second Ctrl-C stops at once."
 
 
-class PreemptedError(RuntimeError):
+class PreemptedError(Refusal, RuntimeError):
     """An end by a signal, in order: the same command goes on from what was saved."""
 
 

@@ -17,6 +17,7 @@ import os
 import tensorflow as tf
 
 from pipeline.cluster import OF_CLUSTERS
+from pipeline.refusals import RefusedValueError
 
 
 def tf_config(execution: str) -> str | None:
@@ -42,7 +43,7 @@ def tf_config(execution: str) -> str | None:
         return None
     rank = os.environ["SLURM_PROCID"]
     if rank.isdecimal() and (len(rank) > 9 or int(rank) >= num_tasks):
-        raise ValueError(
+        raise RefusedValueError(
             f"SLURM: SLURM_PROCID is {rank!r} in a step of {num_tasks} tasks: write 0 "
             f"to {num_tasks - 1}, or unset it for a local run."
         )
@@ -59,7 +60,7 @@ def _jobs(execution: str, num_tasks: int) -> dict[str, int]:
         return {"worker": num_tasks}
     num_ps = _integer("NUM_PS", 1)
     if not 1 <= num_ps <= num_tasks - 2:
-        raise ValueError(
+        raise RefusedValueError(
             f"SLURM: a step of {num_tasks} tasks cannot be a chief, NUM_PS={num_ps} "
             f"parameter servers and at least one worker. Write NUM_PS=1 srun "
             f"--ntasks={max(3, num_tasks)} ..."
@@ -82,7 +83,7 @@ def _resolver(
             auto_set_gpu=False,
         )
     except (RuntimeError, ValueError) as error:
-        raise ValueError(
+        raise RefusedValueError(
             f"SLURM: no cluster can be told from this step's variables: {error} Set "
             f"TF_CONFIG, or unset SLURM_PROCID for a local run."
         ) from error
@@ -97,7 +98,7 @@ def _check_node(address: str) -> None:
     here = os.environ.get("SLURMD_NODENAME")
     expected = address.rpartition(":")[0]
     if here is not None and here != expected:
-        raise ValueError(
+        raise RefusedValueError(
             f"SLURM: task {os.environ['SLURM_PROCID']} is on {here!r} and was expected "
             f"on {expected!r}: nodes must sort by name in the order of the tasks. "
             f"Write srun --distribution=block, or set TF_CONFIG."
@@ -107,5 +108,5 @@ def _check_node(address: str) -> None:
 def _integer(name: str, default: int) -> int:
     text = os.environ.get(name, str(default))
     if not text.isdecimal():
-        raise ValueError(f"SLURM: {name} must be an integer, got {text!r}.")
+        raise RefusedValueError(f"SLURM: {name} must be an integer, got {text!r}.")
     return int(text)

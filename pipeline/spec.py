@@ -24,6 +24,7 @@ import keras
 import tensorflow as tf
 
 from pipeline.checks import is_int, kind_of
+from pipeline.refusals import Refusal
 
 # What the driver reports itself, beside metrics and scalars.
 _RESERVED = ("loss", "global_step", "global_step/sec", "learning_rate")
@@ -40,7 +41,7 @@ class ModeKeys:
     ALL = (TRAIN, EVAL, PREDICT)
 
 
-class SpecError(ValueError):
+class SpecError(Refusal, ValueError):
     """A model_fn that breaks the contract."""
 
 

@@ -12,6 +12,7 @@ from pipeline.checks import kind_of
 from pipeline.estimator import Estimator
 from pipeline.export import Exporter
 from pipeline.hooks import Hook, SavingListener
+from pipeline.refusals import RefusedTypeError, RefusedValueError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,14 +80,14 @@ class EvalSpec:
         checks.check_all("EvalSpec.exporters", self.exporters, Exporter)
         names = [exporter.name for exporter in self.exporters]
         if len({os.path.normpath(name) for name in names}) < len(names):
-            raise ValueError(
+            raise RefusedValueError(
                 f"EvalSpec.exporters share the names {names}, and so a directory: "
                 "give each its own, BestExporter(name='best_loss')."
             )
         for field in ("start_delay_secs", "throttle_secs"):
             value = getattr(self, field)
             if not checks.is_number(value) or not value >= 0:
-                raise ValueError(
+                raise RefusedValueError(
                     f"EvalSpec.{field} is {value!r}; it must be a number >= 0."
                 )
 
@@ -172,7 +173,7 @@ def as_list(eval_spec: EvalSpec | Sequence[EvalSpec]) -> list[EvalSpec]:
     names = [spec.name for spec in specs]
     folders = {os.path.normpath(name or "") for name in names}
     if not specs or len(folders) < len(names):
-        raise ValueError(
+        raise RefusedValueError(
             f"eval_spec names its evaluations {names}: give at least one, and each its "
             "own EvalSpec(name=...)."
         )
@@ -185,7 +186,7 @@ def as_list(eval_spec: EvalSpec | Sequence[EvalSpec]) -> list[EvalSpec]:
     places.sort(key=lambda place: place.split("/"))
     for outer, inner in itertools.pairwise(places):
         if f"{inner}/".startswith(f"{outer}/"):
-            raise ValueError(
+            raise RefusedValueError(
                 f"exporters of eval_spec write to {outer!r} and {inner!r}, and one of "
                 "them would delete the other's: give each exporter its own name, "
                 "BestExporter(name='best_loss')."
@@ -248,7 +249,7 @@ def _empty_for_none(spec: Any, *names: str) -> None:
 
 def _check_input_fn(owner: str, input_fn: Any) -> None:
     if not callable(input_fn):
-        raise TypeError(
+        raise RefusedTypeError(
             f"{owner}.input_fn is {kind_of(input_fn)}, not a callable: hand in the "
             "function, not its result."
         )

@@ -10,11 +10,12 @@ from absl import logging
 from pipeline import paths, progress, summary
 from pipeline.checks import check_count, check_every
 from pipeline.hooks import Hook, Report, Run
+from pipeline.refusals import Refusal, RefusedValueError
 
 _RATE = "global_step/sec"
 
 
-class NanLossDuringTrainingError(RuntimeError):
+class NanLossDuringTrainingError(Refusal, RuntimeError):
     """The loss became NaN or infinite."""
 
 
@@ -33,7 +34,7 @@ class StopAtStepHook(Hook):
           ValueError: both or neither is given, or one that is no int above 0.
         """
         if (num_steps is None) == (last_step is None):
-            raise ValueError(
+            raise RefusedValueError(
                 f"StopAtStepHook takes one of num_steps ({num_steps}) and last_step "
                 f"({last_step}): write StopAtStepHook(last_step=1000)."
             )

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
+from pipeline.refusals import Refusal
+
 # Only what a file system says of itself. TensorFlow raises the same classes of errors
 # for a lost peer or a device without memory, and these pass through.
 _CAUSES = {
@@ -28,7 +30,7 @@ _CAUSES = {
 _OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
-class StorageError(RuntimeError):
+class StorageError(Refusal, RuntimeError):
     """A refusal of model_dir's file system to write, with its cause and a remedy."""
 
 

@@ -18,6 +18,7 @@ import tensorflow as tf
 from pipeline import coordination, run_log, tpu
 from pipeline.cluster import EVALUATOR
 from pipeline.parameter_server import ParameterServers, parameter_server
+from pipeline.refusals import RefusedValueError
 from pipeline.replicas import CentralStorage
 from pipeline.run_config import RunConfig
 
@@ -49,7 +50,7 @@ def create(config: RunConfig) -> tf.distribute.Strategy:
     if config.train_distribute is not None:
         return resolved(config.train_distribute, config)
     if config.execution not in BY_EXECUTION:
-        raise ValueError(
+        raise RefusedValueError(
             f"execution is {config.execution!r}; this version offers "
             f"{sorted(BY_EXECUTION)}. A strategy built by hand can be given as "
             "RunConfig(train_distribute=...)."
@@ -94,7 +95,7 @@ def single_host(
     """
     tasks = config.num_worker_replicas + config.num_ps_replicas
     if tasks > 1:
-        raise ValueError(
+        raise RefusedValueError(
             f"TF_CONFIG names {tasks} tasks, and execution 'single_host' would train "
             "each by itself, all into one model_dir: write --execution=multi_worker "
             "(with parameter servers: parameter_server), or unset TF_CONFIG."
@@ -118,7 +119,7 @@ def one_device(config: RunConfig) -> tf.distribute.Strategy:
     """
     names = _devices(config)
     if config.devices is not None and len(names) > 1:
-        raise ValueError(
+        raise RefusedValueError(
             f"one_device was given the devices {names}: leave one, or write "
             "RunConfig.train_distribute = @mirrored."
         )
@@ -192,13 +193,13 @@ def multi_worker(
     _check_choice("multi_worker.communication", communication, _COMMUNICATION)
     cluster = config.cluster
     if not cluster.jobs:
-        raise ValueError(
+        raise RefusedValueError(
             "execution is 'multi_worker', and TF_CONFIG names no cluster: set it in "
             "each process (docs/multi_worker.md), start them by python -m "
             "pipeline.launch --workers=2 -- ..., or write --execution=single_host."
         )
     if cluster.num_ps_replicas:
-        raise ValueError(
+        raise RefusedValueError(
             "execution is 'multi_worker', and TF_CONFIG names parameter servers: "
             'write --execution=parameter_server, or take "ps" out of it.'
         )
@@ -259,7 +260,7 @@ def _devices(config: RunConfig) -> list[str]:
 
 def _check_choice(name: str, value: Any, choices: Mapping[str, Any]) -> None:
     if value not in choices:
-        raise ValueError(
+        raise RefusedValueError(
             f"{name} is {value!r}; it is one of {sorted(choices)}. Write "
             f"{name} = 'auto'."
         )
@@ -276,7 +277,7 @@ def _check_supported(strategy: Any) -> None:
         ParameterServers,
     )
     if not isinstance(strategy, kinds):
-        raise ValueError(
+        raise RefusedValueError(
             f"the strategy is a {type(strategy).__name__}; this version trains on "
             f"{[kind.__name__ for kind in kinds[1:]]}, or on none."
         )
@@ -300,7 +301,7 @@ def _check_present(names: Sequence[str]) -> None:
     present = [_short_name(device) for device in tf.config.list_logical_devices()]
     absent = [name for name in names if name not in present]
     if absent:
-        raise ValueError(
+        raise RefusedValueError(
             f"devices {absent} are not among this machine's {present}. Write "
             "devices=['GPU:0', 'GPU:1'], or leave devices out for all GPUs; logical "
             "CPUs must be asked for before TensorFlow first runs."

@@ -14,6 +14,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline import ports
+from pipeline.refusals import RefusedRuntimeError, RefusedValueError
 from pipeline.run_config import RunConfig
 
 # The TPU of this machine, as against one that is reached by its name or address.
@@ -130,7 +131,7 @@ def connected(
     try:
         assignment = api.assign(topology, num_replicas=num_replicas)
     except ValueError as error:
-        raise ValueError(
+        raise RefusedValueError(
             f"tpu.num_replicas is {num_replicas}, which TPU {name!r} cannot place "
             f"({error}): leave it out for all of its cores."
         ) from error
@@ -148,7 +149,7 @@ def _explained(name: str, zone: str | None, project: str | None) -> Iterator[Non
     try:
         yield
     except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
-        raise RuntimeError(
+        raise RefusedRuntimeError(
             f"{given}: no TPU was found ({_first_line(error)}). {_advice(name, error)}"
         ) from error
 
@@ -188,18 +189,18 @@ def _first_line(error: Exception) -> str:
 
 def _check_config(config: RunConfig, name: str) -> None:
     if config.run_eagerly:
-        raise ValueError(
+        raise RefusedValueError(
             "RunConfig.run_eagerly is True, and a TPU runs only what is compiled: "
             "leave it out, or debug with --execution=single_host."
         )
     if config.precision == "mixed_float16":
-        raise ValueError(
+        raise RefusedValueError(
             "RunConfig.precision is 'mixed_float16', and what TPUs have is bfloat16: "
             "write precision='mixed_bfloat16'."
         )
     tasks = config.num_worker_replicas + config.num_ps_replicas
     if tasks > 1:
-        raise ValueError(
+        raise RefusedValueError(
             f"TF_CONFIG names {tasks} tasks, and one process drives all hosts of a "
             "TPU: unset TF_CONFIG, and start the program on one of them."
         )

@@ -23,6 +23,7 @@ from pipeline import (
 )
 from pipeline import input_fn as input_lib
 from pipeline.hooks import Hook, Run, SavingListener
+from pipeline.refusals import RefusedValueError
 from pipeline.runtime import Program, Runtime
 from pipeline.saving import CheckpointHook
 from pipeline.spec import ModeKeys
@@ -259,7 +260,7 @@ class Trainer:
         replicas, config = peers.replicas, self._runtime.config
         steps = [step for (step,) in peers.gather([start])]
         if len(set(steps)) > 1:
-            raise ValueError(
+            raise RefusedValueError(
                 f"the processes start at different steps, {steps} by process: is "
                 f"model_dir {config.model_dir!r} on storage that all of them share?"
             )

@@ -63,7 +63,7 @@ def train_and_evaluate(
     """
     eval_specs = specs.as_list(eval_spec)
     if not isinstance(train_spec, TrainSpec):
-        raise TypeError(
+        raise RefusedTypeError(
             f"train_spec is {kind_of(train_spec)}, not a TrainSpec: write "
             "TrainSpec(input_fn, max_steps=1000)."
         )

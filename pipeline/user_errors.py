@@ -18,20 +18,15 @@ from typing import Any
 
 import tensorflow as tf
 
-# Installed, it has another name, see setup.py.
-_PACKAGE = f"{__name__.partition('.')[0]}."
-_FOLDER = os.path.dirname(os.path.abspath(__file__))
-# As `package.HOME`, which stands above this file.
-_IS_INSTALLED = os.path.isdir(os.path.join(_FOLDER, "models"))
-_HOME = _FOLDER if _IS_INSTALLED else os.path.dirname(_FOLDER)
-# Where a function of the user's is called: what follows in a stack is its doing.
-_CALLERS = tuple(
-    os.path.join(_FOLDER, name) for name in ("calling.py", "user_errors.py")
-)
-_DRIVER = os.path.join(_FOLDER, "")
+from pipeline import package
+from pipeline.refusals import Refusal
+
+_DRIVER = os.path.join(package.PACKAGE_ROOT, "")
 _MODELS_AND_INPUTS = tuple(
-    os.path.join(_HOME, name, "") for name in ("models", "inputs")
+    os.path.join(package.HOME, name, "") for name in package.LIBRARIES
 )
+# Where a function of the user's is called: what follows in a stack is its doing.
+_CALLER = os.path.abspath(__file__)
 _LIBRARIES = (
     *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")},
     "<",
@@ -60,7 +55,7 @@ _MOST_CHARACTERS = 1000
 Frame = tuple[str, int, str]
 
 
-class StepError(RuntimeError):
+class StepError(Refusal, RuntimeError):
     """A step, or the input that it takes, failed while it ran."""
 
 
@@ -95,6 +90,20 @@ def call(where: Callable[[], str], fn: Callable[..., Any], *args: Any) -> Any:
         return fn(*args)
 
 
+def invoke(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls a function of the user's, where stacks show that its doing begins.
+
+    Args:
+      fn: the function.
+      *args: its arguments.
+      **kwargs: its arguments by name.
+
+    Returns:
+      What it returned.
+    """
+    return fn(*args, **kwargs)
+
+
 def call_method(kind: str, owner: Any, name: str, *args: Any) -> Any:
     """Calls a method of the user's hook, listener or exporter, as `call` does.
 
@@ -111,8 +120,7 @@ def call_method(kind: str, owner: Any, name: str, *args: Any) -> Any:
       What it returned.
     """
     method = getattr(owner, name)
-    # None in a class that was made without a module, as by exec.
-    if (type(owner).__module__ or "").startswith(_PACKAGE):
+    if package.defines(type(owner)):
         return method(*args)
     step = getattr(args[0], "step", None) if args else None
     at = "" if step is None else f" at step {step}"
@@ -147,14 +155,11 @@ def running(where: Callable[[], str], *, hint: str = "") -> Iterator[None]:
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether a line of this project raised it, and so wrote its words for the user.
+    """Whether this project raised it on purpose, and so wrote its words for the user.
 
     Not so where Python, TensorFlow or Keras raised it inside of a line of ours.
     """
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames or not frames[-1].filename.startswith((_DRIVER, *_MODELS_AND_INPUTS)):
-        return False
-    return (frames[-1].line or "").startswith("raise")
+    return isinstance(error, Refusal)
 
 
 def is_noted(error: BaseException) -> bool:
@@ -206,13 +211,13 @@ def _frames_in(text: str) -> list[Frame]:
     _, python, inner = text.partition("Traceback (most recent call last):")
     found = _FRAME.findall(inner if python else text)
     frames = [(file, int(line), name) for file, line, name in found]
-    called = any(file in _CALLERS for file, _, _ in frames)
+    called = any(file == _CALLER for file, _, _ in frames)
     return list(dict.fromkeys(_users(frames))) if python or called else []
 
 
 def _users(frames: Sequence[Frame]) -> list[Frame]:
     """Of a stack, what the user's function did: neither libraries nor who called it."""
-    calls = [i for i, (file, _, _) in enumerate(frames) if file in _CALLERS]
+    calls = [i for i, (file, _, _) in enumerate(frames) if file == _CALLER]
     after = frames[calls[-1] + 1 :] if calls else frames
     return [frame for frame in after if _is_users(frame[0])]
 

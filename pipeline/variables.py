@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from pipeline.checks import kind_of
+from pipeline.refusals import RefusedRuntimeError, RefusedTypeError
 from pipeline.sharding import ShardedVariable, shards_of
 
 _TABLES = (
@@ -66,7 +67,7 @@ def named_state(module: Any, references: Mapping[str, Any] | None = None) -> dic
         names = {id(v): name for name, v in _unique(_layer_names(module)).items()}
         lost = [v.path for v in module.variables if id(v) not in names]
         if lost:
-            raise RuntimeError(
+            raise RefusedRuntimeError(
                 f"Keras variables {lost} of {module.name} are in none of its layers; "
                 "they would be missing from checkpoints."
             )
@@ -320,7 +321,7 @@ def check_module(name: str, module: Any) -> None:
         learning rate.
     """
     if not is_trackable_module(module):
-        raise TypeError(
+        raise RefusedTypeError(
             f"the factory of module {name!r} returned {kind_of(module)}, which "
             "TensorFlow cannot track: return a Keras model, layer or optimizer, a "
             "tf.Module, a tf.Variable or a lookup table."
@@ -331,7 +332,7 @@ def check_module(name: str, module: Any) -> None:
     if isinstance(module, keras.optimizers.Optimizer) and isinstance(
         rate, keras.layers.Layer
     ):
-        raise TypeError(
+        raise RefusedTypeError(
             f"module {name!r}: the learning rate of {type(module).__name__} is the "
             f"layer {type(rate).__name__}: write a number, such as "
             f"{type(module).__name__}.learning_rate = 0.01, or a schedule."

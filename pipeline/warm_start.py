@@ -17,6 +17,7 @@ from pipeline import checkpoint, foreign_checkpoint, paths, variables
 from pipeline.checkpoint import CheckpointMismatchError, State
 from pipeline.checkpoint_reader import Reader
 from pipeline.modules import Modules
+from pipeline.refusals import RefusedValueError
 
 _SEED = re.compile(r".+/seed_generator_state(_\d+)?")
 # Rows of the table in the log; verbosity DEBUG shows all.
@@ -58,7 +59,7 @@ class WarmStartSettings:
             try:
                 re.compile(pattern)
             except (re.error, TypeError) as error:
-                raise ValueError(
+                raise RefusedValueError(
                     f"vars_to_warm_start has {pattern!r}, which is no regular "
                     f"expression ({error}): write 'network/.*', say."
                 ) from error
@@ -204,7 +205,7 @@ def _found(given: str) -> str:
     if path is not None and tf.io.gfile.exists(f"{path}.index"):
         return path
     there = foreign_checkpoint.described(given)
-    raise ValueError(
+    raise RefusedValueError(
         f"no checkpoint to start warm from at {given!r}: give a model_dir or a prefix "
         f"such as runs/a/model.ckpt-1000. {there}"
     )
@@ -228,7 +229,7 @@ def _check_chosen(
     unknown = sorted(n for n in mapped if n not in own)
     unknown = [n for n in unknown if not n.startswith(tuple(unbuilt))]
     if unknown or not (chosen or unbuilt):
-        raise ValueError(
+        raise RefusedValueError(
             f"vars_to_warm_start={source.vars_to_warm_start!r} chooses {len(chosen)} "
             f"variables, and var_name_to_prev_var_name names {unknown}, which the "
             f"model does not have. It has {sorted(own)}."

@@ -21,6 +21,7 @@ from pipeline.input_fn import AS_YIELDED, Feed, Plan
 from pipeline.input_record import Verdict
 from pipeline.modules import Modules
 from pipeline.parameter_server import ParameterServers
+from pipeline.refusals import RefusedValueError
 from pipeline.replicas import Replicas
 
 _coordinator = tf.distribute.coordinator
@@ -355,7 +356,7 @@ def _alike(datasets: list[tf.data.Dataset]) -> list[tf.data.Dataset]:
     except (TypeError, ValueError):
         common = None
     if None in tf.nest.flatten(common):
-        raise ValueError(
+        raise RefusedValueError(
             f"input_fn yields other kinds of data to each worker: {specs}. It must "
             "yield the same structure and dtypes whatever input_context is."
         )
@@ -374,7 +375,7 @@ def graph_of(dataset: tf.data.Dataset) -> tf.Tensor:
     for function in definition.library.function:
         nodes += function.node_def
     if any(node.op in _PYTHON_OPS for node in nodes):
-        raise ValueError(
+        raise RefusedValueError(
             "input_fn returned a dataset that calls Python (from_generator, "
             "numpy_function, py_function), and parameter servers' workers run no "
             "Python: write the data as TFRecord files, and read them by "

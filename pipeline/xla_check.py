@@ -23,6 +23,7 @@ import tensorflow as tf
 from pipeline import distributed_input, input_dataset, losses, steps
 from pipeline.batch import Batch, pair_of
 from pipeline.metrics import MetricSet
+from pipeline.refusals import RefusedValueError
 from pipeline.run_config import RunConfig
 from pipeline.runtime import Runtime
 from pipeline.spec import ModeKeys
@@ -99,7 +100,7 @@ def _compiled(runtime: Runtime, mode: str, element_spec: Any) -> Iterator[str]:
         graph = compiled.get_concrete_function(features, labels).graph
         compiled(features, labels)
     except tf.errors.OpError as error:
-        raise ValueError(f"{phase}: {_refused(str(error))}") from error
+        raise RefusedValueError(f"{phase}: {_refused(str(error))}") from error
     yield f"{phase}: XLA compiled, {time.monotonic() - start:.1f} s"
     found = sorted({_SHAPED_BY_VALUES[op] for op in _ops(graph) & {*_SHAPED_BY_VALUES}})
     if found:

@@ -330,5 +330,8 @@ def test_a_checkout_beside_what_is_installed(monkeypatch):
     """As by `gin-estimator` in a checkout's folder: its classes are others."""
     monkeypatch.setattr(gin_config.package, "IS_INSTALLED", True)
     message = error_of("import json\n")
-    assert f"json uses the checkout {gin_config.package.FOLDER}, and this is" in message
+    assert (
+        f"json uses the checkout {gin_config.package.PACKAGE_ROOT}, and this is"
+        in message
+    )
     assert "write python -m pipeline.main, or pip install --editable" in message

@@ -42,7 +42,7 @@ def raised(error):
 
 
 def test_a_step_is_told_in_the_words_of_the_operation():
-    text = OF_TWO.format(caller=user_errors._CALLERS[0])
+    text = OF_TWO.format(caller=user_errors._CALLER)
     assert raised(invalid(text)).splitlines() == [
         "model_fn failed in mode 'eval', step 3: InvalidArgumentError: Received a "
         "label value of 3",
