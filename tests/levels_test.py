@@ -231,6 +231,21 @@ def test_library_code_does_not_print_or_assert(path):
     assert not [n for n in ast.walk(tree(path)) if isinstance(n, ast.Assert)]
 
 
+PLAIN = ("ValueError", "TypeError", "KeyError", "RuntimeError", "ImportError")
+
+
+@pytest.mark.parametrize("path", FILES, ids=ids(FILES))
+def test_what_is_refused_is_a_refusal(path):
+    """Another error keeps its traceback, as a fault of the project, see `exits`."""
+    calls = [
+        node.exc.func if isinstance(node, ast.Raise) else node.value.func
+        for node in ast.walk(tree(path))
+        if isinstance(getattr(node, "exc", None), ast.Call)
+        or (isinstance(node, ast.Return) and isinstance(node.value, ast.Call))
+    ]
+    assert not [f.lineno for f in calls if getattr(f, "id", None) in PLAIN]
+
+
 def test_every_error_is_raised():
     """An exception that is built and not raised says nothing."""
     idle = [
