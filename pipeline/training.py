@@ -29,6 +29,7 @@ from pipeline.evaluator import Evaluator
 from pipeline.hooks import Hook, Run, SavingListener
 from pipeline.ports import PeerLostError
 from pipeline.preemption import PreemptedError, PreemptionHook
+from pipeline.refusals import RefusedTypeError
 from pipeline.signals import EndedBySignal
 from pipeline.specs import EvalSpec, Result, TrainSpec
 
