@@ -115,10 +115,19 @@ class Hook:
         """The first step after `step` that this hook wants to see; None for none.
 
         Raises:
-          ValueError: `every_steps` is no such number.
+          ValueError: `every_steps` is no such number, or is not set where the hook has
+            an `after_step`; None means never.
         """
-        check_every(f"{type(self).__name__}.every_steps", self.every_steps)
+        own = type(self)
+        check_every(f"{own.__name__}.every_steps", self.every_steps)
         if not self.every_steps:
+            places = (vars(self), *map(vars, own.__mro__[: own.__mro__.index(Hook)]))
+            is_set = any("every_steps" in place for place in places)
+            if not is_set and own.after_step is not Hook.after_step:
+                raise ValueError(
+                    f"{own.__name__}.every_steps is not set, and after_step would "
+                    "never be called: write every_steps = 100 in the class."
+                )
             return None
         return (step // self.every_steps + 1) * self.every_steps
 

@@ -312,3 +312,17 @@ def test_training_and_evaluation_share_their_tags(warned):
 
 def test_the_profile_lies_where_tensorboard_looks(warned):
     assert list(warned.glob("plugins/profile/*/*.xplane.pb"))
+
+
+def test_a_hook_that_does_not_say_when_is_refused():
+    class Mine(Hook):
+        def after_step(self, run):
+            raise AssertionError
+
+    class Never(Mine):
+        every_steps = None
+
+    with pytest.raises(ValueError, match=r"Mine.every_steps is not set.*= 100"):
+        Mine().next_step(0)
+    assert Never().next_step(0) is None
+    assert Hook().next_step(0) is None
