@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pipeline.checks import check_every
+from pipeline.refusals import RefusedValueError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Hook:
             places = (vars(self), *map(vars, own.__mro__[: own.__mro__.index(Hook)]))
             is_set = any("every_steps" in place for place in places)
             if not is_set and own.after_step is not Hook.after_step:
-                raise ValueError(
+                raise RefusedValueError(
                     f"{own.__name__}.every_steps is not set, and after_step would "
                     "never be called: write every_steps = 100 in the class."
                 )
