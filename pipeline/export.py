@@ -263,7 +263,8 @@ class BestExporter(Exporter):
         if self._metric not in current:
             raise RefusedKeyError(
                 f"BestExporter {self.name!r} compares {self._metric!r}, which the "
-                f"evaluation does not have: it has {sorted(current)}."
+                f"evaluation does not have: it has {sorted(current)}; write one of "
+                "these."
             )
         value = current[self._metric]
         if np.ndim(value) > 0:

@@ -172,7 +172,9 @@ def _read_file(
 ) -> None:
     if path in including:
         chain = " includes ".join(str(p) for p in (*including, path))
-        raise ConfigError(f"gin files include each other: {chain}.")
+        raise ConfigError(
+            f"gin files include each other: {chain}. Delete one of these lines."
+        )
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -203,7 +203,10 @@ def to_json(value: Any) -> Any:
         return to_json(value.astype(_plain(value.dtype)).tolist())
     if hasattr(value, "numpy"):
         return to_json(value.numpy())
-    raise RefusedTypeError(f"cannot write {kind_of(value)} as JSON.")
+    raise RefusedTypeError(
+        f"predictions hold {kind_of(value)}, which JSON cannot: return tensors from "
+        "model_fn, or choose others by PredictSpec.predict_keys."
+    )
 
 
 def _plain(dtype: np.dtype) -> Any:

@@ -116,10 +116,14 @@ def _floating(field: str, value: Any) -> tf.Tensor:
     try:
         value = tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:
-        raise SpecError(f"{field} has {kind_of(value)}, not a tensor.") from error
+        raise SpecError(
+            f"{field} has {kind_of(value)}, not a tensor: compute it from the network's "
+            "output inside of model_fn."
+        ) from error
     if not value.dtype.is_floating:
         raise SpecError(
-            f"{field} has dtype {value.dtype.name}; it must be floating point."
+            f"{field} has dtype {value.dtype.name}; it must be floating point: write "
+            "tf.cast(loss, tf.float32)."
         )
     return tf.cast(value, tf.float32)
 

@@ -139,12 +139,14 @@ def choose(batch: Any, keys: Sequence[str] | str | None) -> Any:
     keys = [keys] if isinstance(keys, str) else list(keys)
     if not isinstance(batch, Mapping):
         raise RefusedValueError(
-            f"predict_keys {keys} given, but predictions are no dict."
+            f"predict_keys is {keys}, and predictions are no dict: leave predict_keys "
+            "out, or return predictions={'name': tensor} from model_fn."
         )
     absent = [key for key in keys if key not in batch]
     if absent:
         raise RefusedValueError(
-            f"predict_keys {absent} are not among the predictions {sorted(batch)}."
+            f"predict_keys {absent} are not among the predictions: write some of "
+            f"{sorted(batch)}."
         )
     return {key: batch[key] for key in keys}
 

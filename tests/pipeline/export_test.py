@@ -98,7 +98,7 @@ def test_a_metric_that_there_is_not(run):
         run(ge.BestExporter(metric="auc"), *losses(1.0))
     assert (
         "BestExporter 'best' compares 'auc', which the evaluation does not have: it "
-        "has ['global_step', 'loss']." in str(error.value)
+        "has ['global_step', 'loss']; write one of these." in str(error.value)
     )
 
 

@@ -44,8 +44,16 @@ def test_keys_choose(keys, chosen):
 @pytest.mark.parametrize(
     ("batch", "text"),
     [
-        (BATCH, "predict_keys ['c'] are not among the predictions ['a', 'b']."),
-        (BATCH["a"], "predict_keys ['a', 'c'] given, but predictions are no dict."),
+        (
+            BATCH,
+            "predict_keys ['c'] are not among the predictions: write some of "
+            "['a', 'b'].",
+        ),
+        (
+            BATCH["a"],
+            "predict_keys is ['a', 'c'], and predictions are no dict: leave "
+            "predict_keys out, or return predictions={'name': tensor} from model_fn.",
+        ),
     ],
 )
 def test_keys_that_there_are_not(batch, text):
