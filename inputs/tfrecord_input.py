@@ -77,8 +77,8 @@ def tfrecord_input_fn(
     spec = _parser_spec(feature_spec)
     if label_key is not None and label_key not in spec:
         raise RefusedValueError(
-            f"label_key={label_key!r} is not in feature_spec, which has {sorted(spec)}: "
-            "write one of these."
+            f"label_key={label_key!r} is not in feature_spec, which has "
+            f"{sorted(spec)}: write one of these."
         )
     if mode == ModeKeys.PREDICT:
         spec.pop(label_key, None)

@@ -117,8 +117,8 @@ def _floating(field: str, value: Any) -> tf.Tensor:
         value = tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:
         raise SpecError(
-            f"{field} has {kind_of(value)}, not a tensor: compute it from the network's "
-            "output inside of model_fn."
+            f"{field} has {kind_of(value)}, not a tensor: compute one from the "
+            "network's output inside of model_fn."
         ) from error
     if not value.dtype.is_floating:
         raise SpecError(
