@@ -36,17 +36,17 @@
         ge.EvalSpec(input_fn, throttle_secs=0, exporters=[ge.FinalExporter()]),
     )
 
-The same from gin files and flags: `python -m pipeline --help`. A program of its own
-answers signals and lost workers as that command does by `ge.run(main)`.
+`python -m pipeline --help` shows how to do the same from gin files and flags. By
+`ge.run(main)` your own program answers signals and lost workers as that command does.
 
-Names are imported when they are first asked for, so that a mistyped flag is answered
+Each name is imported when it is first asked for, so that a mistyped flag is answered
 before TensorFlow is imported.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # What editors and type checkers read.
+if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr__`.
     from pipeline.checkpoint import CheckpointMismatchError
     from pipeline.checkpoint_reader import (
         UnreadableCheckpointError,

@@ -1,4 +1,4 @@
-"""Functions that TensorFlow compiles for one object."""
+"""Compiles functions for one object, so that TensorFlow counts their traces apart."""
 
 import functools
 from collections.abc import Callable
@@ -8,14 +8,14 @@ import tensorflow as tf
 
 
 def compiled(fn: Callable[..., Any], **options: Any) -> Any:
-    """`tf.function(fn)`, of which TensorFlow counts the traces by itself.
+    """Returns `tf.function(fn)` whose traces are counted for this object alone.
 
-    It counts them by the code of a function, and so those of a method of all objects
-    together: ten objects, each traced once, would look like one that is traced again
-    and again, with a warning. A partial has no code.
+    TensorFlow counts traces by a function's code, and so a method's traces of all
+    objects together: ten objects, each traced once, look like one that is traced again
+    and again, and it warns. A partial has no code.
 
     Args:
       fn: a bound method or a closure.
-      **options: of `tf.function`; without Autograph.
+      **options: options of `tf.function`; Autograph is always off.
     """
     return tf.function(functools.partial(fn), autograph=False, **options)

@@ -1,4 +1,8 @@
-"""The workers that train in step: how TensorFlow connects them, once a process."""
+"""Connects the workers that train in step, once in a process.
+
+The tasks meet before TensorFlow connects them (`rendezvous`) and are watched while it
+does (`link_watch`), as TensorFlow waits for an absent task in silence, without end.
+"""
 
 import dataclasses
 import functools
@@ -14,15 +18,15 @@ _JOBS = ("chief", "worker")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """How tasks are connected.
+    """Options for connecting the tasks of a cluster.
 
-    All options are equal: TensorFlow connects a process to a cluster once, and so the
-    options of a later call count for nothing.
+    TensorFlow connects a process to a cluster once, and the options of a later call
+    change nothing. So all options are equal, and `connected` has one strategy for them.
 
     Attributes:
-      communication: of the collectives.
-      heartbeat_timeout_secs: silence after which a task counts as dead.
-      start_timeout_secs: how long to wait for all to have started.
+      communication: TensorFlow's options of the collectives.
+      heartbeat_timeout_secs: seconds of silence after which a task counts as dead.
+      start_timeout_secs: seconds to wait until all tasks have started.
     """
 
     communication: tf.distribute.experimental.CommunicationOptions = dataclasses.field(
@@ -40,10 +44,11 @@ def connected(
 
     Args:
       cluster: chief and workers.
-      options: of the first call for a cluster.
+      options: options for connecting; those of the first call for a cluster count.
 
     Raises:
-      PeerLostError: a task did not start in time.
+      PeerLostError: a task did not start in time; names it.
+      ValueError: the port of this task is in use, or another task has another cluster.
     """
     cluster_spec = tf.train.ClusterSpec(dict(cluster.jobs))
     links = rendezvous.meet(
@@ -68,11 +73,11 @@ def connected(
 def set_heartbeat_timeout(cluster_spec: tf.train.ClusterSpec, seconds: float) -> None:
     """Sets the silence after which a task counts as dead, before there is a strategy.
 
-    `tf.distribute` has no public way to do it; without this call it is 10 s.
+    TensorFlow's own is 10 s, and `tf.distribute` has no public way to change it.
 
     Args:
-      cluster_spec: the tasks that train in step.
-      seconds: of silence.
+      cluster_spec: tasks that train in step.
+      seconds: seconds without a heartbeat.
     """
     sizes = {job: len(tasks) for job, tasks in cluster_spec.as_dict().items()}
     make_job = context.coordination_config_pb2.CoordinatedJob

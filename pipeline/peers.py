@@ -1,7 +1,9 @@
-"""The processes that train in step: they agree before they branch.
+"""Lets the processes that train in step agree before they branch.
 
-Each calls the same methods in the same order; every call is an exchange with all the
-others, so nothing here is for inside of a step. Alone, a process agrees with itself.
+Where one process stopped, saved or raised alone, the others would wait for it in their
+next step. So each asks all the others first. All call the same methods in the same
+order. Each call is an exchange over the network, too slow for every step. A process
+that trains alone agrees with itself.
 """
 
 import contextlib
@@ -20,7 +22,7 @@ from pipeline.replicas import Replicas, all_reduce
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
-# What TensorFlow raises on the others where a task has died, and where one is stuck.
+# Errors that TensorFlow raises in the other tasks where one has died or is stuck.
 _LOST = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -31,16 +33,17 @@ _LOST = (
 
 
 class Peers:
-    """All processes of a strategy.
+    """All processes of a strategy, as this one reaches them.
 
     Attributes:
-      replicas: of all, and of this process.
+      replicas: replicas of all processes, and those of this one.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
-        """
+        """Prepares the exchange; asks nobody yet.
+
         Args:
-          strategy: that they train on.
+          strategy: strategy that the processes train on.
         """
         self.replicas = Replicas.of(strategy)
         self._strategy = strategy
@@ -59,9 +62,18 @@ class Peers:
         return self.replicas.process == 0
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
-        """What each process gave, by process; as many numbers as it likes."""
+        """Exchanges numbers with all processes.
+
+        Args:
+          numbers: int64s of this process; each process may give another count.
+
+        Returns:
+          The numbers that each process gave, in the order of processes.
+        """
         if self.alone:
             return [list(numbers)]
+        # Each process' numbers come after their count: the exchange yields one row of
+        # all of them.
         framed = tf.constant([len(numbers), *numbers], tf.int64)
         flat = self._gather_compiled(framed).numpy().tolist()
         given = []
@@ -72,11 +84,11 @@ class Peers:
         return given
 
     def any(self, flag: bool) -> bool:
-        """Whether any process says so."""
+        """Whether `flag` is true in any process."""
         return any(number for (number,) in self.gather([int(flag)]))
 
     def all(self, flag: bool) -> bool:
-        """Whether all processes say so."""
+        """Whether `flag` is true in all processes."""
         return all(number for (number,) in self.gather([int(flag)]))
 
     def same(self, number: int) -> bool:
@@ -84,10 +96,10 @@ class Peers:
         return len({given for (given,) in self.gather([number])}) == 1
 
     def wait(self) -> None:
-        """Returns once all processes have called it."""
+        """Waits until all processes have called this."""
         self.gather([])
 
-    # The rest is for inside of a graph, in cross-replica context.
+    # The methods below are for the inside of a graph, in cross-replica context.
 
     def anywhere(self, flag: tf.Tensor) -> tf.Tensor:
         """Whether a bool scalar is true in any process."""
@@ -96,9 +108,14 @@ class Peers:
         return self.total(tf.cast(flag, tf.float32)) > 0
 
     def total(self, tree: Any) -> Any:
-        """The sums over processes of a nest of tensors."""
+        """Returns the sums over processes of a nest of tensors.
+
+        Args:
+          tree: nest of tensors, of the same shapes in each process.
+        """
         if self.alone:
             return tree
+        # An all-reduce adds up replicas: all but the first of a process give zeros.
         return self._on_first(
             lambda first: all_reduce(
                 tf.distribute.ReduceOp.SUM,
@@ -107,7 +124,14 @@ class Peers:
         )
 
     def least(self, number: tf.Tensor) -> tf.Tensor:
-        """The least number of any process, of int64 scalars; negative ones are none."""
+        """Returns the least of all processes' numbers that is not negative.
+
+        Args:
+          number: int64 scalar; a negative one says that this process has none.
+
+        Returns:
+          int64 scalar; -1 where no process has a number.
+        """
         if self.alone:
             return number
         given = self._gather(tf.reshape(number, [1]))
@@ -115,7 +139,7 @@ class Peers:
         return tf.where(least == given.dtype.max, tf.constant(-1, tf.int64), least)
 
     def _gather(self, numbers: tf.Tensor) -> tf.Tensor:
-        """All processes' numbers, one after the other."""
+        """Returns all processes' numbers in one vector, one process after the other."""
         context = tf.distribute.get_replica_context
         return self._on_first(
             lambda first: context().all_gather(
@@ -124,10 +148,13 @@ class Peers:
         )
 
     def _on_first(self, fn: Callable[[bool], Any]) -> Any:
-        """`fn` on all replicas, told whether it is its process' first; the result.
+        """Calls `fn` on all replicas, and returns its result on the first of them.
 
-        What it sums or gathers has to be an operation of its own: TensorFlow looks up
-        where the result goes by the device, and a function's argument has none.
+        Args:
+          fn: gets whether the replica is the first of its process. The tensors that it
+            sums or gathers must come out of operations, be it `tf.identity`: TensorFlow
+            takes the result's place from their device, and a function's arguments have
+            none.
         """
         results = self._strategy.run(lambda: fn(self.replicas.running() == 0))
         local = self._strategy.experimental_local_results
@@ -136,13 +163,13 @@ class Peers:
 
 @contextlib.contextmanager
 def watched(cluster: Cluster) -> Iterator[None]:
-    """Turns what TensorFlow raises where a peer died into an error that names it.
+    """Turns TensorFlow's errors after the death of a task into one that names it.
 
     Args:
-      cluster: of this process.
+      cluster: cluster of this process; with a single task every error passes through.
 
     Raises:
-      PeerLostError: names the tasks that died.
+      PeerLostError: names the tasks that are lost.
     """
     try:
         yield
@@ -158,7 +185,7 @@ def watched(cluster: Cluster) -> Iterator[None]:
 
 
 def watches(method: _Method) -> _Method:
-    """Decorates a method of an object that has a `config`, see `watched`."""
+    """Decorates a method of an object with a `config` to run in `watched`."""
 
     @functools.wraps(method)
     def watching(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -169,14 +196,14 @@ def watches(method: _Method) -> _Method:
 
 
 def _named(text: str) -> list[str]:
-    """The tasks that TensorFlow says are unhealthy."""
+    """Returns the tasks that TensorFlow's error says are unhealthy, "worker 1"."""
     _, found, rest = text.partition("unhealthy")
     tasks = re.findall(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)", rest if found else "")
     return [f"{job} {index}" for job, index in dict.fromkeys(tasks)]
 
 
 def _silent(cluster: Cluster) -> list[str]:
-    """The tasks whose ports do not answer."""
+    """Returns the other tasks whose ports do not answer."""
     own = f"{cluster.task_type} {cluster.task_id}"
     others = {n: a for n, a in cluster.training_tasks.items() if n != own}
     return [name for name, address in others.items() if not ports.answers(address)]

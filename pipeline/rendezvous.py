@@ -1,8 +1,8 @@
-"""All tasks of a cluster meet before TensorFlow connects them.
+"""Lets all tasks of a cluster meet before TensorFlow connects them.
 
 TensorFlow waits for an absent task in silence, without end, and lets no Python run
-meanwhile. So the tasks meet first on the leader's own port, which is free until then:
-whoever is missing is named, and so is a port that somebody else uses.
+meanwhile. So the tasks meet first, on the leader's own port, which is free until then.
+A task that is missing is named here, and so is a port that another program uses.
 """
 
 import contextlib
@@ -25,19 +25,19 @@ _RETRY_SECS = 0.2
 def meet(
     tasks: Mapping[str, str], index: int, *, timeout_secs: float
 ) -> dict[str, socket.socket]:
-    """Returns once all tasks have called it.
+    """Waits until all tasks have called this.
 
     Args:
-      tasks: address by name, such as `{"worker 0": "host0:2222"}`; the first leads.
-      index: which of them this process is.
-      timeout_secs: how long to wait for the others.
+      tasks: addresses by name, such as `{"worker 0": "host0:2222"}`; the first leads.
+      index: place of this process among the tasks.
+      timeout_secs: seconds to wait for the others.
 
     Returns:
-      Open connections by task's name and address: those of the leader to all others,
-      of the others to the leader. They are the caller's to close.
+      Open connections, which the caller closes, by "worker 1 (host1:2222)": in the
+      leader to all others, in each of the others to the leader.
 
     Raises:
-      PeerLostError: the others did not come in time; names them.
+      PeerLostError: a task did not come in time; names it.
       ValueError: this task's port is in use, or another task was started with another
         cluster.
     """
@@ -77,7 +77,8 @@ def _lead(
                 index = _greeted(peer, tasks)
                 if index is not None:
                     arrived[index] = peer
-        # Before anybody goes on: TensorFlow's server takes over this port.
+        # Before the others go on: TensorFlow's server listens at this port next, and
+        # they connect to it at once.
         listening.close()
         _tell(arrived.values(), _GO)
         stack.pop_all()
@@ -91,7 +92,11 @@ def _tell(peers: Iterable[socket.socket], line: str) -> None:
 
 
 def _greeted(peer: socket.socket, tasks: Mapping[str, str]) -> int | None:
-    """Which task said hello; None for a stranger."""
+    """Returns the index of the task that says hello; None for a stranger.
+
+    Raises:
+      ValueError: the task was started with another cluster.
+    """
     try:
         words = peer.makefile().readline().split()
     except (OSError, UnicodeDecodeError):
@@ -110,7 +115,10 @@ def _greeted(peer: socket.socket, tasks: Mapping[str, str]) -> int | None:
 
 
 def _follow(tasks: Mapping[str, str], index: int, deadline: float) -> socket.socket:
-    """Says hello to the leader until it answers that all may go."""
+    """Says hello to the leader until it answers that all may go on.
+
+    Each try is a new connection, as the leader may start later than this task.
+    """
     leader = next(iter(tasks))
     hello = f"{_HELLO} {index} {_fingerprint(tasks)}\n"
     reported_at = time.monotonic()
@@ -134,9 +142,11 @@ def _follow(tasks: Mapping[str, str], index: int, deadline: float) -> socket.soc
 def _asked(
     address: str, hello: str, deadline: float
 ) -> tuple[str, socket.socket | None]:
-    """The leader's answer, empty where it is not there or somebody else is.
+    """Says hello to the leader once.
 
-    The connection comes with the answer that all may go; else it is closed.
+    Returns:
+      The leader's answer; empty where nothing listens there, or another program. And
+      the connection, where the answer is that all may go on; else it is closed.
     """
     host, port = split(address)
     with contextlib.ExitStack() as stack:
@@ -154,7 +164,11 @@ def _asked(
 
 
 def _line(peer: socket.socket) -> str:
-    """One line, and nothing of what follows it."""
+    """Reads one line, and nothing of what follows it.
+
+    Byte by byte: bytes that a buffer has read would be missing from the connection,
+    which others go on to use.
+    """
     line = b""
     while not line.endswith(b"\n") and len(line) < 4096:
         byte = peer.recv(1)
@@ -170,7 +184,10 @@ def _report(
     reported_at: float,
     deadline: float,
 ) -> float:
-    """Says every now and then who is missing; when it last did.
+    """Logs every ten seconds which tasks are missing.
+
+    Returns:
+      The time of the last report, in seconds.
 
     Raises:
       PeerLostError: the time is over.
@@ -186,4 +203,5 @@ def _report(
 
 
 def _fingerprint(tasks: Mapping[str, str]) -> str:
+    """Returns a short text by which tasks tell that they have the same cluster."""
     return f"{zlib.crc32(repr(sorted(tasks.items())).encode()):08x}"

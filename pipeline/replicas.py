@@ -1,4 +1,4 @@
-"""Who computes: the replicas of a strategy, and what they add up among them."""
+"""The replicas of a strategy: how many, which are here, and sums over all of them."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 CentralStorage = tf.distribute.experimental.CentralStorageStrategy
-# Strategies that trace a step once for all replicas, so that which one is running is a
-# tensor there, and every batch has to be an argument.
+# Strategies that trace a step once for all replicas. The number of the replica that is
+# running is a tensor there, which cannot choose a batch: batches have to be arguments.
 ONE_TRACE: tuple[type[tf.distribute.Strategy], ...] = (tf.distribute.TPUStrategy,)
 _ON_ONE_CPU = tf.distribute.ReductionToOneDevice()
 
@@ -18,11 +18,10 @@ class Replicas:
     """A strategy's replicas, and which of them this process has.
 
     Attributes:
-      total: replicas of all processes, which a global batch is shared by.
-      local: those of this process.
-      process: which process this is, from 0, the one that leads; it reads the input
-        pipeline of that number.
-      num_processes: processes that train in step with each other.
+      total: number of replicas of all processes, which share a global batch.
+      local: number of replicas of this process.
+      process: number of this process, and of the input pipeline that it reads; 0 leads.
+      num_processes: number of processes that train in step.
     """
 
     total: int = 1
@@ -37,7 +36,7 @@ class Replicas:
 
     @classmethod
     def of(cls, strategy: tf.distribute.Strategy) -> "Replicas":
-        """Those of `strategy`."""
+        """Returns the replicas of `strategy`."""
         total = strategy.num_replicas_in_sync
         if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             return cls(total=total, local=total)
@@ -51,7 +50,11 @@ class Replicas:
         return cls(total, local, process, total // local)
 
     def running(self) -> int:
-        """Which of this process' replicas is running, known while tracing."""
+        """Returns which local replica is running, from 0; in replica context.
+
+        The number is known while a step is traced, as each replica is traced apart, see
+        `ONE_TRACE`.
+        """
         if self.total == 1:
             return 0
         context = tf.distribute.get_replica_context()
@@ -67,13 +70,16 @@ def has_one_trace(strategy: tf.distribute.Strategy) -> bool:
 def run_each(
     strategy: tf.distribute.Strategy, fn: Callable[[Any], Any], inputs: Any
 ) -> Any:
-    """`fn` of its own input on each replica; in cross-replica context.
+    """Calls `fn` on each replica with an input of its own; in cross-replica context.
 
     Args:
-      strategy: whose replicas.
+      strategy: strategy of the replicas.
       fn: called in replica context.
-      inputs: by local replica; where one trace serves all of them, a nest of values
-        that differ by replica, as a distributed iterator gives them.
+      inputs: inputs in the order of local replicas; where one trace serves all of them,
+        a nest of values that differ by replica, as a distributed iterator gives them.
+
+    Returns:
+      The results of `fn`, as `strategy.run` returns them.
     """
     if has_one_trace(strategy):
         return strategy.run(fn, args=(inputs,))
@@ -82,15 +88,15 @@ def run_each(
 
 
 def all_reduce(op: tf.distribute.ReduceOp, values: Any) -> Any:
-    """The sum or mean of `values` over all replicas, on each; in replica context.
+    """Returns the sum or mean of `values` over all replicas; in replica context.
 
-    Mirrored CPUs add up on one of them, whatever the strategy was built with:
-    TensorFlow's default there is a collective, slower, and its keys collide between two
-    strategies of one process that train different models.
+    Mirrored CPUs add up on one of them, whatever the strategy was built with.
+    TensorFlow's default there is a collective: it is slower, and its keys collide where
+    two strategies of one process train different models.
 
     Args:
       op: SUM or MEAN.
-      values: nest of tensors.
+      values: nest of tensors, of the same shapes on each replica.
     """
     context = tf.distribute.get_replica_context()
     if not _mirrors_cpus(context.strategy):
@@ -106,15 +112,15 @@ def all_reduce(op: tf.distribute.ReduceOp, values: Any) -> Any:
 def aggregated(
     strategy: tf.distribute.Strategy, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The options of a new variable, with an aggregation where one is needed.
+    """Returns the options of a new variable, with an aggregation where it needs one.
 
-    CentralStorage has one copy of each variable, so what the replicas assign to it,
-    such as BatchNormalization's statistics, must become one value: the mean of floats,
-    the first replica's of integers. Keras asks for none.
+    CentralStorage has one copy of each variable. The values that the replicas assign to
+    it, such as BatchNormalization's statistics, have to become one: the mean of floats,
+    the first replica's of integers. Keras asks for no aggregation.
 
     Args:
-      strategy: under which the variable is created.
-      options: those of `tf.Variable`.
+      strategy: strategy under which the variable is created.
+      options: options of `tf.Variable`.
     """
     none = tf.VariableAggregation.NONE
     asked = options.get("trainable") or options.get("aggregation") not in (None, none)

@@ -1,8 +1,8 @@
-"""A run's random numbers, which leave those of the program around it alone.
+"""Keeps a run's random numbers apart from those of the program around it.
 
 Keras draws the seeds of initializers and of dropout from Python's `random`, and a
-factory or an input_fn may draw from NumPy's. A seeded run has both to itself while
-they are called; in between `random` and `np.random` are the program's own.
+factory or an input_fn may draw from NumPy's generator. A seeded run has both to itself
+while it calls them. In between `random` and `np.random` are the program's own.
 """
 
 import contextlib
@@ -16,13 +16,13 @@ import tensorflow as tf
 
 
 class Seeds:
-    """Python's and NumPy's random numbers as a run of one seed draws them."""
+    """The random numbers of Python and NumPy for a run of one seed."""
 
     def __init__(self, seed: int | None) -> None:
-        """Seeds TensorFlow and Keras, too, from which shuffles draw.
+        """Begins them at the seed, and seeds TensorFlow and Keras for the process.
 
         Args:
-          seed: None leaves everything as it is.
+          seed: seed of the run; None leaves everything as it is.
         """
         self._state: Any = None
         if seed is not None:
@@ -32,7 +32,7 @@ class Seeds:
 
     @contextlib.contextmanager
     def drawn(self) -> Iterator[None]:
-        """Random numbers are the run's in the block, which goes on where it was."""
+        """Draws the run's random numbers in the block, from where it last stopped."""
         if self._state is None:
             yield
             return
@@ -46,10 +46,10 @@ class Seeds:
 
 @contextlib.contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
-    """Python's and NumPy's random numbers begin at `seed` in the block alone.
+    """Has Python's and NumPy's random numbers begin at `seed`, in the block alone.
 
     Args:
-      seed: None leaves them as they are.
+      seed: seed of the block; None leaves the numbers as they are.
     """
     if seed is None:
         yield
@@ -61,16 +61,16 @@ def seeded(seed: int | None) -> Iterator[None]:
 
 
 def of_program() -> int | None:
-    """TensorFlow's seed, as the program has set it; None where it has not."""
+    """Returns TensorFlow's seed, as the program has set it; None where it has not."""
     return tf.compat.v1.get_seed(None)[0]
 
 
 @contextlib.contextmanager
 def all_seeded(seed: int | None) -> Iterator[None]:
-    """TensorFlow's random numbers, too, begin at `seed` in the block alone.
+    """Has TensorFlow's random numbers, too, begin at `seed`, in the block alone.
 
     Args:
-      seed: None leaves them as they are.
+      seed: seed of the block; None leaves the numbers as they are.
     """
     if seed is None:
         yield
@@ -86,7 +86,10 @@ def all_seeded(seed: int | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """What the block draws is not missing, nor seeded, for what comes after it."""
+    """Restores Python's and NumPy's random numbers after the block.
+
+    The program then draws what it would have drawn without the block.
+    """
     before = _state()
     try:
         yield

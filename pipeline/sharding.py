@@ -1,6 +1,7 @@
-"""Large tables cut into shards, which lie on several parameter servers.
+"""Cuts large tables into shards, which lie on several parameter servers.
 
-A layer asks for it; no other variable is cut, since Keras trains whole ones only.
+A layer asks for it, in a block of `sharding`. No other variable is cut: Keras' layers
+and optimizers train whole variables only.
 """
 
 import contextlib
@@ -12,8 +13,8 @@ import tensorflow as tf
 
 Partitioner = Callable[..., Sequence[int]]
 
-# What a strategy with a partitioner makes of `tf.Variable(...)`, which is none itself;
-# TensorFlow documents it without a public name.
+# The class of what `tf.Variable(...)` returns under a strategy with a partitioner. It
+# is no `tf.Variable`, and TensorFlow documents it without a public name.
 ShardedVariable = tf.__internal__.distribute.ShardedVariable
 
 _asked = contextvars.ContextVar("asked", default=False)
@@ -21,7 +22,7 @@ _asked = contextvars.ContextVar("asked", default=False)
 
 @contextlib.contextmanager
 def sharding() -> Iterator[None]:
-    """Variables made inside may be cut along their first axis by the strategy."""
+    """Lets the strategy cut the variables that are made in the block, by their rows."""
     token = _asked.set(True)
     try:
         yield
@@ -30,10 +31,10 @@ def sharding() -> Iterator[None]:
 
 
 def where_asked(partitioner: Partitioner) -> Partitioner:
-    """`partitioner` inside of `sharding()`, and whole variables elsewhere.
+    """Returns a partitioner that cuts in a block of `sharding`, and nowhere else.
 
     Args:
-      partitioner: one of `tf.distribute.experimental.partitioners`.
+      partitioner: how to cut there, one of `tf.distribute.experimental.partitioners`.
     """
 
     def partition(shape: Any, dtype: Any, **options: Any) -> Sequence[int]:
@@ -45,7 +46,7 @@ def where_asked(partitioner: Partitioner) -> Partitioner:
 
 
 def shards_of(variable: Any) -> list[Any]:
-    """The shards of a variable, which is its only one where it is whole."""
+    """Returns the shards of a variable; a whole variable is its own only shard."""
     if isinstance(variable, ShardedVariable):
         return list(variable.variables)
     return [variable]

@@ -1,12 +1,12 @@
-"""A SLURM job step as TF_CONFIG would describe it.
+"""Describes a SLURM job step as a TF_CONFIG, from its environment variables.
 
     srun --ntasks=4 python -m pipeline.main --execution=multi_worker ...
     NUM_PS=1 srun --ntasks=4 python -m pipeline.main --execution=parameter_server ...
 
 Under multi_worker every task of the step is a worker, and task 0 leads. Under
-parameter_server task 0 is the chief, the next NUM_PS (an environment variable; 1 where
-it is not set) are parameter servers, and the others are workers. An evaluator is no
-part of a step: start one by itself, with TF_CONFIG='{"task": {"type": "evaluator"}}'.
+parameter_server task 0 is the chief, the next NUM_PS tasks (an environment variable; 1
+where it is not set) are parameter servers, and the others are workers. An evaluator is
+no part of a step: start it apart, with TF_CONFIG='{"task": {"type": "evaluator"}}'.
 
 GPUs are left as SLURM assigns them, by `srun --gpus-per-task=1`, say.
 """
@@ -23,16 +23,17 @@ from pipeline.refusals import RefusedValueError
 def tf_config(execution: str) -> str | None:
     """Returns the TF_CONFIG of this process, from its step's environment variables.
 
-    TensorFlow is not initialised by it: MultiWorkerMirroredStrategy must come first.
+    Leaves TensorFlow uninitialised: MultiWorkerMirroredStrategy has to come first.
 
     Args:
-      execution: of RunConfig; only 'multi_worker' and 'parameter_server' have clusters.
+      execution: that of RunConfig; only 'multi_worker' and 'parameter_server' have
+        clusters.
 
     Returns:
-      None where this is no step, or one of a single task.
+      JSON; None where this is no step, or a step of a single task.
 
     Raises:
-      ValueError: variables from which no cluster can be told, by name.
+      ValueError: no cluster can be told from the variables; names them.
     """
     num_tasks = _integer("SLURM_STEP_NUM_TASKS", 1)
     if (
@@ -55,7 +56,7 @@ def tf_config(execution: str) -> str | None:
 
 
 def _jobs(execution: str, num_tasks: int) -> dict[str, int]:
-    """The number of tasks by job. Ranks go through the names in their sorted order."""
+    """Returns the number of tasks by job, in the order of ranks, which is by name."""
     if execution == "multi_worker":
         return {"worker": num_tasks}
     num_ps = _integer("NUM_PS", 1)
@@ -74,10 +75,12 @@ def _resolver(
     try:
         return tf.distribute.cluster_resolver.SlurmClusterResolver(
             jobs=jobs,
-            # Jobs that share a node keep apart, below what the system gives out.
+            # By the job's id, so that jobs on one node have ports of their own; below
+            # 32768, where Linux begins to give out ports to clients.
             port_base=15000 + _integer("SLURM_JOB_ID", 0) % 10000,
-            # It would ask nvidia-smi and set CUDA_VISIBLE_DEVICES. One imagined GPU
-            # a task keeps it from doing so, and from dividing by none on CPU nodes.
+            # Left to itself, the resolver asks nvidia-smi, divides by the number of
+            # GPUs, which is 0 on CPU nodes, and sets CUDA_VISIBLE_DEVICES. One imagined
+            # GPU for each task keeps it from all three.
             gpus_per_node=num_tasks,
             gpus_per_task=1,
             auto_set_gpu=False,
@@ -90,10 +93,14 @@ def _resolver(
 
 
 def _check_node(address: str) -> None:
-    """Refuses a place that is not this node.
+    """Checks that this task's address is on this node.
 
-    The resolver sorts the nodes by name (n10 before n9) and fills one after the other,
-    while SLURM can number the tasks otherwise.
+    The resolver sorts the nodes by name (n10 before n9) and fills one after the other.
+    SLURM may number the tasks in another order, and then each task would listen at the
+    address of another one.
+
+    Raises:
+      ValueError: this task runs on another node than the resolver says.
     """
     here = os.environ.get("SLURMD_NODENAME")
     expected = address.rpartition(":")[0]
@@ -108,5 +115,7 @@ def _check_node(address: str) -> None:
 def _integer(name: str, default: int) -> int:
     text = os.environ.get(name, str(default))
     if not text.isdecimal():
-        raise RefusedValueError(f"SLURM: {name} must be an integer, got {text!r}.")
+        raise RefusedValueError(
+            f"SLURM: {name} is {text!r}: write an integer, {name}=1."
+        )
     return int(text)

@@ -1,9 +1,9 @@
-"""Every variable of a module, under a name that outlives the process.
+"""Names every variable of a module, by a name that outlives the process.
 
-Keras names layers by a counter of the process (`dense_7`), and its own checkpoint
-tree drops layers held in lists and dicts and dropout's generators. Names here come
-from the structure: `conv2d/kernel`, `conv2d_1/kernel`, `head/bias`,
-`dropout/seed_generator_state`; for optimizers `velocity/dense/kernel`.
+Keras names layers by a counter of the process (`dense_7`), and its own checkpoint tree
+drops layers in lists and dicts, and dropout's generators. Names here come from the
+module's structure: `conv2d/kernel`, `conv2d_1/kernel`, `head/bias`,
+`dropout/seed_generator_state`; `velocity/dense/kernel` in an optimizer.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ _TABLES = (
 
 
 def raw(variable: Any) -> tf.Variable:
-    """The `tf.Variable` under a Keras variable, which a checkpoint needs."""
+    """Returns the `tf.Variable` under a Keras variable, which a checkpoint needs."""
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 def is_trackable_module(module: Any) -> bool:
-    """Whether `named_state` knows how to keep `module`."""
+    """Whether `named_state` can find the state of `module`."""
     return isinstance(
         module,
         (
@@ -47,7 +47,7 @@ def is_trackable_module(module: Any) -> bool:
 
 
 def named_state(module: Any, references: Mapping[str, Any] | None = None) -> dict:
-    """All state of `module` by name, in the order of `module.variables`.
+    """Returns all state of `module` by name, in the order of `module.variables`.
 
     Args:
       module: Keras layer, model, optimizer, seed generator or variable, `tf.Module`,
@@ -56,10 +56,10 @@ def named_state(module: Any, references: Mapping[str, Any] | None = None) -> dic
 
     Returns:
       `{name: variable or table}`; a lone variable has the name `""`. Immutable
-      lookup tables hold no state to save.
+      lookup tables are left out, as they hold no state to save.
 
     Raises:
-      RuntimeError: Keras holds a variable that the walk did not meet.
+      RuntimeError: Keras has a variable that is in none of the layers.
     """
     if isinstance(module, keras.optimizers.Optimizer):
         return _unique(_optimizer_names(module, references or {}))
@@ -76,9 +76,10 @@ def named_state(module: Any, references: Mapping[str, Any] | None = None) -> dic
 
 
 def tables(module: Any) -> list[Any]:
-    """Every lookup table of `module`, with or without state, once.
+    """Returns every lookup table of `module` once, with or without state.
 
-    Those in lists and dicts of Keras layers too, where TensorFlow does not look.
+    Tables in lists and dicts of Keras layers are found, too, where TensorFlow does not
+    look.
     """
     found: dict[int, Any] = {}
     seen: set[int] = set()
@@ -100,10 +101,10 @@ def tables(module: Any) -> list[Any]:
 
 
 def unbuilt_parts(module: Any) -> list[str]:
-    """Name prefixes of the layers and optimizers without variables as yet.
+    """Returns name prefixes of layers and optimizers that have no variables yet.
 
-    What a checkpoint holds below them cannot be restored in this mode, and is not
-    needed: a discriminator in PREDICT, an optimizer in EVAL.
+    The values of a checkpoint below them cannot be restored in this mode, and are not
+    needed: a discriminator's in PREDICT, an optimizer's in EVAL.
     """
     if isinstance(module, keras.optimizers.Optimizer):
         return [] if module.built else [""]
@@ -111,22 +112,28 @@ def unbuilt_parts(module: Any) -> list[str]:
 
 
 def optimizer_prefixes(modules: Mapping[str, Any]) -> tuple[str, ...]:
-    """Full name prefixes of the optimizers among modules by name."""
+    """Returns the full name prefixes of the optimizers among modules, `optimizer/`."""
     kind = keras.optimizers.Optimizer
     return tuple(f"{name}/" for name, m in modules.items() if isinstance(m, kind))
 
 
 def is_rate(name: str, among: Container[str]) -> bool:
-    """Whether a name among others of its module or run is an optimizer's rate."""
+    """Whether a name is an optimizer's learning rate.
+
+    Args:
+      name: name in a module, or full name.
+      among: all names of the module, or of the run. The iterations beside a rate tell
+        it from a variable that the user has called so.
+    """
     match = re.fullmatch(r"(.*/)?learning_rate(_\d+)?", name)
     return match is not None and f"{match[1] or ''}iteration" in among
 
 
 def parts(module: Any) -> Iterator[tuple[str, Any]]:
-    """Every layer, random stream and immutable table, each with its name prefix.
+    """Yields every layer, random stream and immutable table, each with its name prefix.
 
     Args:
-      module: any kind of module; nothing is below an optimizer.
+      module: any kind of module; an optimizer has no such parts.
     """
     return _parts(module, "", set())
 
@@ -149,7 +156,7 @@ def _parts(value: Any, prefix: str, seen: set[int]) -> Iterator[tuple[str, Any]]
 
 
 def _items(value: Any) -> Iterator[tuple[Any, Any]]:
-    """What a container or a `tf.Module` holds, by key, number or attribute."""
+    """Yields what a container or a `tf.Module` holds, by key, number or attribute."""
     if isinstance(value, Mapping):
         yield from value.items()
     elif isinstance(value, (list, tuple)):
@@ -162,7 +169,7 @@ def _items(value: Any) -> Iterator[tuple[Any, Any]]:
 def finalize(modules: Iterable[Any]) -> None:
     """Lets layers take over their variables that were set from outside.
 
-    `Normalization` computes with constants that it made of these.
+    `Normalization` computes with constants, which it made of its variables.
     """
     for _, part in itertools.chain.from_iterable(map(parts, modules)):
         if isinstance(part, keras.layers.Normalization):
@@ -171,16 +178,20 @@ def finalize(modules: Iterable[Any]) -> None:
 
 @contextlib.contextmanager
 def read_when_run(modules: Iterable[Any]) -> Iterator[None]:
-    """Has what is traced in the block read variables that layers made constants of.
+    """Has programs that are traced in the block read variables in place of constants.
 
-    A program with the constants in it would compute with those of its first checkpoint.
+    `Normalization` computes with constants, which it made of its variables. A program
+    that has them in it would go on with the values of the checkpoint that it was traced
+    with.
     """
     found = [
         part
         for _, part in itertools.chain.from_iterable(map(parts, modules))
         if isinstance(part, keras.layers.Normalization)
     ]
-    # Replicas are traced in turns: the first one in the block gives the constants back.
+    # Replicas are traced in threads that take turns. The one that comes first sets the
+    # layers, and gives the constants back; the others find tensors of the trace there,
+    # and leave them.
     before = [
         (part, part.mean, part.variance)
         for part in found
@@ -198,11 +209,16 @@ def read_when_run(modules: Iterable[Any]) -> Iterator[None]:
 def _optimizer_names(
     optimizer: keras.optimizers.Optimizer, references: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any]]:
+    """Yields an optimizer's variables: a slot's name ends in that of its reference.
+
+    Keras tells a slot's reference by the beginning of its name alone.
+    """
     prefixes = {
         _slot_prefix(shard): name
         for name, variable in references.items()
         for shard in shards_of(variable)
     }
+    # The longest first: `dense_` begins the slots of `dense_1_` as well.
     by_length = sorted(prefixes, key=len, reverse=True)
     names: list[tuple[str, Any]] = []
     sharded: dict[str, list[tf.Variable]] = {}
@@ -213,8 +229,8 @@ def _optimizer_names(
             reference = prefixes[prefix]
             name = f"{name[len(prefix) :]}/{reference}"
             if isinstance(references[reference], ShardedVariable):
-                # A slot of each shard; at the first one's place, where that of a whole
-                # variable is.
+                # Keras has a slot for each shard. They are saved as one, at the place
+                # of the first, where the slot of a whole variable would be.
                 sharded.setdefault(name, []).append(raw(variable))
                 if len(sharded[name]) > 1:
                     continue
@@ -224,16 +240,16 @@ def _optimizer_names(
 
 
 def _slot_prefix(reference: Any) -> str:
-    """How Keras begins the name of a slot of `reference`."""
+    """Returns how Keras begins the name of a slot of `reference`."""
     path = getattr(reference, "path", None) or reference.name
     return re.sub("[/:]", "_", str(path)) + "_"
 
 
 def layers(module: Any) -> Iterator[tuple[str, keras.Layer]]:
-    """A layer and all below it, each with its name prefix, a shared one once.
+    """Yields a layer and all below it, each with its name prefix, a shared one once.
 
     Args:
-      module: a layer; another kind of module yields none.
+      module: a layer; any other kind of module yields none.
     """
     seen: set[int] = set()
 
@@ -250,6 +266,7 @@ def layers(module: Any) -> Iterator[tuple[str, keras.Layer]]:
 
 
 def _layer_names(layer: keras.Layer) -> Iterator[tuple[str, Any]]:
+    """Yields the variables of a layer, each by the innermost layer that has it."""
     for prefix, each in layers(layer):
         below = {id(v) for child in _children(each) for v in child.variables}
         for variable in each.variables:
@@ -258,15 +275,15 @@ def _layer_names(layer: keras.Layer) -> Iterator[tuple[str, Any]]:
 
 
 def _children(layer: keras.Layer) -> list[keras.Layer]:
-    """Direct sublayers, in order of assignment, those in lists and dicts too.
+    """Returns the direct sublayers in order of assignment, in lists and dicts, too.
 
-    Keras has no public way to these but for models.
+    Keras has a public way to them for models alone.
     """
     return list(layer._layers)
 
 
 def _layer_name(layer: keras.Layer) -> str:
-    """The name that the user gave, or the class name without Keras' counter."""
+    """Returns the name that the user gave, or the class' name without the counter."""
     words = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", type(layer).__name__)
     base = re.sub("([a-z])([A-Z])", r"\1_\2", words).lower()
     return base if re.fullmatch(base + r"(_\d+)?", layer.name) else layer.name
@@ -294,7 +311,7 @@ def _unique(names: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     taken: dict[str, int] = {}
     named: dict[str, Any] = {}
     for name, value in names:
-        # A checkpoint's keys have no empty parts, as a dict's key "" would make.
+        # A dict's key "" would make an empty part, which no key of a checkpoint has.
         name = "/".join(filter(None, name.split("/")))
         unique = _count(name, taken)
         while unique in named:
@@ -304,21 +321,21 @@ def _unique(names: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _count(name: str, taken: dict[str, int]) -> str:
-    """`name` the first time, `name_1` the second."""
+    """Returns `name` the first time, `name_1` the second."""
     taken[name] = taken.get(name, -1) + 1
     return f"{name}_{taken[name]}" if taken[name] else name
 
 
 def check_module(name: str, module: Any) -> None:
-    """Checks what a factory returned.
+    """Checks the module that a factory returned.
 
     Args:
-      name: of the module.
-      module: what was returned.
+      name: name of the module.
+      module: object that was returned.
 
     Raises:
-      TypeError: nothing that TensorFlow tracks, or an optimizer that has a layer for a
-        learning rate.
+      TypeError: TensorFlow cannot track the object, or it is an optimizer whose
+        learning rate is a layer.
     """
     if not is_trackable_module(module):
         raise RefusedTypeError(
@@ -326,8 +343,8 @@ def check_module(name: str, module: Any) -> None:
             "TensorFlow cannot track: return a Keras model, layer or optimizer, a "
             "tf.Module, a tf.Variable or a lookup table."
         )
-    # Keras calls any callable without arguments, in the middle of the first step, and
-    # has no public way to see what it was given.
+    # Keras takes any callable for a rate, and calls it without arguments in the first
+    # step: a layer would fail there. It has no public way to see what it was given.
     rate = getattr(module, "_learning_rate", None)
     if isinstance(module, keras.optimizers.Optimizer) and isinstance(
         rate, keras.layers.Layer

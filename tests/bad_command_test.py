@@ -96,7 +96,7 @@ ROWS = {
     # TF_CONFIG.
     "tf_config_that_is_not_json": (
         [],
-        ["TF_CONFIG is not JSON", "{'cluster'", '"cluster": {"chief"'],
+        ["which is no JSON", "TF_CONFIG is \"{'cluster'", '"cluster": {"chief"'],
         {"TF_CONFIG": "{'cluster': 1}"},
     ),
     "parameter_servers_without_a_chief": (

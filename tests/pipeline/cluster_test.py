@@ -110,20 +110,20 @@ def test_str_is_for_logs():
 ONE = {"chief": ["h0:1"]}
 TASK = {"type": "chief", "index": 0}
 REFUSED = {
-    "not_json": ("{'cluster': 1}", r"is not JSON \(.*'cluster.*Write it like .*unset"),
-    "not_an_object": ([1], r"must be a JSON object, got '\[1\]'\. Write it like"),
-    "model_dir": ({"model_dir": "/m"}, r'"model_dir" \(\'/m\'\).*--model_dir='),
+    "not_json": ("{'cluster': 1}", r"is .*'cluster.* is no JSON \(.*write it .*unset"),
+    "not_an_object": ([1], r"is '\[1\]', which is no JSON object: write it like"),
+    "model_dir": ({"model_dir": "/m"}, r'"model_dir" is \'/m\', .*--model_dir='),
     "cluster_not_an_object": (
         {"cluster": ["h0:1"], "task": TASK},
-        r'"cluster" must be an object .*got \[\'h0:1\'\]\. Write "cluster":',
+        r'"cluster" is \[\'h0:1\'\], which is no object .*: write "cluster":',
     ),
     "task_not_an_object": (
         {"cluster": ONE, "task": "chief"},
-        r'"task" must be an object, got \'chief\'\. Write "task":',
+        r'"task" is \'chief\', which is no object: write "task":',
     ),
     "master": (
         {"cluster": {"master": ["h0:1"]}, "task": {"type": "master", "index": 0}},
-        r'"cluster" has a job "master".*Write "chief" instead',
+        r'"cluster" has a job "master".*write "chief" instead',
     ),
     "unknown_job": (
         {"cluster": {**ONE, "workers": ["h1:1"]}, "task": TASK},
@@ -135,56 +135,56 @@ REFUSED = {
     ),
     "gap": (
         {"cluster": {**ONE, "worker": {"0": "h1:1", "2": "h2:1"}}, "task": TASK},
-        r'indices of "worker" .*"0" to "1", got \[\'0\', \'2\'\].*without a gap',
+        r'indices of "worker" .*are \[\'0\', \'2\'\]: write "0" to "1" without a gap',
     ),
     "addresses_not_a_list": (
         {"cluster": {"chief": "h0:1"}, "task": TASK},
-        r'"chief" in "cluster" must be a list .*got \'h0:1\'\. Write "chief": \[',
+        r'"chief" in "cluster" is \'h0:1\', which is no list .*: write "chief": \[',
     ),
     "address_not_a_string": (
         {"cluster": {"chief": [2222]}, "task": TASK},
-        r'"chief" in "cluster" holds 2222, .*Write "chief": \[',
+        r'"chief" in "cluster" holds 2222, .*write "chief": \[',
     ),
     "two_chiefs": (
         {"cluster": {"chief": ["h0:1", "h1:1"]}, "task": TASK},
-        r"has 2 chiefs, \['h0:1', 'h1:1'\]\. Keep one .*\"worker\"",
+        r"has 2 chiefs, \['h0:1', 'h1:1'\]: keep one .*\"worker\"",
     ),
     "ps_without_chief": (
         {"cluster": {"worker": ["h0:1"], "ps": ["h1:1"]}, "task": TASK},
-        r'has parameter servers but no chief; .*Add "chief":',
+        r'has parameter servers but no chief, .*add "chief":',
     ),
     "ps_only": (
         {"cluster": {"ps": ["h1:1"]}, "task": {"type": "ps", "index": 0}},
-        r'has parameter servers but neither chief nor worker; .*Add "chief":',
+        r'has parameter servers but neither chief nor worker, .*add "chief":',
     ),
     "local_task_not_a_worker": (
         {"task": {"type": "ps", "index": 0}},
-        r'"task" is \'ps\' 0, but "cluster" is missing or empty\. Add "cluster":',
+        r'"task" is \'ps\' 0, but "cluster" is missing or empty: add "cluster":',
     ),
     "local_task_not_the_first": (
         {"task": {"type": "worker", "index": 1}},
-        r'"task" is \'worker\' 1, but "cluster" is missing or empty\. Add "cluster":',
+        r'"task" is \'worker\' 1, but "cluster" is missing or empty: add "cluster":',
     ),
-    "no_task": ({"cluster": ONE}, r'must say its "type", got \{\}\. Add "type":'),
+    "no_task": ({"cluster": ONE}, r'"task" is \{\} .* its "type": add "type":'),
     "no_type": (
         {"cluster": ONE, "task": {"index": 0}},
-        r'must say its "type", got \{\'index\': 0\}\. Add "type": "worker"',
+        r'"task" is \{\'index\': 0\} .* its "type": add "type": "worker"',
     ),
     "no_index": (
         {"cluster": ONE, "task": {"type": "chief"}},
-        r'must say its "index", got \{\'type\': \'chief\'\}\. Add "index": 0',
+        r'"task" is \{\'type\': \'chief\'\} .* its "index": add "index": 0',
     ),
     "unknown_type": (
         {"cluster": ONE, "task": {"type": "boss", "index": 0}},
-        r'"type" in "task" is \'boss\'; .*one of chief, worker, ps, evaluator\.$',
+        r'"type" in "task" is \'boss\': write one of chief, worker, ps, evaluator\.$',
     ),
     "task_is_master": (
         {"cluster": ONE, "task": {"type": "master", "index": 0}},
-        r'"type" in "task" is \'master\'; .*Write "chief"',
+        r'"type" in "task" is \'master\': write .* A "master" is a "chief" here',
     ),
     "type_not_listed": (
         {"cluster": ONE, "task": {"type": "worker", "index": 0}},
-        r'is a \'worker\', but "cluster" lists only chief\. Add "worker":',
+        r'is a \'worker\', but "cluster" lists only chief: add "worker":',
     ),
     "index_too_large": (
         {"cluster": ONE, "task": {"type": "chief", "index": 1}},
@@ -192,15 +192,15 @@ REFUSED = {
     ),
     "index_a_string": (
         {"cluster": ONE, "task": {"type": "chief", "index": "0"}},
-        r'"index" in "task" must be an integer, got \'0\'.*without quotes',
+        r'"index" in "task" is \'0\', which is no integer: write .*without quotes',
     ),
     "index_a_bool": (
         {"cluster": ONE, "task": {"type": "chief", "index": False}},
-        r'"index" in "task" must be an integer, got False',
+        r'"index" in "task" is False, which is no integer',
     ),
     "index_negative": (
         {"cluster": ONE, "task": {"type": "chief", "index": -1}},
-        r'"index" in "task" must not be negative, got -1.*"index": 0',
+        r'"index" in "task" is -1, which is negative: write "index": 0',
     ),
 }
 

@@ -130,7 +130,7 @@ REFUSED = {
     ),
     "broken_nodes": ({"SLURM_STEP_NODELIST": "n[1"}, r"Invalid hostlist.*\"n\[1\""),
     "too_few": ({"SLURM_STEP_TASKS_PER_NODE": "3"}, "4 tasks but only 3.*TF_CONFIG"),
-    "no_number": ({"SLURM_STEP_NUM_TASKS": "x"}, "NUM_TASKS must be an integer.*'x'"),
+    "no_number": ({"SLURM_STEP_NUM_TASKS": "x"}, "NUM_TASKS is 'x': write an integer"),
     "rank": ({"SLURM_PROCID": "x"}, "no cluster can be told.*'x'"),
     "no_worker": ({"NUM_PS": "3"}, "4 tasks cannot be .* NUM_PS=3 .*NUM_PS=1 srun"),
     "no_ps": ({"NUM_PS": "0"}, "NUM_PS=0 parameter servers.*NUM_PS=1 srun"),
