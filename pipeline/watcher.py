@@ -124,6 +124,8 @@ class Parent:
             os.write(2, f"error: {text}\n".encode())
         with contextlib.suppress(OSError):
             os.write(self._trigger, b"x")
+            # One that is stopped exits as soon as it goes on.
+            os.kill(self._number, signal.SIGCONT)
         time.sleep(_END_SECS)
         if not self.is_gone:
             os.kill(self._number, signal.SIGKILL)
