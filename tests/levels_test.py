@@ -105,21 +105,101 @@ def test_imports_stand_at_the_top(path):
     assert not inner
 
 
-# Each of one function, with a test that says what broke when TensorFlow changes.
-PRIVATE = {"coordination": ["tensorflow.python.eager.context"]}
+# What has no public way: (file, name) -> why, and the test that breaks when it goes.
+PRIVATE = {
+    ("coordination", "tensorflow.python.eager.context"): (
+        "tf.distribute sets no heartbeat timeout",
+        "coordination_test.py::test_the_heartbeat_is_set",
+    ),
+    ("batch_sums", "_get_function"): (
+        "a graph shows no body of a function that it calls",
+        "trace_checks_test.py::test_a_sum_over_the_batch_is_said",
+    ),
+    ("replica_means", "sys.modules"): (
+        "Keras and TensorFlow divide mean losses by the number of replicas",
+        "replica_means_test.py::test_only_inside_are_they_means_over_a_replica",
+    ),
+    ("updates", "_all_reduce_sum_gradients"): (
+        "Keras adds up gradients that are all-reduced already",
+        "steps_test.py::test_keras_still_reduces_where_we_turn_it_off",
+    ),
+    ("variables", "_layers"): (
+        "Keras lists the sublayers of models alone",
+        "variables_test.py::test_keras_still_keeps_sublayers_where_the_walk_looks",
+    ),
+    ("variables", "_learning_rate"): (
+        "Keras hands out the rate's value, not what it was given",
+        "bad_value_test.py::test_a_layer_as_a_learning_rate",
+    ),
+    ("gin_registry", "_REGISTRY"): (
+        "gin lists no configurables",
+        "gin_config_test.py::test_the_registry_that_gin_does_not_list_publicly",
+    ),
+    ("fingerprint", "_func"): (
+        "a dataset's graph holds no Python function that it calls",
+        "fingerprint_test.py::test_what_differs_is_said",
+    ),
+}
+# Public in spite of their names.
+NOT_PRIVATE = {"_exit", "_fields", "_replace", "_asdict"}
+
+
+def own_names(path):
+    """What a file itself calls by a name that begins with an underscore."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif is_of_self(node) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+def is_of_self(node):
+    return isinstance(node, ast.Attribute) and (
+        getattr(node.value, "id", "") in ("self", "cls")
+    )
+
+
+def foreign_names(path):
+    """Private names that a file takes of modules and objects of others."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Attribute) and not is_of_self(node):
+            yield node.attr
+        elif (
+            isinstance(node, ast.Call)
+            and getattr(node.func, "id", "") in ("getattr", "setattr", "hasattr")
+            and isinstance(node.args[1], ast.Constant)
+        ):
+            yield node.args[1].value
+        elif isinstance(node, ast.Subscript) and "__module__" in ast.unparse(
+            node.slice
+        ):
+            yield ast.unparse(node.value)  # A module that has no public name.
+    prefixes = ("tensorflow.python", "keras.src", "tf_keras", "gin.config._")
+    yield from (name for name in imports(path) if name.startswith(prefixes))
+
+
+def is_private(name):
+    inner = name.startswith("_") and not name.startswith("__")
+    return inner or "." in name
 
 
 @pytest.mark.parametrize("path", FILES, ids=ids(FILES))
-def test_no_private_tensorflow_or_keras(path):
-    private = [
-        name
-        for name in imports(path)
-        if name.startswith(("tensorflow.python", "keras.src", "tf_keras"))
-    ]
-    assert private == PRIVATE.get(path.stem, [])
+def test_what_is_private_is_listed(path):
+    own = set(own_names(path)) | NOT_PRIVATE
+    used = {name for name in foreign_names(path) if is_private(name)} - own
+    assert used == {name for file, name in PRIVATE if file == path.stem}
     text = path.read_text(encoding="utf-8")
     assert "keras.src" not in text
     assert "tf.python." not in text
+
+
+def test_a_test_breaks_where_a_private_name_goes():
+    for _, test in PRIVATE.values():
+        file, _, name = test.partition("::")
+        (found,) = (ROOT / "tests").rglob(file)
+        assert f"def {name}(" in found.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", PIPELINE, ids=ids(PIPELINE))
