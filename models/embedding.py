@@ -34,7 +34,8 @@ class ShardedEmbedding(tf.Module):
         embeddings_initializer: Any = "uniform",
         name: str | None = None,
     ) -> None:
-        """
+        """Creates the table, under parameter servers in shards.
+
         Args:
           input_dim: number of ids, which count from 0.
           output_dim: size of a vector.

@@ -73,7 +73,8 @@ class Exporter:
         *,
         exports_to_keep: int | None = 5,
     ) -> None:
-        """
+        """Checks where and how many exports are kept.
+
         Args:
           name: name of the directory below `model_dir/export`; None for the class's
             default.
@@ -151,6 +152,7 @@ class Exporter:
     def _is_due(
         self, export_path: str, eval_result: Mapping[str, Any], is_final: bool
     ) -> bool:
+        """Returns whether this evaluation is to be exported."""
         raise NotImplementedError
 
     def _after_export(self, export_path: str, eval_result: Mapping[str, Any]) -> None:
@@ -215,7 +217,8 @@ class BestExporter(Exporter):
         | None = None,
         exports_to_keep: int | None = 5,
     ) -> None:
-        """
+        """Sets how evaluations are compared.
+
         Args:
           name: see `Exporter`.
           serving_input_receiver_fn: see `Exporter`.

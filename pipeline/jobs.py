@@ -60,7 +60,8 @@ class ConfigHook(hooks.Hook):
     """Keeps the run's configuration beside its checkpoints, and in TensorBoard."""
 
     def __init__(self, text: str) -> None:
-        """
+        """Takes the configuration to write down.
+
         Args:
           text: the configuration, as a gin file.
         """

@@ -32,7 +32,8 @@ class OnOwnWeights:
         copied: Callable[[], Any],
         elsewhere: Callable[[Any], Callable[[Any], Any]],
     ) -> None:
-        """
+        """Takes the step, and the ways to copy weights and to compute on the copy.
+
         Args:
           compiled: the step, on modules that it shares with others.
           copied: returns a copy of the modules' values.

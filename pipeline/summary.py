@@ -20,7 +20,8 @@ class Writer:
     """Appends to one directory's event file, which the first value creates."""
 
     def __init__(self, logdir: str) -> None:
-        """
+        """Takes a directory; the first value creates the file.
+
         Args:
           logdir: directory of the file. TensorBoard shows each directory as a run, and
             the same tag of several runs in one chart.
