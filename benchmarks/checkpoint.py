@@ -34,14 +34,12 @@ import inputs
 from benchmarks import classifier, pairs
 from benchmarks.overhead import cnn
 from benchmarks.pairs import Contender
-from pipeline import input_fn as input_lib
-from pipeline import iterators, position
-from pipeline.estimator import Estimator
-from pipeline.hooks import Hook, Run, SavingListener
-from pipeline.input_dataset import Source
-from pipeline.peers import Peers
-from pipeline.run_config import RunConfig
-from pipeline.spec import ModeKeys
+from pipeline import Estimator, Hook, ModeKeys, RunConfig, SavingListener
+from pipeline.contract.hooks import Run
+from pipeline.feed import feed as input_lib
+from pipeline.feed import iterators, position
+from pipeline.feed.dataset import Source
+from pipeline.strategy.peers import Peers
 
 _WIDTH = 16
 _BATCH_SIZE = 64

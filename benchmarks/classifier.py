@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline.spec import EstimatorSpec, ModeKeys, TrainOp, metric
+from pipeline import EstimatorSpec, ModeKeys, TrainOp, metric
 
 
 def losses(labels: Any, logits: Any) -> tf.Tensor:

@@ -23,9 +23,8 @@ import tensorflow as tf
 
 from benchmarks import classifier, pairs
 from benchmarks.pairs import Contender
-from pipeline import strategy as strategy_lib
-from pipeline.estimator import Estimator
-from pipeline.run_config import RunConfig
+from pipeline import Estimator, RunConfig
+from pipeline.strategy import executions as strategy_lib
 
 _SIZE = 16
 # Batches until the data repeat; rounds are multiples of it, so that both ways have

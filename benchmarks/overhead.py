@@ -24,9 +24,7 @@ from absl import flags, logging
 
 from benchmarks import classifier, pairs
 from benchmarks.pairs import Contender
-from pipeline.estimator import Estimator
-from pipeline.hooks import Hook
-from pipeline.run_config import RunConfig
+from pipeline import Estimator, Hook, RunConfig
 
 
 def mlp() -> keras.Model:

@@ -13,7 +13,8 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from pipeline.hooks import Hook, Run
+from pipeline import Hook
+from pipeline.contract.hooks import Run
 
 _HEADER = [
     "| ours against | ours, steps/s | theirs, steps/s | ratio | quartiles | rounds |",

@@ -23,11 +23,10 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import classifier, pairs
-from pipeline import parameter_server, server
-from pipeline.estimator import Estimator
-from pipeline.hooks import Hook, Run
-from pipeline.run_config import RunConfig
-from pipeline.spec import EstimatorSpec, metric
+from pipeline import Estimator, EstimatorSpec, Hook, RunConfig, metric
+from pipeline.cluster import server
+from pipeline.contract.hooks import Run
+from pipeline.strategy import parameter_server
 
 _BATCH_SIZE = 32
 _MANY = 100

@@ -18,7 +18,8 @@ import tempfile
 from typing import Any
 
 from benchmarks import pairs
-from pipeline import launch, processes
+from pipeline import launch
+from pipeline.launcher import processes
 
 _CLUSTERS = {
     "multi_worker_2": ("benchmarks.multi_worker", {"workers": 2, "ps": 0}),

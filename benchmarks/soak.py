@@ -31,12 +31,16 @@ import tensorflow as tf
 from absl import logging
 
 from benchmarks import classifier, pairs
-from pipeline.estimator import Estimator
-from pipeline.hooks import Hook, Run
-from pipeline.run_config import RunConfig
-from pipeline.spec import ModeKeys
-from pipeline.specs import EvalSpec, TrainSpec
-from pipeline.training import train_and_evaluate
+from pipeline import (
+    Estimator,
+    EvalSpec,
+    Hook,
+    ModeKeys,
+    RunConfig,
+    TrainSpec,
+    train_and_evaluate,
+)
+from pipeline.contract.hooks import Run
 
 _BATCH_SIZE = 32
 _EVAL_ROWS = 320

@@ -10,8 +10,7 @@ import numbers
 
 import tensorflow as tf
 
-from pipeline import RefusedValueError
-from pipeline.spec import ModeKeys
+from pipeline import ModeKeys, RefusedValueError
 
 
 @dataclasses.dataclass(frozen=True)

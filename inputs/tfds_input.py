@@ -13,8 +13,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from pipeline import RefusedImportError, RefusedValueError
-from pipeline.spec import ModeKeys
+from pipeline import ModeKeys, RefusedImportError, RefusedValueError
 
 from .batching import Batching, make_batching
 from .numpy_input import gathered, row_numbers

@@ -10,8 +10,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from pipeline import RefusedValueError
-from pipeline.spec import ModeKeys
+from pipeline import ModeKeys, RefusedValueError
 
 from .batching import Batching, make_batching
 

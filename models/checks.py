@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from pipeline.checks import kind_of
-from pipeline.spec import SpecError
+from pipeline import SpecError
+from pipeline.contract.checks import kind_of
 
 
 def network_input(features: Any, feature_key: str | None = None) -> Any:

@@ -7,7 +7,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from pipeline.spec import EstimatorSpec, ModeKeys, SpecError, TrainOp, metric
+from pipeline import EstimatorSpec, ModeKeys, SpecError, TrainOp, metric
 
 from . import checks
 

@@ -7,7 +7,8 @@ import gin
 import keras
 import tensorflow as tf
 
-from pipeline import RefusedValueError, sharding
+from pipeline import RefusedValueError
+from pipeline.strategy import sharding
 
 _numbers = itertools.count()
 

@@ -8,7 +8,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from pipeline.spec import EstimatorSpec, ModeKeys, SpecError, TrainOp
+from pipeline import EstimatorSpec, ModeKeys, SpecError, TrainOp
 
 from . import checks
 

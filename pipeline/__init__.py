@@ -47,14 +47,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr__`.
-    from pipeline.checkpoint import CheckpointMismatchError
-    from pipeline.checkpoint_reader import (
-        UnreadableCheckpointError,
+    from pipeline.checkpoints.checkpoint import CheckpointMismatchError
+    from pipeline.checkpoints.checkpoint_reader import UnreadableCheckpointError
+    from pipeline.checkpoints.warm_start import WarmStartSettings
+    from pipeline.cluster.ports import PeerLostError
+    from pipeline.contract.exits import run
+    from pipeline.contract.hooks import Hook, SavingListener
+    from pipeline.contract.run_config import RunConfig
+    from pipeline.contract.spec import (
+        EstimatorSpec,
+        ModeKeys,
+        SpecError,
+        TrainOp,
+        metric,
     )
-    from pipeline.claim import ClaimedError
-    from pipeline.estimator import Estimator
-    from pipeline.exits import run
-    from pipeline.export import (
+    from pipeline.driver.estimator import Estimator
+    from pipeline.driver.specs import EvalSpec, TrainSpec
+    from pipeline.driver.train_and_evaluate import train_and_evaluate
+    from pipeline.export.exporters import (
         BestExporter,
         Exporter,
         FinalExporter,
@@ -63,29 +73,8 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
         build_parsing_serving_input_receiver_fn,
         build_raw_serving_input_receiver_fn,
     )
-    from pipeline.hooks import Hook, SavingListener
-    from pipeline.ports import PeerLostError
-    from pipeline.preemption import PreemptionHook
-    from pipeline.refusals import (
-        Refusal,
-        RefusedImportError,
-        RefusedTypeError,
-        RefusedValueError,
-    )
-    from pipeline.run_config import RunConfig
-    from pipeline.signals import PreemptedError
-    from pipeline.spec import (
-        EstimatorSpec,
-        ModeKeys,
-        SpecError,
-        TrainOp,
-        metric,
-    )
-    from pipeline.specs import (
-        EvalSpec,
-        TrainSpec,
-    )
-    from pipeline.stock_hooks import (
+    from pipeline.hooks.preemption import PreemptionHook
+    from pipeline.hooks.stock import (
         LoggingHook,
         NanHook,
         NanLossDuringTrainingError,
@@ -94,52 +83,58 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
         StopAtStepHook,
         SummaryHook,
     )
-    from pipeline.storage import StorageError
-    from pipeline.training import train_and_evaluate
-    from pipeline.warm_start import WarmStartSettings
+    from pipeline.model_dir.claim import ClaimedError
+    from pipeline.model_dir.storage import StorageError
+    from pipeline.process.refusals import (
+        Refusal,
+        RefusedImportError,
+        RefusedTypeError,
+        RefusedValueError,
+    )
+    from pipeline.process.signals import PreemptedError
 
-from pipeline import run_log
+from pipeline.process import run_log
 
 _FILES = {
-    "Estimator": "estimator",
-    "RunConfig": "run_config",
-    "TrainSpec": "specs",
-    "EvalSpec": "specs",
-    "train_and_evaluate": "training",
-    "run": "exits",
-    "ModeKeys": "spec",
-    "EstimatorSpec": "spec",
-    "TrainOp": "spec",
-    "metric": "spec",
-    "SpecError": "spec",
-    "Hook": "hooks",
-    "StopAtStepHook": "stock_hooks",
-    "LoggingHook": "stock_hooks",
-    "StepCounterHook": "stock_hooks",
-    "NanHook": "stock_hooks",
-    "SummaryHook": "stock_hooks",
-    "ProfilerHook": "stock_hooks",
-    "NanLossDuringTrainingError": "stock_hooks",
-    "PreemptionHook": "preemption",
-    "PreemptedError": "signals",
-    "PeerLostError": "ports",
-    "SavingListener": "hooks",
-    "Exporter": "export",
-    "LatestExporter": "export",
-    "FinalExporter": "export",
-    "BestExporter": "export",
-    "ServingInputReceiver": "export",
-    "build_raw_serving_input_receiver_fn": "export",
-    "build_parsing_serving_input_receiver_fn": "export",
-    "WarmStartSettings": "warm_start",
-    "CheckpointMismatchError": "checkpoint",
-    "UnreadableCheckpointError": "checkpoint_reader",
-    "Refusal": "refusals",
-    "RefusedValueError": "refusals",
-    "RefusedTypeError": "refusals",
-    "RefusedImportError": "refusals",
-    "StorageError": "storage",
-    "ClaimedError": "claim",
+    "Estimator": "driver.estimator",
+    "RunConfig": "contract.run_config",
+    "TrainSpec": "driver.specs",
+    "EvalSpec": "driver.specs",
+    "train_and_evaluate": "driver.train_and_evaluate",
+    "run": "contract.exits",
+    "ModeKeys": "contract.spec",
+    "EstimatorSpec": "contract.spec",
+    "TrainOp": "contract.spec",
+    "metric": "contract.spec",
+    "SpecError": "contract.spec",
+    "Hook": "contract.hooks",
+    "StopAtStepHook": "hooks.stock",
+    "LoggingHook": "hooks.stock",
+    "StepCounterHook": "hooks.stock",
+    "NanHook": "hooks.stock",
+    "SummaryHook": "hooks.stock",
+    "ProfilerHook": "hooks.stock",
+    "NanLossDuringTrainingError": "hooks.stock",
+    "PreemptionHook": "hooks.preemption",
+    "PreemptedError": "process.signals",
+    "PeerLostError": "cluster.ports",
+    "SavingListener": "contract.hooks",
+    "Exporter": "export.exporters",
+    "LatestExporter": "export.exporters",
+    "FinalExporter": "export.exporters",
+    "BestExporter": "export.exporters",
+    "ServingInputReceiver": "export.exporters",
+    "build_raw_serving_input_receiver_fn": "export.exporters",
+    "build_parsing_serving_input_receiver_fn": "export.exporters",
+    "WarmStartSettings": "checkpoints.warm_start",
+    "CheckpointMismatchError": "checkpoints.checkpoint",
+    "UnreadableCheckpointError": "checkpoints.checkpoint_reader",
+    "Refusal": "process.refusals",
+    "RefusedValueError": "process.refusals",
+    "RefusedTypeError": "process.refusals",
+    "RefusedImportError": "process.refusals",
+    "StorageError": "model_dir.storage",
+    "ClaimedError": "model_dir.claim",
 }
 
 __all__ = [

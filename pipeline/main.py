@@ -19,7 +19,9 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from pipeline import command_line, exit_codes, gin_reader, run_log, signals
+from pipeline.command import flags as flags_lib
+from pipeline.command import gin_reader
+from pipeline.process import exit_codes, run_log, signals
 
 
 def console() -> None:
@@ -41,16 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
       The exit code.
     """
     argv = list(sys.argv if argv is None else argv)
-    command_line.open_streams()
+    flags_lib.open_streams()
     with signals.answered():
         try:
-            options = command_line.parse(argv)
+            options = flags_lib.parse(argv)
             if options.help:
-                return command_line.say(f"{__doc__}\n{options.get_help()}")
+                return flags_lib.say(f"{__doc__}\n{options.get_help()}")
             if options.version:
-                return command_line.say(_version())
+                return flags_lib.say(_version())
         except flags.Error as error:
-            return exit_codes.failed(command_line.words_of(error))
+            return exit_codes.failed(flags_lib.words_of(error))
         except gin_reader.ConfigError as error:
             return exit_codes.failed(str(error))
         backend = os.environ.get("KERAS_BACKEND", "tensorflow")

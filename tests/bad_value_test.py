@@ -7,7 +7,8 @@ import keras
 import pytest
 
 import pipeline as ge
-from pipeline import main, tpu
+from pipeline import main
+from pipeline.strategy import tpu
 from tests import fakes
 
 ROOT = pathlib.Path(main.__file__).resolve().parent.parent

@@ -18,13 +18,10 @@ from absl import flags
 import inputs
 import models
 import pipeline
-from pipeline import (
-    cluster,
-    command_line,
-    gin_registry,
-    launch,
-    main,
-)
+from pipeline import launch, main
+from pipeline.cluster import tf_config
+from pipeline.command import flags as flags_lib
+from pipeline.command import gin_registry
 from tests import fakes
 
 ROOT = pathlib.Path(main.__file__).resolve().parent.parent
@@ -94,7 +91,7 @@ def check(program, arguments):
         arguments = launched(arguments)
         if arguments is None:
             return
-    command_line.define()(["main", *command_line.without_sugar(arguments)])
+    flags_lib.define()(["main", *flags_lib.without_sugar(arguments)])
     # runs/ is what a reader has trained; a TPU's dry run compiles for a while.
     trained = any(a.startswith("--gin_file=runs/") for a in arguments)
     if not trained and "--execution=tpu" not in arguments:
@@ -187,7 +184,7 @@ def test_an_inline_binding_names_what_gin_knows(code):
 )
 def test_an_inline_flag_is_one(code):
     name = re.match(r"--(\w+)", code)[1]
-    known = [*command_line.define(), *launch._define_flags(), *SRUN]
+    known = [*flags_lib.define(), *launch._define_flags(), *SRUN]
     assert name in known
 
 
@@ -200,7 +197,7 @@ def tf_configs(page):
 
 @pytest.mark.parametrize("text", cases(tf_configs))
 def test_a_tf_config_is_accepted(text):
-    found = cluster.parse_tf_config(text)
+    found = tf_config.parse_tf_config(text)
     assert found.task_type == json.loads(text)["task"]["type"]
 
 
@@ -237,7 +234,7 @@ def test_a_container_s_script_makes_a_tf_config(code, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     if "TF_CONFIG" in code:
-        found = cluster.parse_tf_config(done.stdout)
+        found = tf_config.parse_tf_config(done.stdout)
         assert (found.task_type, found.task_id) == ("worker", 1)
         assert len(found.jobs["worker"]) == 3
 

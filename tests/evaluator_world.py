@@ -4,10 +4,11 @@ import os
 import pathlib
 
 import pipeline as ge
-from pipeline import checkpoint, checkpoint_files, end_marker
-from pipeline.end_marker import EndMarker
-from pipeline.evaluator import Evaluator
-from pipeline.retention import Retention
+from pipeline.checkpoints import checkpoint, checkpoint_files
+from pipeline.checkpoints.retention import Retention
+from pipeline.driver.evaluator import Evaluator
+from pipeline.model_dir import end_marker
+from pipeline.model_dir.end_marker import EndMarker
 from tests import fakes
 
 X, Y = fakes.classification_data(rows=40)

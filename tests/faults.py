@@ -20,9 +20,12 @@ import tensorflow as tf
 from absl import logging
 
 import pipeline as ge
-from pipeline import atomic_file, checkpoint, estimator, launch, position, training
-from pipeline.preemption import PreemptionHook
-from pipeline.replicas import Replicas
+from pipeline import PreemptionHook, launch
+from pipeline.checkpoints import checkpoint
+from pipeline.driver import estimator, train_and_evaluate
+from pipeline.feed import position
+from pipeline.model_dir import atomic_file
+from pipeline.strategy.replicas import Replicas
 from tests import fakes, forked, patience
 from tests.killed_trainings import CASES, NUM_STEPS, Noted, input_fn
 
@@ -85,7 +88,7 @@ def train(case, folder, task, tf_config, fault):
             hooks=[PreemptionHook(), Noted(), killer],
             saving_listeners=[killer],
         )
-        training.train(made, spec)
+        train_and_evaluate.train(made, spec)
     except (ge.PreemptedError, ge.PeerLostError) as error:
         sys.stderr.write(f"{error}\n")
         sys.stderr.flush()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline import hook_states
+from pipeline.checkpoints import hook_states
 from tests import fakes, faults, patience
 from tests.faults import AGAIN, SAVE_STEPS, Fault
 from tests.killed_trainings import BATCH_SIZE, CASES, NUM_EXAMPLES, NUM_STEPS

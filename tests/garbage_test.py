@@ -10,7 +10,8 @@ import pytest
 from hypothesis import strategies as st
 
 import pipeline as ge
-from pipeline import cluster, gin_config
+from pipeline.cluster import tf_config
+from pipeline.command import gin_config
 from tests import clusters
 
 pytestmark = pytest.mark.usefixtures("fresh_gin")
@@ -37,7 +38,7 @@ PIECES = ["@", "%", "=", "(", ")", "[", "]", "'", '"', "{", ".", "/", "\\", "\0"
 @hypothesis.settings(max_examples=100, deadline=None, derandomize=SAME)
 def test_any_tf_config_is_read_or_refused(text):
     try:
-        cluster.parse_tf_config(text)
+        tf_config.parse_tf_config(text)
     except ValueError as error:
         assert str(error).startswith("TF_CONFIG")
 

@@ -5,8 +5,8 @@ import shlex
 
 import pytest
 
-from pipeline import gin_config, main
-from pipeline.training import EvalSpec, TrainSpec
+from pipeline import EvalSpec, TrainSpec, main
+from pipeline.command import gin_config
 
 ROOT = pathlib.Path(main.__file__).resolve().parent.parent
 FILES = sorted((ROOT / "gin").glob("*.gin"))

@@ -7,7 +7,7 @@ from typing import Literal, Optional
 import gin
 import pytest
 
-from pipeline import gin_config
+from pipeline.command import gin_config
 
 BASE = """
 STEPS = 10

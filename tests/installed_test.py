@@ -18,7 +18,7 @@ import pytest
 import gin_estimator
 import models
 import pipeline
-from pipeline import hooks
+from pipeline.contract import hooks
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "your_project.md"
@@ -226,7 +226,10 @@ def setup():
     [
         ("import pipeline as ge", "import gin_estimator as ge"),
         ("from pipeline import (\n    a,\n)", "from gin_estimator import (\n    a,\n)"),
-        ("from pipeline.hooks import Hook", "from gin_estimator.hooks import Hook"),
+        (
+            "from pipeline.contract.hooks import Hook",
+            "from gin_estimator.hooks import Hook",
+        ),
         ("    from models import mlp", "    from gin_estimator.models import mlp"),
         ("import inputs", "import gin_estimator.inputs"),
         ("`python -m pipeline.main`", "`python -m gin_estimator.main`"),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pipeline import checkpoint
+from pipeline.checkpoints import checkpoint
 from tests import fakes
 
 DATA, INDEX = ".data-00000-of-00001", ".index"

@@ -12,7 +12,7 @@ import tensorflow as tf
 import models
 import pipeline as ge
 from models import dcgan
-from pipeline import strategy
+from pipeline.strategy import executions
 from tests import fakes
 
 NUM_STEPS = 180
@@ -124,7 +124,7 @@ class Case:
 
 
 def two_workers(config):
-    return strategy.multi_worker(
+    return executions.multi_worker(
         config, heartbeat_timeout_secs=HEARTBEAT_SECS, start_timeout_secs=60
     )
 

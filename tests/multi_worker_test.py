@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from pipeline import checkpoint
+from pipeline.checkpoints import checkpoint
 from tests import clusters, fakes, patience, players, shuffled
 
 HEARTBEAT_SECS = 3

@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline import checkpoint
+from pipeline.checkpoints import checkpoint
 from tests import fakes
 from tests.scripts import read_checkpoint
 

@@ -4,11 +4,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline import modules, steps
-from pipeline.batch import Batch
-from pipeline.losses import Totals
-from pipeline.metrics import MetricSet
-from pipeline.spec import EstimatorSpec, ModeKeys, TrainOp
+from pipeline import EstimatorSpec, ModeKeys, TrainOp
+from pipeline.feed.batch import Batch
+from pipeline.loop import steps
+from pipeline.loop.losses import Totals
+from pipeline.loop.metrics import MetricSet
+from pipeline.strategy import modules
 
 TRAIN, EVAL, PREDICT = ModeKeys.ALL
 SGD = keras.optimizers.SGD

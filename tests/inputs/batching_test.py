@@ -2,7 +2,7 @@ import pytest
 import tensorflow as tf
 
 from inputs import batching
-from pipeline.spec import ModeKeys
+from pipeline import ModeKeys
 
 
 def make(mode=ModeKeys.TRAIN, replicas=1, **arguments):

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from pipeline.spec import ModeKeys
+from pipeline import ModeKeys
 
 TRAIN = list(range(23))
 EVAL = list(range(100, 111))

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import inputs
 from inputs import digits
-from pipeline.spec import ModeKeys
+from pipeline import ModeKeys
 
 
 def test_split():

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 import inputs
-from pipeline.spec import ModeKeys
+from pipeline import ModeKeys
 
 
 @pytest.fixture

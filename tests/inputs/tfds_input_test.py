@@ -4,7 +4,7 @@ import tensorflow_datasets as tfds
 
 import inputs
 from inputs import tfds_input
-from pipeline.spec import ModeKeys
+from pipeline import ModeKeys
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 import inputs
-from pipeline.spec import ModeKeys
+from pipeline import ModeKeys
 
 SPEC = {"id": ("int64", []), "label": ("int64", [])}
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from models import checks, classifier, mlp
-from pipeline.spec import ModeKeys, SpecError
+from pipeline import ModeKeys, SpecError
 
 LOGITS = np.array([[2.0, -1.0, 0.5], [0.1, 0.2, 0.3], [-3.0, 4.0, 1.0]], np.float32)
 LABELS = np.array([0, 2, 0])

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from models import dcgan_discriminator, dcgan_generator, gan, gaussian_noise, mlp
-from pipeline.spec import ModeKeys, SpecError
+from pipeline import ModeKeys, SpecError
 
 
 def small():

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from models import linear, regressor
-from pipeline.spec import ModeKeys, SpecError
+from pipeline import ModeKeys, SpecError
 
 OUTPUTS = np.array([[1.0], [2.0], [4.0]], np.float32)
 LABELS = np.array([0.0, 2.0, 1.0], np.float32)

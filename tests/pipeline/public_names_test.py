@@ -5,7 +5,7 @@ import pathlib
 import typing
 
 import pipeline
-from pipeline import peers
+from pipeline.strategy import peers
 
 TREE = ast.parse(pathlib.Path(pipeline.__file__).read_text(encoding="utf-8"))
 

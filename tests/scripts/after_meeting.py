@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-from pipeline import link_watch, rendezvous
+from pipeline.cluster import link_watch, rendezvous
 
 WAY, VICTIM, HOW = sys.argv[1], int(sys.argv[2]), signal.Signals[sys.argv[3]]
 CONFIG = json.loads(os.environ["TF_CONFIG"])
@@ -38,11 +38,12 @@ def sleep():
 def tensorflow():
     import tensorflow as tf
 
-    from pipeline import cluster, coordination
+    from pipeline.cluster import tf_config
+    from pipeline.strategy import coordination
 
     rendezvous.meet = meet_and_die
     coordination.connected(
-        cluster.parse_tf_config(os.environ["TF_CONFIG"]),
+        tf_config.parse_tf_config(os.environ["TF_CONFIG"]),
         coordination.Options(
             communication=tf.distribute.experimental.CommunicationOptions(),
             heartbeat_timeout_secs=TIMEOUTS["silence_secs"],

@@ -11,7 +11,7 @@ import json
 import sys
 import time
 
-from pipeline import claim
+from pipeline.model_dir import claim
 
 
 def say(what):

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline import checkpoint
+from pipeline.checkpoints import checkpoint
 from tests import clusters, fakes, players, shuffled
 
 TASK = json.loads(os.environ["TF_CONFIG"])["task"]["index"]

@@ -25,9 +25,10 @@ import tensorflow as tf
 import models
 import pipeline as ge
 from inputs.digits import digits_input_fn
-from pipeline import parameter_server, server
-from pipeline.cluster import Cluster
-from pipeline.ports import PeerLostError
+from pipeline import PeerLostError
+from pipeline.cluster import server
+from pipeline.cluster.tf_config import Cluster
+from pipeline.strategy import parameter_server
 from tests import fakes
 from tests.scripts import forked_servers
 

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline import parameter_server
+from pipeline.strategy import parameter_server
 from tests.scripts import forked_servers
 
 OUT = pathlib.Path(sys.argv[1])

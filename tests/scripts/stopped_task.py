@@ -16,8 +16,8 @@ import sys
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline import parameter_server
-from pipeline.ports import PeerLostError
+from pipeline import PeerLostError
+from pipeline.strategy import parameter_server
 from tests import fakes
 from tests.scripts import forked_servers
 

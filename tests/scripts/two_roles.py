@@ -12,7 +12,9 @@ import time
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline import checkpoint, end_marker, run_log
+from pipeline.checkpoints import checkpoint
+from pipeline.model_dir import end_marker
+from pipeline.process import run_log
 from tests import fakes
 
 NUM_STEPS = 30

@@ -1,0 +1,193 @@
+"""Reads a checkpoint: names, shapes, and values that are checked.
+
+Each value has a checksum, which TensorFlow compares only when the value is read. So
+whoever sets variables from a checkpoint reads all of the values first: a damaged one
+then leaves every variable as it was.
+"""
+
+import contextlib
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from pipeline.process.refusals import Refusal
+from pipeline.strategy.sharding import ShardedVariable, shards_of
+
+_VARIABLE = "/.ATTRIBUTES/VARIABLE_VALUE"
+_TABLE = "/.ATTRIBUTES/table-keys"
+_TABLE_VALUES = "/.ATTRIBUTES/table-values"
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+
+class UnreadableCheckpointError(Refusal, RuntimeError):
+    """A checkpoint of which a file is missing, cut short or damaged."""
+
+
+class Reader:
+    """The content of one checkpoint.
+
+    Attributes:
+      path: its path prefix.
+      shapes: shape of each variable by its name, `network/conv2d/kernel`.
+      tables: key of each lookup table, without TensorFlow's suffix, by its name.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Opens the checkpoint, and reads its index.
+
+        Args:
+          path: checkpoint path prefix.
+
+        Raises:
+          UnreadableCheckpointError: its index is missing or damaged.
+        """
+        self.path = path
+        with self._reported():
+            self._reader = tf.train.load_checkpoint(path)
+            shapes = self._reader.get_variable_to_shape_map()
+            self._dtypes = self._reader.get_variable_to_dtype_map()
+        self._keys = _by_name(shapes, _VARIABLE)
+        self.shapes = {name: shapes[key] for name, key in self._keys.items()}
+        self.tables = {
+            name: key.removesuffix(_TABLE)
+            for name, key in _by_name(shapes, _TABLE).items()
+        }
+
+    def value(self, name: str) -> Any:
+        """Returns the value of a variable that is there, as an array.
+
+        Raises:
+          UnreadableCheckpointError: the value is cut short or damaged.
+        """
+        return self._tensor(self._keys[name])
+
+    def assign(self, pairs: Sequence[tuple[Any, str]]) -> None:
+        """Sets variables, all of them or none.
+
+        Args:
+          pairs: variables, each with the name of its value in the checkpoint.
+
+        Raises:
+          UnreadableCheckpointError: a value is cut short or damaged; nothing was set.
+        """
+        # A table in shards may not fit into this process' memory. It is read twice,
+        # a shard at a time: once to check it, then to assign it.
+        values = [
+            None if isinstance(variable, ShardedVariable) else self.value(name)
+            for variable, name in pairs
+        ]
+        sharded = [pair for pair in pairs if isinstance(pair[0], ShardedVariable)]
+        for pair in sharded:
+            for _ in self._rows(*pair):
+                pass
+        for (variable, _), value in zip(pairs, values, strict=True):
+            if value is not None:
+                variable.assign(value)
+        for pair in sharded:
+            for shard, value in self._rows(*pair):
+                shard.assign(value)
+
+    def _rows(self, variable: Any, name: str) -> Iterator[tuple[Any, tf.Tensor]]:
+        """Yields each shard with the tensor of its rows, one in memory at a time."""
+        shape, first = " ".join(map(str, variable.shape)), 0
+        for shard in shards_of(variable):
+            rows = shard.shape[0]
+            # As RestoreV2 wants it: "100 8 0,50:-" is rows 0 to 49 of a table [100, 8].
+            slices = ":".join([f"{first},{rows}", *["-"] * (len(shard.shape) - 1)])
+            with self._reported():
+                (value,) = tf.raw_ops.RestoreV2(
+                    prefix=self.path,
+                    tensor_names=[self._keys[name]],
+                    shape_and_slices=[f"{shape} {slices}"],
+                    dtypes=[shard.dtype],
+                )
+            yield shard, value
+            first += rows
+
+    def place_of(self, name: str) -> list[str]:
+        """Returns the path of a lookup table in the checkpoint's tree."""
+        return [_unescaped(part) for part in self.tables[name].split("/")]
+
+    def check_table(self, name: str) -> None:
+        """Reads all that TensorFlow reads in order to restore a table.
+
+        Raises:
+          UnreadableCheckpointError: a part of it is cut short or damaged.
+        """
+        place = self.tables[name]
+        for key in (_OBJECT_GRAPH, place + _TABLE, place + _TABLE_VALUES):
+            self._tensor(key)
+
+    def check(self) -> None:
+        """Reads everything: variables, tables and the positions of iterators.
+
+        Raises:
+          UnreadableCheckpointError: a value is cut short or damaged.
+        """
+        for key, dtype in self._dtypes.items():
+            with self._reported():
+                # `get_tensor` makes arrays, and an iterator's state is a variant.
+                tf.raw_ops.RestoreV2(
+                    prefix=self.path,
+                    tensor_names=[key],
+                    shape_and_slices=[""],
+                    dtypes=[dtype],
+                )
+
+    def _tensor(self, key: str) -> Any:
+        with self._reported():
+            return self._reader.get_tensor(key)
+
+    @contextlib.contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Turns TensorFlow's errors of reading into UnreadableCheckpointError."""
+        try:
+            yield
+        # The reader's own statuses arrive as one of these two.
+        except (tf.errors.OpError, IndexError) as error:
+            raise UnreadableCheckpointError(
+                f"checkpoint {self.path} cannot be read: {self._reason(error)}. Give "
+                "another one, or restore its files from a copy."
+            ) from error
+
+    def _reason(self, error: Exception) -> str:
+        if not tf.io.gfile.exists(f"{self.path}.index"):
+            return f"there is no {self.path}.index"
+        # Without the name of TensorFlow's operation.
+        line = str(error).partition("\n")[0].rpartition("}} ")[2].partition(" [Op:")[0]
+        if isinstance(error, (IndexError, tf.errors.OutOfRangeError)):
+            return f"one of its files is cut short ({line})"
+        return line.rstrip(".")
+
+
+def _by_name(keys: Any, suffix: str) -> dict[str, str]:
+    """Returns, by name, the keys `module/index/name` that end in `suffix`."""
+    names = {}
+    for key in sorted(keys):
+        pattern = r"([^/]+)/\d+((?:/.+)?)" + re.escape(suffix)
+        if match := re.fullmatch(pattern, key, re.DOTALL):
+            module = _unescaped(match[1])
+            # The dot of a name that was taken, see `key_of`.
+            if module == key_of(module[:-1]):
+                module = module[:-1]
+            names[module + _unescaped(match[2])] = key
+    return names
+
+
+def key_of(module: str) -> str:
+    """Returns a module's name in the checkpoint's tree: a dot follows a taken name."""
+    return f"{module}." if module in _taken() else module
+
+
+@functools.cache
+def _taken() -> frozenset[str]:
+    """Returns the names of the arguments and attributes of `tf.train.Checkpoint`."""
+    return frozenset({"root", "self", *dir(tf.train.Checkpoint())})
+
+
+def _unescaped(key: str) -> str:
+    """Undoes TensorFlow's escape of dots in attribute names."""
+    return key.replace("..", ".")

@@ -1,0 +1,129 @@
+"""Saves the state of hooks with each checkpoint, for the run that goes on from it.
+
+Each checkpoint has one file of JSON, `hooks/model.ckpt-100.json` in model_dir. It is
+written before the checkpoint, as a whole or not at all, and counts only once that is
+committed: a checkpoint is never without its hooks' state.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from pipeline.contract.hooks import Hook
+from pipeline.model_dir import atomic_file
+from pipeline.process.refusals import (
+    RefusedKeyError,
+    RefusedTypeError,
+    RefusedValueError,
+)
+
+# Below model_dir, apart from the checkpoints that the states belong to.
+_FOLDER = "hooks"
+_END = ".json"
+# The keys that `Window.restore` reads.
+_IN_A_WINDOW = {"step", "num_steps", "seconds", "loss", "weight", "metrics", "scalars"}
+
+
+def named(hooks: Sequence[Hook]) -> dict[str, Hook]:
+    """Returns the hooks by their classes' names, a second one as `LoggingHook_1`.
+
+    Args:
+      hooks: in the order of the run, by which hooks of one class are told apart.
+    """
+    by_name: dict[str, Hook] = {}
+    taken: dict[str, int] = {}
+    for hook in hooks:
+        name = type(hook).__name__
+        count = taken[name] = taken.get(name, -1) + 1
+        by_name[f"{name}_{count}" if count else name] = hook
+    return by_name
+
+
+def write(path: str, states: Mapping[str, Any]) -> None:
+    """Writes the states that belong to a checkpoint; no file where there are none.
+
+    Args:
+      path: path prefix of the checkpoint.
+      states: has "hooks", by the hook's name its "state" and the index of its "window",
+        and "windows", a list. All of it is JSON, or numbers and arrays of numpy's.
+
+    Raises:
+      TypeError: a hook's state is no JSON; names the hook.
+    """
+    file = _file_of(path)
+    if not states["hooks"]:
+        atomic_file.remove(file)
+        return
+    # Encoded one by one, so that an error names the hook.
+    hooks = ",\n".join(
+        f"{json.dumps(name)}: {_as_json(name, state)}"
+        for name, state in states["hooks"].items()
+    )
+    windows = json.dumps(states["windows"])
+    atomic_file.write(file, f'{{"hooks": {{\n{hooks}}},\n"windows": {windows}}}\n')
+
+
+def read(path: str) -> dict[str, Any]:
+    """Returns the states that belong to a checkpoint, as `write` took them.
+
+    Empty where there is no file, and with a warning where it is damaged: training can
+    go on without them.
+
+    Args:
+      path: path prefix of the checkpoint.
+    """
+    found = atomic_file.read_json(
+        _file_of(path), _parsed, instead="what hooks knew is lost, and they begin anew"
+    )
+    return found or {"hooks": {}, "windows": []}
+
+
+def remove_old(directory: str, *, keep: str | None) -> None:
+    """Deletes states whose checkpoint retention has deleted.
+
+    Args:
+      directory: the model_dir.
+      keep: path prefix of the checkpoint that may still be written.
+    """
+    folder = os.path.join(directory, _FOLDER)
+    kept = os.path.basename(keep) if keep else None
+    for name in tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []:
+        checkpoint = name.removesuffix(_END)
+        index = os.path.join(directory, f"{checkpoint}.index")
+        is_old = checkpoint != kept and not tf.io.gfile.exists(index)
+        if is_old and not name.endswith(atomic_file.DAMAGED):
+            atomic_file.remove(os.path.join(folder, name))
+
+
+def _parsed(states: Any) -> dict[str, Any]:
+    """Returns the states of decoded JSON; raises where a hook could not be restored."""
+    hooks, windows = states["hooks"], states["windows"]
+    if not isinstance(windows, list):
+        raise RefusedTypeError(f"windows {windows!r}")
+    for name, held in hooks.items():
+        window = held.get("window", 0)
+        if "window" in held and window not in range(len(windows)):
+            raise RefusedValueError(f"window {window!r} of {name}")
+    for window in windows:
+        if not window.keys() >= _IN_A_WINDOW:
+            raise RefusedKeyError(f"a window of {sorted(window)}")
+        window["metrics"].items()
+    return {"hooks": hooks, "windows": windows}
+
+
+def _file_of(path: str) -> str:
+    directory, name = os.path.split(path)
+    return os.path.join(directory, _FOLDER, f"{name}{_END}")
+
+
+def _as_json(name: str, state: Any) -> str:
+    try:
+        return json.dumps(state, default=lambda value: value.tolist())
+    except (AttributeError, TypeError, ValueError) as error:
+        raise RefusedTypeError(
+            f"the state of hook {name} is {state!r}, which is no JSON: return numbers, "
+            "strings, lists and dicts by string from state()."
+        ) from error

@@ -1,0 +1,196 @@
+"""Which tasks of a cluster reply, and which are stopped or stuck.
+
+A process that is stopped keeps its port: the kernel accepts connections for it, and
+what TensorFlow asks of it is never answered. TensorFlow's servers speak HTTP/2, where a
+server says its settings to whoever connects. One that does not is not running.
+"""
+
+import contextlib
+import math
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+
+from pipeline.cluster import watcher
+from pipeline.cluster.ports import PeerLostError, split
+from pipeline.process import exit_codes
+
+_POLL_SECS = 1.0
+_MOST_REPLY_SECS = 5.0
+# By which two questions are further apart than planned on a busy machine.
+_LATE_SECS = 3.0
+# In which the main thread sees for itself that a task is lost, if it can.
+_NOTICE_SECS = 5.0
+# At least, in which a program that saw it cleans up: that may wait for the task again.
+_UNWIND_SECS = 60.0
+_NOTICED = b"noticed\n"
+# What an HTTP/2 client begins with, and its settings, of which there are none.
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+
+
+def is_silent(address: str, *, timeout_secs: float = _MOST_REPLY_SECS) -> bool:
+    """Returns whether a task has its port open, or is cut off, and does not reply.
+
+    Args:
+      address: its host and port.
+      timeout_secs: how long to wait for a reply.
+
+    Returns:
+      False, too, where nothing listens: that task has ended, which others notice.
+    """
+    try:
+        with socket.create_connection(split(address), timeout=timeout_secs) as task:
+            task.settimeout(timeout_secs)
+            task.sendall(_HELLO)
+            task.recv(1)
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+class Silence:
+    """How long each task has been silent, while this process ran.
+
+    Attributes:
+      tasks: address by name.
+    """
+
+    def __init__(self, tasks: Mapping[str, str], *, lost_after_secs: float) -> None:
+        """
+        Args:
+          tasks: address by name, 'ps 0'.
+          lost_after_secs: silence after which a task counts as lost.
+        """
+        self.tasks = dict(tasks)
+        self._lost_after_secs = lost_after_secs
+        self._reply_secs = max(min(lost_after_secs, _MOST_REPLY_SECS), 0.1)
+        self._since: dict[str, float] = {}
+        self._asked = math.inf
+
+    def listen(self) -> None:
+        """Asks each task for a reply.
+
+        Raises:
+          PeerLostError: names the tasks that have been silent for too long.
+        """
+        for name, address in self.tasks.items():
+            began = time.monotonic()
+            silent = is_silent(address, timeout_secs=self._reply_secs)
+            now = time.monotonic()
+            if now - self._asked > 2 * self._reply_secs + _POLL_SECS + _LATE_SECS:
+                # This process was stopped, and maybe the whole machine with it.
+                self.forget()
+            elif silent:
+                self._since.setdefault(name, began)
+            else:
+                self._since.pop(name, None)
+            self._asked = now
+        now = time.monotonic()
+        lost = [
+            f"{name} ({self.tasks[name]})"
+            for name, since in self._since.items()
+            if now - since >= self._lost_after_secs
+        ]
+        if lost:
+            raise PeerLostError(
+                f"{' and '.join(lost)} of the cluster has not replied for "
+                f"{self._lost_after_secs:g} s, though its port is open: it is stopped "
+                "or stuck, or this host does not reach it. End it, and start all tasks "
+                "again: they go on from the last checkpoint. "
+                "parameter_server.lost_after_secs says how long to wait."
+            )
+
+    def forget(self) -> None:
+        """Counts from the next reply that does not come."""
+        self._since = {}
+
+
+class Watch:
+    """Ends what waits for a task that is silent.
+
+    A process of its own listens, since this one may be inside of TensorFlow, which
+    waits for that task and holds Python's lock. Where Python runs, `check` raises;
+    where that is not called in some seconds, this process ends with 75. So it does
+    where it is still there after as much silence again, a minute at the least.
+    """
+
+    def __init__(self, tasks: Mapping[str, str], *, lost_after_secs: float) -> None:
+        """Begins to listen, as long as this process lives.
+
+        Args:
+          tasks: see `Silence`.
+          lost_after_secs: see `Silence`.
+        """
+        settings = {
+            "tasks": dict(tasks),
+            "lost_after_secs": lost_after_secs,
+            "notice_secs": _NOTICE_SECS,
+            "unwind_secs": max(lost_after_secs, _UNWIND_SECS),
+        }
+        self._process = watcher.start(__name__, settings, code=exit_codes.AGAIN)
+        os.set_blocking(self._process.stdout.fileno(), False)
+        self._said = b""
+        self._error: PeerLostError | None = None
+
+    def check(self) -> None:
+        """
+        Raises:
+          PeerLostError: see `Silence.listen`.
+        """
+        if self._error is None:
+            # None where there is nothing to read yet.
+            self._said += self._process.stdout.read() or b""
+            if not self._said.endswith(b"\n"):
+                return
+            self._error = PeerLostError(self._said.decode().strip())
+            with contextlib.suppress(OSError):
+                self._process.stdin.write(_NOTICED)
+        raise self._error
+
+
+def main() -> None:
+    """Listens for another process, see `Watch`, until that ends."""
+    settings = watcher.settings()
+    parent, noticed = watcher.Parent(settings), threading.Event()
+    threading.Thread(target=_read, args=[noticed], daemon=True).start()
+    tasks, secs = settings["tasks"], settings["lost_after_secs"]
+    error = _first_loss(Silence(tasks, lost_after_secs=secs), parent)
+    with contextlib.suppress(OSError):
+        os.write(sys.stdout.fileno(), f"{error}\n".encode())
+    if _is_noticed(noticed, parent, settings["notice_secs"]):
+        secs = settings["unwind_secs"]
+        error = _first_loss(Silence(tasks, lost_after_secs=secs), parent)
+    parent.end(str(error))
+
+
+def _read(noticed: threading.Event) -> None:
+    """Reads what the parent says; its end ends this process, too."""
+    while sys.stdin.buffer.readline():
+        noticed.set()
+    os._exit(0)
+
+
+def _first_loss(silence: Silence, parent: watcher.Parent) -> PeerLostError:
+    """Returns once a task is lost, which counts only while the parent runs."""
+    while not parent.is_gone:
+        time.sleep(_POLL_SECS)
+        try:
+            silence.listen()
+        except PeerLostError as error:
+            if not parent.is_stopped:
+                return error
+        if parent.is_stopped:
+            silence.forget()
+    os._exit(0)
+
+
+def _is_noticed(noticed: threading.Event, parent: watcher.Parent, left: float) -> bool:
+    """Whether the parent noticed, of whose running time so many seconds are left."""
+    while left > 0 and not noticed.wait(_POLL_SECS):
+        left -= 0 if parent.is_stopped else _POLL_SECS
+    return noticed.is_set()

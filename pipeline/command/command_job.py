@@ -1,0 +1,221 @@
+"""Runs a job of the command: configures it by gin, builds it, and says its result.
+
+The flags come in from `main`, which imports no TensorFlow until they are in order. What
+the user reads goes to stdout line by line, by one process of a cluster.
+"""
+
+import contextlib
+import dataclasses
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from absl import flags, logging
+
+from pipeline.cluster.tf_config import EVALUATOR
+from pipeline.command import dry_run, gin_config, jobs, report
+from pipeline.command import flags as flags_lib
+from pipeline.contract import exits
+from pipeline.contract.run_config import RunConfig
+from pipeline.driver import train_and_evaluate
+from pipeline.driver.estimator import Estimator
+from pipeline.driver.specs import TrainSpec
+from pipeline.model_dir import paths
+from pipeline.strategy import executions
+
+
+def run(options: flags.FlagValues, argv: Sequence[str]) -> int:
+    """Runs the job that the flags ask for.
+
+    Args:
+      options: the command's flags.
+      argv: the command as it was typed, to be written down.
+
+    Returns:
+      The exit code.
+    """
+    return exits.code_of(
+        lambda: _run(options, argv),
+        debug=options.debug,
+        more="--debug shows the whole traceback.",
+    )
+
+
+def _run(options: flags.FlagValues, argv: Sequence[str]) -> None:
+    if options.list:
+        for line in gin_config.listed(options.gin_file, options.gin_param):
+            flags_lib.say(line)
+        return
+    which_tpu = flags_lib.tpu_bindings(options)
+    gin_config.parse(options.gin_file, [*options.gin_param, *which_tpu])
+    gin_config.require(options.job)
+    config = _run_config(options)
+    if options.job in flags_lib.OF_ONE_CHECKPOINT and not config.model_dir:
+        raise gin_config.ConfigError(
+            f"--job={options.job} needs --model_dir: where the checkpoints lie."
+        )
+    if options.job in ("predict", "export") and len(config.cluster.training_tasks) > 1:
+        raise gin_config.ConfigError(
+            f"--job={options.job} is for one process, and TF_CONFIG names "
+            f"{len(config.cluster.training_tasks)} tasks: unset it, and leave out "
+            "--execution."
+        )
+    if which_tpu and config.execution != "tpu":
+        raise gin_config.ConfigError(
+            f"--tpu, --tpu_zone and --tpu_project say which TPU, and execution is "
+            f"{config.execution!r}: add --execution=tpu, or leave them out."
+        )
+    if options.dry_run:
+        for line in dry_run.lines(options.job, config):
+            flags_lib.say(line)
+        return
+    logging.info("job %s | %s", options.job, report.words(config.describe()))
+    estimator = gin_config.build(Estimator, config=config)
+    if options.job in flags_lib.OF_ONE_CHECKPOINT:
+        _check_checkpoint(options, estimator)
+    # The jobs yield lines as they go on: all processes run them, one says them.
+    speaks = config.is_chief or config.task_type == EVALUATOR
+    for line in _JOBS[options.job](estimator, options, argv):
+        if speaks:
+            flags_lib.say(line)
+
+
+def _check_checkpoint(options: flags.FlagValues, estimator: Estimator) -> None:
+    """Checks that there is a checkpoint: a mistyped --model_dir would have none."""
+    starts_warm = gin_config.bound(Estimator).get("warm_start_from")
+    if options.checkpoint_path or starts_warm or estimator.latest_checkpoint():
+        return
+    raise gin_config.ConfigError(
+        f"{estimator.model_dir} has no checkpoint, which --job={options.job} needs: "
+        "train first, or give the --model_dir of a training or a --checkpoint_path."
+    )
+
+
+def _run_config(options: flags.FlagValues) -> RunConfig:
+    """Builds the RunConfig of the flags and of gin; flags win."""
+    given = {
+        name: getattr(options, name)
+        for name in ("model_dir", "execution", "devices")
+        if getattr(options, name)
+    }
+    bound = gin_config.bound(RunConfig)
+    for name, value in given.items():
+        if name in bound and bound[name] != value:
+            logging.info("--%s=%s wins over gin's %r", name, value, bound[name])
+    config = gin_config.build(RunConfig, **given)
+    # Bindings of the execution's strategy, such as tpu.name, reach it by gin alone.
+    row = executions.BY_EXECUTION.get(config.execution)
+    if config.train_distribute is None and row and gin_config.bound(row):
+        return config.replace(train_distribute=gin_config.configured(row))
+    return config
+
+
+def _train_and_evaluate(
+    estimator: Any, options: flags.FlagValues, argv: Sequence[str]
+) -> Iterator[str]:
+    found = train_and_evaluate.train_and_evaluate(
+        estimator, _train_spec(estimator, argv), gin_config.eval_specs()
+    )
+    if estimator.config.cluster.serves:
+        return  # The chief says it.
+    if found:
+        yield from report.metric_lines(found[0])
+    yield from report.places(estimator.model_dir)
+    if estimator.config.is_chief:
+        steps = gin_config.macro_value("TRAIN_STEPS")
+        yield from report.next_commands(estimator.model_dir, steps)
+
+
+def _train(
+    estimator: Any, options: flags.FlagValues, argv: Sequence[str]
+) -> Iterator[str]:
+    del options
+    train_and_evaluate.train(estimator, _train_spec(estimator, argv))
+    if estimator.config.cluster.serves:
+        return
+    yield from report.places(estimator.model_dir)
+
+
+def _evaluate(
+    estimator: Any, options: flags.FlagValues, argv: Sequence[str]
+) -> Iterator[str]:
+    del argv
+    specs = gin_config.eval_specs()
+    yield from report.metric_lines(
+        jobs.evaluate(estimator, specs, checkpoint_path=options.checkpoint_path)
+    )
+    yield from report.places(estimator.model_dir)
+
+
+def _predict(
+    estimator: Any, options: flags.FlagValues, argv: Sequence[str]
+) -> Iterator[str]:
+    del argv
+    spec = gin_config.predict_spec()
+    with _output(options.output) as write:
+        count = jobs.predict(
+            estimator, spec, write, checkpoint_path=options.checkpoint_path
+        )
+    # In the log, for stdout has the predictions.
+    logging.info("%d predictions to %s", count, options.output or "stdout")
+    return iter(())
+
+
+def _export(
+    estimator: Any, options: flags.FlagValues, argv: Sequence[str]
+) -> Iterator[str]:
+    del argv
+    spec = gin_config.build(jobs.ExportSpec)
+    input_fn = None
+    if spec.serving_input_receiver_fn is None:
+        input_fn = gin_config.predict_spec().input_fn
+    path = jobs.export(
+        estimator, spec, input_fn, checkpoint_path=options.checkpoint_path
+    )
+    yield f"SavedModel {path}"
+
+
+_JOBS: dict[str, Callable[..., Iterator[str]]] = {
+    "train_and_evaluate": _train_and_evaluate,
+    "train": _train,
+    "evaluate": _evaluate,
+    "predict": _predict,
+    "export": _export,
+}
+
+
+def _train_spec(estimator: Any, argv: Sequence[str]) -> Any:
+    """Builds the TrainSpec; the chief's also writes down the configuration."""
+    spec = gin_config.build(TrainSpec)
+    if not estimator.config.is_chief:
+        return spec
+    command = shlex.join(["python", "-m", "pipeline.main", *argv[1:]])
+    text = f"# Written by: {command}\n\n{gin_config.config_text()}"
+    return dataclasses.replace(spec, hooks=(*spec.hooks, jobs.ConfigHook(text)))
+
+
+@contextlib.contextmanager
+def _output(path: str | None) -> Iterator[Callable[[str], None]]:
+    """Opens a file, or stdout, and hands out a function that writes a line to it."""
+    name = "stdout" if path is None else f"--output={path}"
+    path = paths.normal(path) if path else None
+    try:
+        stream = open(path, "w", encoding="utf-8") if path else sys.stdout  # noqa: SIM115
+    except OSError as error:
+        raise gin_config.ConfigError(
+            f"cannot write to {name} ({error.strerror}): choose another file."
+        ) from error
+
+    def write(line: str) -> None:
+        with flags_lib.writing(stream, name) as checked:
+            checked.write(f"{line}\n")
+
+    try:
+        yield write
+        with flags_lib.writing(stream, name) as checked:
+            checked.flush()
+    finally:
+        if path is not None:
+            with contextlib.suppress(OSError):  # It was said when a write failed.
+                stream.close()

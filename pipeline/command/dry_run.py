@@ -1,0 +1,47 @@
+"""Says what a command would do: its configuration, its place, and what XLA refuses."""
+
+from collections.abc import Iterator
+
+from pipeline.command import gin_config, report
+from pipeline.contract.run_config import RunConfig
+from pipeline.contract.spec import ModeKeys
+from pipeline.driver import xla_check
+from pipeline.driver.estimator import Estimator
+from pipeline.driver.specs import TrainSpec
+from pipeline.strategy import tpu
+
+
+def lines(job: str, config: RunConfig) -> Iterator[str]:
+    """Yields lines for the user.
+
+    Nothing is built, except for a TPU: XLA then compiles the steps on this machine's
+    CPU.
+
+    Args:
+      job: one of `command_line.JOBS`; gin is configured for it.
+      config: how to run it.
+
+    Raises:
+      ValueError: no TPU can run a step or take its input, see
+        `xla_check.compile_steps`.
+    """
+    yield gin_config.config_text()
+    yield from report.topology(job, config)
+    if config.execution != "tpu":
+        return
+    input_fns = []
+    if job in ("train_and_evaluate", "train"):
+        spec = gin_config.build(TrainSpec)
+        input_fns.append((ModeKeys.TRAIN, spec.input_fn))
+    if job in ("train_and_evaluate", "evaluate"):
+        specs = gin_config.eval_specs()
+        input_fns += [(ModeKeys.EVAL, spec.input_fn) for spec in specs]
+    bound = gin_config.bound(Estimator)
+    yield from xla_check.compile_steps(
+        bound["model_fn"],
+        bound.get("modules") or {},
+        input_fns,
+        config=config,
+        params=bound.get("params"),
+        num_replicas=gin_config.bound(tpu.tpu).get("num_replicas") or 1,
+    )

@@ -1,0 +1,170 @@
+"""Checks of what users give, in one voice: NAME is VALUE: write LINE."""
+
+import numbers
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from pipeline.contract import habits
+from pipeline.process.refusals import RefusedTypeError, RefusedValueError
+
+
+def kind_of(value: Any) -> str:
+    """A value for messages: its type and the start of its repr."""
+    if value is None:
+        return "None"
+    return f"{type(value).__name__} {value!r:.60}"
+
+
+def is_int(value: Any) -> bool:
+    """Whether it is an integer; True is none here, though Python has it as 1."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number; True is none here, though Python has it as 1."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Checks a count that a caller gave.
+
+    Raises:
+      ValueError: it is neither None nor an int above 0.
+    """
+    if value is not None and not (is_int(value) and value > 0):
+        raise RefusedValueError(f"{name} is {value!r}; it must be an int > 0, or None.")
+
+
+def in_words(value: Any) -> str:
+    """Dtypes and shapes of a nest of tensors or specs: `{'x': float32 [None, 6]}`."""
+
+    def leaf(item: Any) -> str:
+        shape = getattr(item, "shape", None)
+        if shape is None or not hasattr(item, "dtype"):
+            return kind_of(item)
+        sizes = "unknown shape" if shape.rank is None else shape.as_list()
+        return f"{item.dtype.name} {sizes}"
+
+    return str(tf.nest.map_structure(leaf, value)).replace("'", "").replace('"', "")
+
+
+def check_backend() -> None:
+    """Refuses another Keras than TensorFlow's.
+
+    Raises:
+      ValueError: says what to set.
+    """
+    if keras.config.backend() != "tensorflow":
+        raise RefusedValueError(
+            f"Keras runs on the backend {keras.config.backend()!r}: set the "
+            "environment variable KERAS_BACKEND=tensorflow before Python starts."
+        )
+
+
+def check_kind(name: str, value: Any, kind: type, example: str) -> None:
+    """Checks an argument that a caller gave.
+
+    Raises:
+      TypeError: it is neither None nor of that kind.
+    """
+    if value is not None and not isinstance(value, kind):
+        raise RefusedTypeError(f"{name} is {kind_of(value)}: write {name}={example}.")
+
+
+def check_all(name: str, values: Any, kind: type) -> None:
+    """Checks objects that a caller gave, such as hooks.
+
+    Args:
+      name: of the argument.
+      values: a list or tuple.
+      kind: what each has to be.
+
+    Raises:
+      TypeError: no list, one that is of another kind, or a class in an object's place.
+    """
+    a_kind = f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
+    if not isinstance(values, (list, tuple)):
+        raise RefusedTypeError(
+            f"{name} is {kind_of(values)}, not a list: write {name}=[...]."
+        )
+    for value in values:
+        if isinstance(value, type) and issubclass(value, kind):
+            raise RefusedTypeError(
+                f"{name} holds the class {value.__name__}, not an object of it: write "
+                f"{value.__name__}()."
+            )
+        if not isinstance(value, kind):
+            raise RefusedTypeError(
+                f"{name} holds {kind_of(value)}, not {a_kind}: write a subclass of "
+                f"pipeline.{kind.__name__}.{habits.kind_of_hook(value)}"
+            )
+
+
+def check_alike(spec: Any, mode: str, other: Any, other_mode: str) -> None:
+    """Checks that a model_fn is given the same dtypes in two modes.
+
+    Args:
+      spec: `(features, labels)` as type specs of one batch.
+      mode: in which it is given these.
+      other: the same, of `other_mode`.
+      other_mode: another mode.
+
+    Raises:
+      TypeError: one and the same tensor has two dtypes.
+    """
+    here, there = (_dtypes(pair) for pair in (spec, other))
+    for name in here:
+        if name in there and here[name] != there[name]:
+            raise RefusedTypeError(
+                f"input_fn yields {name} of dtype {here[name]} in mode {mode!r} and "
+                f"of {there[name]} in mode {other_mode!r}: cast one of them, "
+                f"tf.cast(x, tf.{there[name]}), scaled alike."
+            )
+
+
+def components(element_spec: Any) -> Iterator[tuple[str, Any]]:
+    """Each tensor's spec by its place: `features['image']`, `labels`."""
+    for root, specs in zip(("features", "labels"), element_spec, strict=True):
+        if specs is None:
+            continue
+        for path, spec in keras.tree.flatten_with_path(specs):
+            yield root + "".join(f"[{key!r}]" for key in path), spec
+
+
+def _dtypes(element_spec: Any) -> dict[str, str]:
+    """Dtype by place, where there is one."""
+    specs = components(element_spec)
+    return {place: spec.dtype.name for place, spec in specs if hasattr(spec, "dtype")}
+
+
+def check_every(name: str, every_steps: Any) -> None:
+    """Checks how many steps lie between two calls of a hook.
+
+    Raises:
+      ValueError: it is neither None nor an int of at least 0.
+    """
+    if every_steps is not None:
+        check_count(name, every_steps, least=0, instead=", or None for no step")
+
+
+def check_count(name: str, value: Any, *, least: int, instead: str = "") -> None:
+    """Checks a number of steps that a caller gave to a hook.
+
+    Args:
+      name: of the class and the argument, as "StopAtStepHook.num_steps".
+      value: what was given.
+      least: the least that it may be.
+      instead: what else might be given, for the message.
+
+    Raises:
+      ValueError: it is no int, or less than that.
+    """
+    if not is_int(value) or value < least:
+        field = name.partition(".")[2]
+        raise RefusedValueError(
+            f"{name} is {value!r}: write an int of at least {least}, "
+            f"{field}=100{instead}."
+        )

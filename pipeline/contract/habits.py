@@ -1,0 +1,152 @@
+"""Takes what users of tf.estimator write by habit, or says what to write instead.
+
+Where the meaning is the same, tf.estimator's order of arguments and its None are taken.
+A name that is gone is an error with the line to write instead.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pipeline.process.refusals import RefusedTypeError
+
+_HOOKS = (
+    "hooks watch the loop from outside: train(..., hooks=[...]), TrainSpec(input_fn, "
+    "hooks=[...]) or EvalSpec(input_fn, hooks=[...])"
+)
+# Arguments of EstimatorSpec and TPUEstimatorSpec.
+ESTIMATOR_SPEC = {
+    "training_hooks": _HOOKS,
+    "training_chief_hooks": f"{_HOOKS}; run.leads is True in the chief",
+    "evaluation_hooks": _HOOKS,
+    "prediction_hooks": "predict(..., hooks=[...])",
+    "scaffold": "every variable of the modules is saved; initial values of another "
+    "checkpoint are Estimator(warm_start_from=...)",
+    "scaffold_fn": "initial values of another checkpoint are Estimator("
+    "warm_start_from=...)",
+    "eval_metrics": "metrics={'accuracy': metric(keras.metrics."
+    "SparseCategoricalAccuracy, labels, logits)}",
+    "host_call": "scalars={'name': value}",
+}
+_SESSION = "there are no sessions"
+RUN_CONFIG = {
+    "session_config": f"{_SESSION}: devices=('GPU:0',) chooses devices, "
+    "tf.config.experimental.set_memory_growth and tf.config.threading do the rest",
+    "session_creation_timeout_secs": f"{_SESSION}: leave it out",
+    "device_fn": "devices=('GPU:0',), or a strategy as train_distribute=",
+    "protocol": "leave it out",
+    "experimental_distribute": "train_distribute= and eval_distribute=",
+    "experimental_max_worker_delay_secs": "leave it out: workers wait for each other",
+    "checkpoint_save_graph_def": "leave it out: a checkpoint has no graph",
+    "tpu_config": "execution='tpu' and steps_per_loop=1000",
+    "master": "TF_CONFIG, or --tpu, says where the others are",
+    "evaluation_master": "TF_CONFIG says where the others are",
+}
+_BATCH = (
+    "input_fn batches, by input_context.get_per_replica_batch_size(64) of its argument "
+    "input_context"
+)
+ESTIMATOR = {
+    "use_tpu": "config=RunConfig(execution='tpu')",
+    "train_batch_size": _BATCH,
+    "eval_batch_size": _BATCH,
+    "predict_batch_size": _BATCH,
+    "export_to_tpu": "leave it out",
+    "eval_on_tpu": "config=RunConfig(eval_distribute=...)",
+}
+_UNEXPECTED = re.compile(r"EstimatorSpec\.__init__\(\) got an unexpected .* '(\w+)'")
+
+
+def known(
+    *,
+    positional: Sequence[str] = (),
+    gone: Mapping[str, str] | None = None,
+    empty: Sequence[str] = (),
+) -> Callable[[Any], Any]:
+    """Decorates a method or a class, so that it takes tf.estimator's arguments.
+
+    Args:
+      positional: names of its arguments, in tf.estimator's order.
+      gone: the line to write instead of each argument that is gone, by its name.
+      empty: names of arguments that may be None for an empty list.
+
+    Returns:
+      The decorator; it wraps a class's constructor. A call with an argument that is
+      gone raises a TypeError.
+    """
+    hints = gone or {}
+
+    def decorate(made: Any) -> Any:
+        if isinstance(made, type):
+            made.__init__ = decorate(made.__init__)
+            return made
+        owner = made.__qualname__.removesuffix(".__init__")
+
+        @functools.wraps(made)
+        def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+            for name in hints.keys() & kwargs.keys():
+                raise RefusedTypeError(f"{owner} takes no {name}: write {hints[name]}.")
+            by_name = dict(zip(positional, args, strict=False))
+            # Too many or given twice: Python's own error is right.
+            if len(args) <= len(positional) and not by_name.keys() & kwargs.keys():
+                args, kwargs = (), {**by_name, **kwargs}
+            none = [k for k in empty if k in kwargs and kwargs[k] is None]
+            return made(self, *args, **{k: kwargs[k] for k in kwargs if k not in none})
+
+        return called
+
+    return decorate
+
+
+def hint(error: Exception) -> str | None:
+    """Returns the line to write instead of a habit, from the error that it raised.
+
+    Args:
+      error: an error of the user's model_fn.
+
+    Returns:
+      The line; None where no habit is known to raise this error.
+    """
+    if isinstance(error, AttributeError) and error.name == "minimize":
+        return (
+            "The driver computes and applies the gradients: write EstimatorSpec(mode, "
+            "loss=loss, train_op=TrainOp(optimizer, network.trainable_variables))."
+        )
+    unexpected = _UNEXPECTED.search(str(error))
+    text = ESTIMATOR_SPEC.get(unexpected[1]) if unexpected else None
+    return f"EstimatorSpec takes no {unexpected[1]}: write {text}." if text else None
+
+
+def kind_of_hook(value: Any) -> str:
+    """Returns a hint for tf.estimator's or Keras' hook in a hook's place, or ""."""
+    if hasattr(value, "before_run") or hasattr(value, "after_run"):
+        return (
+            " It is a session hook, and there are no sessions: its after_run is "
+            "after_step(run), at each every_steps."
+        )
+    if hasattr(value, "on_epoch_end") or hasattr(value, "on_train_batch_end"):
+        return (
+            " It is a Keras callback: its on_train_batch_end is after_step(run), at "
+            "each every_steps, with the logs in run.report."
+        )
+    return ""
+
+
+estimator = known(
+    positional=("model_fn", "model_dir", "config", "params", "warm_start_from"),
+    gone=ESTIMATOR,
+)
+run_config = known(gone=RUN_CONFIG)
+train = known(
+    positional=("input_fn", "hooks", "steps", "max_steps", "saving_listeners"),
+    empty=("hooks", "saving_listeners"),
+)
+evaluate = known(
+    positional=("input_fn", "steps", "hooks", "checkpoint_path", "name"),
+    empty=("hooks",),
+)
+predict = known(
+    positional=("input_fn", "predict_keys", "hooks", "checkpoint_path"),
+    empty=("hooks",),
+)

@@ -1,0 +1,108 @@
+"""Checks the user's hyperparameters, and copies them for each function that gets them.
+
+A function may change its copy. Nobody else sees that, and the Estimator keeps what it
+was given.
+"""
+
+import copy
+import inspect
+import numbers
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline.process.refusals import RefusedTypeError
+
+# Hyperparameters have names, and these have none.
+_NAMELESS = (str, bytes, numbers.Number, list, set, frozenset, np.ndarray, tf.Tensor)
+# Never copied: a copy would be other state, or cannot be made inside of a graph.
+_STATE = (
+    tf.Module,
+    tf.Variable,
+    tf.Tensor,
+    keras.Variable,
+    keras.layers.Layer,
+    keras.optimizers.Optimizer,
+)
+
+# deepcopy returns these as they are: nothing in them has to be looked for.
+_ATOMS = (type, types.ModuleType, types.FunctionType, str, bytes, numbers.Number)
+
+
+def checked(value: Any) -> Any:
+    """Returns a copy of the `params` that a caller gave; {} for None.
+
+    Args:
+      value: a dict, or any object with attributes: a ConfigDict, a dataclass, a
+        Namespace, an object of the user's class. The copy has its type.
+
+    Raises:
+      TypeError: it has no names in it, or it is a class or function.
+    """
+    if value is None:
+        return {}
+    plain_tuple = isinstance(value, tuple) and not hasattr(value, "_fields")
+    made_later = isinstance(value, type) or inspect.isroutine(value)
+    if isinstance(value, _NAMELESS) or plain_tuple or made_later:
+        raise RefusedTypeError(
+            f"params is {type(value).__name__} {value!r:.60}: write params="
+            "{'learning_rate': 0.1}, or an object that has them as attributes."
+        )
+    return own(value)
+
+
+def own(value: Any) -> Any:
+    """Returns a deep copy of a value, of the same type.
+
+    Variables, models and tensors in it stay the same objects, and so do objects that
+    cannot be copied, such as an open file.
+
+    Args:
+      value: a value of any type.
+    """
+    if isinstance(value, _STATE):
+        return value
+    if type(value) is dict:
+        return {key: own(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(own(each) for each in value)
+    try:
+        return copy.deepcopy(value, {id(each): each for each in _states(value, {})})
+    # A class that cannot be copied may raise anything.
+    except Exception:
+        return _rebuilt(value) if isinstance(value, dict) else value
+
+
+def _states(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
+    """Yields the objects not to copy, at any depth of containers and objects."""
+    if id(value) in seen:
+        return
+    seen[id(value)] = value
+    if isinstance(value, _STATE):
+        yield value
+        return
+    if isinstance(value, _ATOMS):
+        return
+    parts: list[Any] = [*getattr(value, "__dict__", {}).values()]
+    if isinstance(value, dict):
+        parts += dict.values(value)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        parts += value
+    for part in parts:
+        yield from _states(part, seen)
+
+
+def _rebuilt(value: dict) -> dict:
+    """Returns a copy of a dict, made without calling its class's methods.
+
+    A dict with attributes often has a `__getattr__` that raises a KeyError, on which
+    `copy.deepcopy` fails.
+    """
+    made = type(value).__new__(type(value))
+    dict.update(made, {key: own(each) for key, each in dict.items(value)})
+    vars(made).update(own(vars(value)))
+    return made

@@ -1,0 +1,400 @@
+"""RunConfig, which says where and how a model is trained.
+
+It is tf.estimator's, with fields for what has been added since. TF_CONFIG is read here,
+once, and the fields are checked here: the rest of the driver relies on both.
+"""
+
+import dataclasses
+import math
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from pipeline.cluster import ports, slurm
+from pipeline.cluster import tf_config as cluster_lib
+from pipeline.cluster.tf_config import EXECUTIONS
+from pipeline.contract import habits
+from pipeline.contract.checks import is_int, is_number
+from pipeline.model_dir import paths
+from pipeline.process.refusals import RefusedValueError
+
+# A strategy, or a function that makes it of a RunConfig.
+StrategyChoice = (
+    tf.distribute.Strategy | Callable[["RunConfig"], tf.distribute.Strategy] | None
+)
+
+# Values in place of None, in fields that a RunConfig never shows as None.
+_SET_BY_DEFAULT = {"save_checkpoints_secs": 600, "cluster": cluster_lib.Cluster()}
+
+
+@habits.run_config
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """The place and the manner of a training, apart from what is trained.
+
+    It is checked when it is made: a wrong value is a ValueError that names the field,
+    rather than a surprise after an hour of training. It does not change; `replace`
+    returns another.
+
+    Attributes:
+      model_dir: directory of checkpoints, summaries and exports (str or os.PathLike).
+        None: the Estimator makes a temporary one.
+      tf_random_seed: seed of initial weights, dropout and shuffling. NumPy's and
+        Python's own random numbers are seeded while factories and input_fn are called,
+        and left alone otherwise. None: each run differs.
+      save_summary_steps: steps between two summaries; None or 0 writes none. The cost
+        of the default cannot be measured.
+      save_checkpoints_steps: steps between two checkpoints; 0 saves none: the trained
+        weights last as long as the Estimator, whose calls go on with them. Not together
+        with `save_checkpoints_secs`.
+      save_checkpoints_secs: seconds between two checkpoints; 600 where neither is
+        given, so that a crash costs ten minutes at most.
+      keep_checkpoint_max: number of the last checkpoints that stay; None or 0 keeps
+        all. 5 bounds the disk, and is enough for a slow evaluator.
+      keep_checkpoint_every_n_hours: hours of training after each of which one more
+        checkpoint stays for good. The default is longer than any training.
+      log_step_count_steps: steps between two log lines of loss and speed; None logs
+        none.
+      progress: whether to show a line that moves in a terminal or a notebook, with
+        metrics and the time left, and to log at INFO where the program has set no
+        level for absl's log. Followers never show it, nor does an output to a file.
+      train_distribute: strategy to train with, or a function that makes it of this
+        RunConfig, such as those in `pipeline.strategy.executions`. None: the one of `execution`.
+      eval_distribute: strategy to evaluate with, or such a function. None: the one to
+        train with.
+      steps_per_loop: most steps that one call of the compiled loop runs. The loop stops
+        earlier wherever a log, summary, checkpoint or hook is due, so 1000 only bounds
+        how long a signal waits.
+      gradient_accumulation_steps: micro-batches whose gradients make up one step; 1
+        takes the whole batch at once.
+      precision: 'float32', 'mixed_bfloat16' (GPUs since Ampere, TPUs) or
+        'mixed_float16' (older GPUs; scales the loss).
+      jit_compile: whether XLA compiles the step. By default it does not, for it slows
+        down convolutions on the CPU and compiles again for each batch shape. None:
+        TensorFlow decides.
+      run_eagerly: whether each step runs as plain Python, for a debugger; slow.
+      async_checkpoint: whether checkpoints are written while training goes on.
+      on_nan: effect of a loss of NaN or Inf: 'stop' the run, or 'warn' and go on.
+      changed_input: effect of another input than the one that model_dir has read.
+        'auto' begins other data anew, and goes on in the same data that are treated
+        otherwise; 'anew', 'skip' (after as much as was read) or 'error' in both cases.
+      devices: local devices to train on under 'single_host', say ('GPU:0', 'GPU:1').
+        None: all GPUs, or the one CPU.
+      execution: 'single_host', 'multi_worker', 'parameter_server' or 'tpu'.
+      evaluation: who evaluates in `train_and_evaluate`: 'inline', the training itself
+        at its checkpoints; 'evaluator', a job of its own; 'auto', such a job if
+        TF_CONFIG lists one in "cluster", else the training. A scheduler that starts one
+        without listing it, such as the Kubernetes training operator, needs 'evaluator'.
+      cluster: the processes that train together. None: those of TF_CONFIG or, where it
+        is not set, of the SLURM step, read once when the RunConfig is made.
+    """
+
+    model_dir: str | None = None
+    tf_random_seed: int | None = None
+    save_summary_steps: int | None = 100
+    save_checkpoints_steps: int | None = None
+    save_checkpoints_secs: float | None = None
+    keep_checkpoint_max: int | None = 5
+    keep_checkpoint_every_n_hours: float = 10000
+    log_step_count_steps: int | None = 100
+    progress: bool = True
+    train_distribute: StrategyChoice = None
+    eval_distribute: StrategyChoice = None
+    steps_per_loop: int = 1000
+    gradient_accumulation_steps: int = 1
+    precision: str = "float32"
+    jit_compile: bool | None = False
+    run_eagerly: bool = False
+    async_checkpoint: bool = True
+    on_nan: str = "stop"
+    changed_input: str = "auto"
+    devices: tuple[str, ...] | None = None
+    execution: str = "single_host"
+    evaluation: str = "auto"
+    cluster: cluster_lib.Cluster | None = None
+
+    def __post_init__(self) -> None:
+        self._set("model_dir", _check_model_dir(self.model_dir))
+        self._set("devices", _check_devices(self.devices))
+        for name in _INTEGERS:
+            _check_int(name, getattr(self, name))
+        hours = self.keep_checkpoint_every_n_hours
+        _check_positive("keep_checkpoint_every_n_hours", hours)
+        self._check_save_checkpoints()
+        for name in _CHOICES:
+            _check_choice(name, getattr(self, name))
+        self._check_strategies()
+        self._check_combinations()
+        if self.cluster is None:
+            text = os.environ.get("TF_CONFIG", "").strip()
+            text = text or slurm.tf_config(self.execution)
+            self._set("cluster", cluster_lib.parse_tf_config(text))
+        elif not isinstance(self.cluster, cluster_lib.Cluster):
+            raise RefusedValueError(
+                f"RunConfig.cluster is {self.cluster!r}, not a Cluster: write "
+                f"cluster=parse_tf_config(text), or leave it out to read TF_CONFIG."
+            )
+        # A wrong port would be waited for without end.
+        for address in self.cluster.training_tasks.values():
+            if ":" in address:
+                ports.split(address)
+
+    @property
+    def cluster_spec(self) -> tf.train.ClusterSpec:
+        """Addresses of chief, workers and parameter servers; empty in a local run."""
+        return tf.train.ClusterSpec(dict(self.cluster.jobs))
+
+    @property
+    def task_type(self) -> str:
+        """The role of this process: 'chief', 'worker', 'ps' or 'evaluator'."""
+        return self.cluster.task_type
+
+    @property
+    def task_id(self) -> int:
+        """The number of this process among those of its role, from 0."""
+        return self.cluster.task_id
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes checkpoints, summaries and logs."""
+        return self.cluster.is_chief
+
+    @property
+    def num_worker_replicas(self) -> int:
+        """The number of workers with the chief; 0 in the evaluator."""
+        return self.cluster.num_worker_replicas
+
+    @property
+    def num_ps_replicas(self) -> int:
+        """The number of parameter servers; 0 in the evaluator."""
+        return self.cluster.num_ps_replicas
+
+    @property
+    def global_id_in_cluster(self) -> int | None:
+        """This task's number: chief 0, then workers, then servers; None: evaluator."""
+        return self.cluster.global_id_in_cluster
+
+    @property
+    def evaluates_inline(self) -> bool:
+        """Whether training evaluates at its checkpoints, rather than an evaluator."""
+        if self.evaluation == "auto":
+            return not self.cluster.has_evaluator
+        return self.evaluation == "inline"
+
+    def with_model_dir(self) -> "RunConfig":
+        """Returns a RunConfig with a `model_dir` in normal form, maybe a temporary one.
+
+        Raises:
+          ValueError: an evaluator has no model_dir to watch.
+        """
+        if self.model_dir is not None:
+            directory = paths.normal(self.model_dir)
+            changed = directory != self.model_dir
+            return self.replace(model_dir=directory) if changed else self
+        if self.task_type == cluster_lib.EVALUATOR:
+            raise RefusedValueError(
+                "RunConfig.model_dir is not set, and this task is an evaluator, which "
+                "evaluates the checkpoints of a training. Give it the training's, by "
+                "RunConfig(model_dir=...) or --model_dir=..."
+            )
+        directory = tempfile.mkdtemp()
+        logging.warning("model_dir is not set; using %s", directory)
+        return self.replace(model_dir=directory)
+
+    def replace(self, **changes: Any) -> "RunConfig":
+        """Returns a copy with the named fields changed, checked anew.
+
+        Either of `save_checkpoints_steps` and `save_checkpoints_secs` unsets the other,
+        as in tf.estimator. TF_CONFIG is not read again.
+
+        Args:
+          **changes: values by field name.
+
+        Raises:
+          ValueError: a name is no field, or a value is wrong.
+        """
+        names = [field.name for field in dataclasses.fields(RunConfig)]
+        unknown = sorted(set(changes) - set(names))
+        if unknown:
+            raise RefusedValueError(
+                f"RunConfig has no field {', '.join(unknown)}. Its fields are "
+                f"{', '.join(names)}."
+            )
+        steps, secs = "save_checkpoints_steps", "save_checkpoints_secs"
+        for given, other in ((steps, secs), (secs, steps)):
+            if changes.get(given) is not None:
+                changes.setdefault(other, None)
+        return dataclasses.replace(self, **changes)
+
+    def describe(self) -> dict[str, str]:
+        """Returns the fields that differ from their defaults, in words, for logs."""
+        described = {}
+        for field in dataclasses.fields(RunConfig):
+            value = getattr(self, field.name)
+            if value in (field.default, _SET_BY_DEFAULT.get(field.name, field.default)):
+                continue
+            if isinstance(value, tf.distribute.Strategy):
+                value = type(value).__name__
+            described[field.name] = getattr(value, "__name__", str(value))
+        return described
+
+    def _set(self, name: str, value: Any) -> None:
+        """Puts a field into its normal form; only while the object is being made."""
+        object.__setattr__(self, name, value)
+
+    def _check_save_checkpoints(self) -> None:
+        steps, secs = self.save_checkpoints_steps, self.save_checkpoints_secs
+        if steps is not None and secs is not None:
+            raise RefusedValueError(
+                f"RunConfig.save_checkpoints_steps ({steps!r}) and "
+                f"RunConfig.save_checkpoints_secs ({secs!r}) cannot both be set. Leave "
+                f"one of them out."
+            )
+        if secs is not None:
+            hint = "save_checkpoints_steps=0 to never save"
+            _check_positive("save_checkpoints_secs", secs, hint=hint)
+        elif steps is None:
+            self._set("save_checkpoints_secs", _SET_BY_DEFAULT["save_checkpoints_secs"])
+
+    def _check_strategies(self) -> None:
+        for name in ("train_distribute", "eval_distribute"):
+            value = getattr(self, name)
+            fits = isinstance(value, tf.distribute.Strategy)
+            fits = fits or callable(value) and not isinstance(value, type)
+            if value is not None and not fits:
+                raise RefusedValueError(
+                    f"RunConfig.{name} is {value!r}: write a tf.distribute.Strategy, a "
+                    "function that makes one of this RunConfig, or None, such as "
+                    f"{name}=tf.distribute.MirroredStrategy(); in gin @mirrored."
+                )
+
+    def _check_combinations(self) -> None:
+        made = isinstance(self.train_distribute, tf.distribute.Strategy)
+        if self.devices is not None and made:
+            raise RefusedValueError(
+                f"RunConfig.devices ({self.devices}) and train_distribute are both "
+                f"set, but a strategy has its own devices. Leave one of them out."
+            )
+        if self.devices is not None and self.execution != "single_host":
+            raise RefusedValueError(
+                f"RunConfig.devices is {self.devices} and execution is "
+                f"{self.execution!r}, but devices are chosen only under "
+                "execution='single_host'. Leave devices out."
+            )
+        if self.run_eagerly and self.jit_compile:
+            raise RefusedValueError(
+                "RunConfig.run_eagerly and RunConfig.jit_compile are both True, but "
+                "eager steps are not compiled. Write jit_compile=False."
+            )
+
+
+# By field: its least value, whether None is allowed, and an example.
+_INTEGERS = {
+    "tf_random_seed": (0, True, 42),
+    "save_summary_steps": (0, True, 100),
+    "save_checkpoints_steps": (0, True, 1000),
+    "keep_checkpoint_max": (0, True, 5),
+    "log_step_count_steps": (1, True, 100),
+    "steps_per_loop": (1, False, 1000),
+    "gradient_accumulation_steps": (1, False, 1),
+}
+_CHOICES = {
+    "precision": ("float32", "mixed_bfloat16", "mixed_float16"),
+    "progress": (True, False),
+    "jit_compile": (False, True, None),
+    "run_eagerly": (False, True),
+    "async_checkpoint": (True, False),
+    "on_nan": ("stop", "warn"),
+    "changed_input": ("auto", "anew", "skip", "error"),
+    "execution": EXECUTIONS,
+    "evaluation": ("auto", "inline", "evaluator"),
+}
+
+
+# A device of this machine: without job and task.
+_DEVICE = re.compile(r"/?(device:)?[a-z_]+:[0-9]{1,18}", re.IGNORECASE | re.ASCII)
+# TensorFlow makes threads for each logical CPU, and takes hours for many.
+_MOST_CPUS = 64
+
+
+def _check_model_dir(value: Any) -> str | None:
+    if value is None:
+        return None
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(path, str) and "\0" in path or not paths.is_text(path):
+        raise RefusedValueError(
+            f"RunConfig.model_dir is {path!r}, which is no path in UTF-8: write "
+            "model_dir='runs/1'."
+        )
+    if not isinstance(path, str) or not path:
+        raise RefusedValueError(
+            f"RunConfig.model_dir is {value!r}, not a path: write model_dir='runs/1', "
+            "or leave it out for a temporary one."
+        )
+    return path
+
+
+def _check_devices(value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    names = tuple(value) if isinstance(value, (list, tuple)) else ()
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise RefusedValueError(
+            f"RunConfig.devices is {value!r}, not names of devices: write "
+            "devices=('GPU:0',), or leave it out for all local devices."
+        )
+    wrong = [name for name in names if not _DEVICE.fullmatch(name)]
+    if wrong:
+        raise RefusedValueError(
+            f"RunConfig.devices has {wrong[0]!r}, which is no device of this machine: "
+            "write 'GPU:0' or 'CPU:1', a kind and a number."
+        )
+    kinds = {name.upper().rpartition("/")[2].removeprefix("DEVICE:") for name in names}
+    most = max(_MOST_CPUS, os.cpu_count() or 1)
+    for kind, _, number in (name.partition(":") for name in kinds):
+        if kind == "CPU" and int(number) >= most:
+            raise RefusedValueError(
+                f"RunConfig.devices has 'CPU:{number}', and this machine is divided "
+                f"into {most} logical CPUs at the most: write 'CPU:0' to "
+                f"'CPU:{most - 1}'."
+            )
+    if len(kinds) < len(names):
+        raise RefusedValueError(
+            f"RunConfig.devices has a device twice: {names}. List each one once."
+        )
+    return names
+
+
+def _check_int(name: str, value: Any) -> None:
+    least, optional, example = _INTEGERS[name]
+    if value is None and optional:
+        return
+    if not is_int(value) or value < least:
+        raise RefusedValueError(
+            f"RunConfig.{name} is {value!r}: write an integer of at least {least}"
+            f"{' or None' if optional else ''}, such as {name}={example}."
+        )
+
+
+def _check_positive(name: str, value: Any, *, hint: str = "") -> None:
+    if not is_number(value) or not 0 < value < math.inf:
+        raise RefusedValueError(
+            f"RunConfig.{name} is {value!r}: write a number above 0, such as "
+            f"{name}=600{', or ' + hint if hint else ''}."
+        )
+
+
+def _check_choice(name: str, value: Any) -> None:
+    choices = _CHOICES[name]
+    # The types are compared, too: in Python, 1 == True and 0 == False.
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise RefusedValueError(
+            f"RunConfig.{name} is {value!r}: write one of {listed}, such as "
+            f"{name}={choices[0]!r}."
+        )

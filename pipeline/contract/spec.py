@@ -1,0 +1,396 @@
+"""What a model_fn returns: EstimatorSpec, TrainOp, metric.
+
+def model_fn(features, labels, mode, network, optimizer):
+    logits = network(features, training=mode == ModeKeys.TRAIN)
+    if mode == ModeKeys.PREDICT:
+        return EstimatorSpec(mode, predictions={"logits": logits})
+    return EstimatorSpec(
+        mode,
+        loss=keras.losses.sparse_categorical_crossentropy(labels, logits, True),
+        train_op=TrainOp(optimizer, network.trainable_variables),
+        metrics={
+            "accuracy": metric(
+                keras.metrics.SparseCategoricalAccuracy, labels, logits
+            )
+        },
+    )
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from pipeline.contract.checks import is_int, kind_of
+from pipeline.process.refusals import Refusal
+
+# What the driver reports itself, beside metrics and scalars.
+_RESERVED = ("loss", "global_step", "global_step/sec", "learning_rate")
+_RESERVED_PREFIX = "learning_rate/"
+
+
+class ModeKeys:
+    """What model_fn is called for."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    PREDICT = "infer"
+
+    ALL = (TRAIN, EVAL, PREDICT)
+
+
+class SpecError(Refusal, ValueError):
+    """A model_fn that breaks the contract."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOp:
+    """One optimizer, the variables that it moves, and the loss that it minimises.
+
+    Attributes:
+      optimizer: a Keras optimizer that came in as a module. Its own `clipnorm`,
+        `global_clipnorm` and `clipvalue` act on the all-reduced gradient.
+      variables: the variables to update, usually `network.trainable_variables`
+        (after the network was called, where its layers build on first call).
+      loss: what to minimise, of the same shapes as `EstimatorSpec.loss`; None for
+        the spec's own loss with its weights and regularization. A loss of its own
+        is weighted by examples alone, and brings its own regularization.
+      clip_norm: global norm to which the all-reduced gradient is clipped; None
+        leaves it.
+      every: apply at global steps that this divides. `every=5` on a generator
+        makes five discriminator updates, on fresh batches, to one of it.
+      at: which of each `every` steps to apply at, from 1; None for the last. With
+        `every=2, at=1` it takes turns with an op of `every=2`, each on a fresh batch.
+      repeat: updates a step, all on the step's batch, each on a forward pass of
+        its own; the others' updates come with the last of them.
+      sequential: whether its gradient is of a forward pass of its own on the step's
+        batch, after the ops listed before it were applied. False: of the pass of
+        the op listed before, whose update it does not see.
+
+    Raises:
+      SpecError: a field is not of its kind.
+    """
+
+    optimizer: Any
+    variables: Sequence[Any]
+    loss: Any = None
+    clip_norm: float | None = None
+    every: int = 1
+    repeat: int = 1
+    at: int | Sequence[int] | None = None
+    sequential: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+            raise SpecError(
+                "TrainOp.optimizer is a LossScaleOptimizer, and the driver scales "
+                "the loss itself: hand in its inner optimizer and write "
+                "RunConfig(precision='mixed_float16')."
+            )
+        if not isinstance(self.optimizer, keras.optimizers.Optimizer):
+            raise SpecError(
+                f"TrainOp.optimizer is {kind_of(self.optimizer)}, not a Keras "
+                "optimizer. Hand its factory in as a module: "
+                "Estimator(modules={'optimizer': keras.optimizers.Adam}), and take "
+                "`optimizer` in model_fn."
+            )
+        if self.optimizer.gradient_accumulation_steps:
+            raise SpecError(
+                "the optimizer's gradient_accumulation_steps fails with several "
+                "replicas: write RunConfig(gradient_accumulation_steps="
+                f"{self.optimizer.gradient_accumulation_steps}) instead."
+            )
+        if not isinstance(self.variables, Iterable):
+            raise SpecError(
+                f"TrainOp.variables is {kind_of(self.variables)}, not a list: write "
+                "TrainOp(optimizer, network.trainable_variables)."
+            )
+        variables = tuple(self.variables)
+        object.__setattr__(self, "variables", variables)
+        if not variables:
+            raise SpecError(
+                "TrainOp.variables is empty. A network without input shape has "
+                "variables only once it was called: read network.trainable_variables "
+                "after network(features)."
+            )
+        for variable in variables:
+            if not isinstance(variable, (keras.Variable, tf.Variable)):
+                raise SpecError(
+                    f"TrainOp.variables holds {kind_of(variable)}, not a variable: "
+                    "write TrainOp(optimizer, network.trainable_variables)."
+                )
+        clip = self.clip_norm
+        if clip is not None and (isinstance(clip, str) or not clip > 0):
+            raise SpecError(f"TrainOp.clip_norm is {clip!r}; it must be > 0.")
+        for name in ("every", "repeat"):
+            value = getattr(self, name)
+            if not is_int(value) or value < 1:
+                raise SpecError(f"TrainOp.{name} is {value!r}; it must be an int >= 1.")
+        at = self.every if self.at is None else self.at
+        at = set(at) if isinstance(at, Iterable) else {at}
+        if not at or not at <= set(range(1, self.every + 1)):
+            raise SpecError(
+                f"TrainOp.at is {self.at!r}; it counts the steps of every={self.every} "
+                "from 1: write at=1, or several of them, at=(1, 2)."
+            )
+        object.__setattr__(self, "at", tuple(sorted(at)))
+
+    def updates(self, first: int, last: int) -> int:
+        """How often it is applied at the steps from `first` + 1 to `last`."""
+        turns = ((last - a) // self.every - (first - a) // self.every for a in self.at)
+        return self.repeat * sum(turns)
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A metric to keep: its factory and what one batch updates it with."""
+
+    factory: Callable[[], keras.metrics.Metric]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def metric(factory: Callable[[], Any], *args: Any, **kwargs: Any) -> Metric:
+    """Declares a metric: `metric(keras.metrics.SparseCategoricalAccuracy, y, p)`.
+
+    The driver keeps its state, over all replicas and batches.
+
+    Args:
+      factory: returns a Keras metric; called once, without arguments.
+      *args: tensors of this replica's batch for `update_state`.
+      **kwargs: the same by name, such as `sample_weight`.
+
+    Raises:
+      SpecError: an already built metric instead of its factory.
+    """
+    if isinstance(factory, keras.metrics.Metric) or not callable(factory):
+        raise SpecError(
+            f"metric() takes a factory first and got {kind_of(factory)}: write "
+            "metric(keras.metrics.SparseCategoricalAccuracy, labels, logits), or "
+            "metric(lambda: keras.metrics.AUC(num_thresholds=50), labels, p)."
+        )
+    return Metric(factory, args, dict(kwargs))
+
+
+@dataclasses.dataclass(frozen=True)
+class EstimatorSpec:
+    """What a model_fn returns.
+
+    Attributes:
+      mode: the mode that model_fn was called with.
+      loss: per-example losses `[batch, ...]`, or a scalar that is the mean over
+        this replica's batch. Floating point. Required in TRAIN and EVAL.
+      loss_weights: broadcastable to `loss`: token masks, example weights. The
+        minimised loss is sum(loss * weights) / sum(weights), over all replicas.
+      regularization_losses: scalars added once; `network.losses` is not added
+        unless it is handed in here.
+      train_op: a `TrainOp` or a list, applied in order; all gradients are of one
+        forward pass, before any update, unless one is `sequential`. Required in TRAIN.
+      metrics: `{name: metric(factory, ...)}`, or `{name: tensor}` for a mean.
+      predictions: nest of tensors with a leading batch dimension. Required in
+        PREDICT.
+      export_outputs: `{signature name: dict of tensors}` for a SavedModel; None
+        exports `predictions` as `serving_default`.
+      scalars: `{name: scalar}`; reported as of the last step, the mean over replicas
+        and micro-batches, each counted by its examples.
+      eval_metric_ops: tf.estimator's name for `metrics`.
+
+    Raises:
+      SpecError: a field is missing for the mode, or not of its kind.
+    """
+
+    # The first six in tf.estimator's order.
+    mode: str
+    predictions: Any = None
+    loss: Any = None
+    train_op: Any = None
+    eval_metric_ops: dataclasses.InitVar[Mapping[str, Any] | None] = None
+    export_outputs: Mapping[str, Mapping[str, Any]] | None = None
+    _: dataclasses.KW_ONLY
+    loss_weights: Any = None
+    regularization_losses: Sequence[Any] | None = None
+    metrics: Mapping[str, Any] | None = None
+    scalars: Mapping[str, Any] | None = None
+
+    def __post_init__(self, eval_metric_ops: Mapping[str, Any] | None) -> None:
+        if self.mode not in ModeKeys.ALL:
+            raise SpecError(
+                f"mode is {self.mode!r}, not one of {ModeKeys.ALL}: pass on the `mode` "
+                "that model_fn was called with."
+            )
+        if eval_metric_ops is not None:
+            if self.metrics is not None:
+                raise SpecError(
+                    "both metrics and eval_metric_ops are given; they are one field "
+                    "under two names: keep metrics."
+                )
+            object.__setattr__(self, "metrics", eval_metric_ops)
+        self._check_required()
+        if self.loss is not None:
+            object.__setattr__(
+                self, "loss", _checked_loss(self.loss, self.loss_weights)
+            )
+        regularization = self.regularization_losses
+        if tf.is_tensor(regularization):
+            regularization = [regularization]
+        object.__setattr__(self, "regularization_losses", list(regularization or ()))
+        object.__setattr__(
+            self, "train_op", _checked_train_ops(self.mode, self.train_op)
+        )
+        object.__setattr__(self, "metrics", _checked_metrics(self.metrics))
+        object.__setattr__(self, "scalars", _checked_scalars(self.scalars))
+        both = sorted(self.metrics.keys() & self.scalars.keys())
+        if both:
+            raise SpecError(
+                f"metrics and scalars share the names {both}, under which both are "
+                "reported: give each a name of its own."
+            )
+        if self.export_outputs is not None:
+            _check_export_outputs(self.export_outputs)
+
+    def _check_required(self) -> None:
+        needs = {
+            ModeKeys.TRAIN: ("loss", "train_op"),
+            ModeKeys.EVAL: ("loss",),
+            ModeKeys.PREDICT: ("predictions",),
+        }[self.mode]
+        missing = [name for name in needs if getattr(self, name) is None]
+        if missing:
+            examples = {
+                "loss": "loss=keras.losses.sparse_categorical_crossentropy(...)",
+                "train_op": "train_op=TrainOp(optimizer, network.trainable_variables)",
+                "predictions": "predictions={'logits': logits}",
+            }
+            raise SpecError(
+                f"mode {self.mode!r} needs {' and '.join(missing)}: write "
+                f"EstimatorSpec(mode, {', '.join(examples[n] for n in missing)})."
+            )
+
+
+def _checked_loss(loss: Any, weights: Any) -> tf.Tensor:
+    try:
+        loss = tf.convert_to_tensor(loss)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"loss is {kind_of(loss)}, not a tensor: {error}") from error
+    if not loss.dtype.is_floating:
+        raise SpecError(f"loss has dtype {loss.dtype.name}; it must be floating point.")
+    if weights is not None and loss.shape.rank == 0:
+        raise SpecError(
+            "loss_weights are given with a scalar loss, which has already been "
+            "averaged: return per-example losses, "
+            "keras.losses.SparseCategoricalCrossentropy(reduction='none')."
+        )
+    if weights is not None:
+        shape = tf.convert_to_tensor(weights).shape
+        try:
+            broadcast = tf.broadcast_static_shape(loss.shape, shape)
+        except ValueError:
+            broadcast = None
+        # Of an unknown length they are examples', and would weigh the last dimension.
+        ambiguous = (loss.shape.rank or 0) > 1 and shape.rank == 1 and shape[0] is None
+        fits = broadcast is not None and broadcast.is_compatible_with(loss.shape)
+        if ambiguous or not fits:
+            raise SpecError(
+                f"loss_weights of shape {shape} do not broadcast to the loss of shape "
+                f"{loss.shape}"
+                + (": write weights[:, tf.newaxis]." if ambiguous else ".")
+            )
+    return loss
+
+
+def _checked_train_ops(mode: str, train_op: Any) -> tuple[TrainOp, ...]:
+    # As this class keeps that of EVAL and PREDICT, for `dataclasses.replace`.
+    if train_op is None or (mode != ModeKeys.TRAIN and train_op == ()):
+        return ()
+    ops = tuple(train_op) if isinstance(train_op, (list, tuple)) else (train_op,)
+    for op in ops:
+        if not isinstance(op, TrainOp):
+            raise SpecError(
+                f"train_op is {kind_of(op)}, not a TrainOp: write "
+                "train_op=TrainOp(optimizer, network.trainable_variables)."
+            )
+    if not ops:
+        raise SpecError("train_op is an empty list: give at least one TrainOp.")
+    return ops
+
+
+def _checked_metrics(metrics: Any) -> dict[str, Metric]:
+    if not isinstance(metrics, Mapping) and metrics is not None:
+        raise SpecError(f"metrics is {kind_of(metrics)}, not a dict of name -> metric.")
+    checked = {}
+    for name, value in (metrics or {}).items():
+        _check_name("metrics", name)
+        if isinstance(value, (keras.metrics.Metric, tuple)):
+            raise SpecError(
+                f"metric {name!r} is {kind_of(value)}; the driver keeps the state: "
+                "write metric(keras.metrics.SparseCategoricalAccuracy, labels, logits)."
+            )
+        if not isinstance(value, Metric):
+            value = _mean_of(name, value)
+        checked[name] = value
+    return checked
+
+
+def _mean_of(name: str, value: Any) -> Metric:
+    try:
+        value = tf.convert_to_tensor(value)
+    except (TypeError, ValueError) as error:
+        raise SpecError(
+            f"metric {name!r} is {kind_of(value)}: write metric(factory, ...) or a "
+            "tensor to take the mean of."
+        ) from error
+    return Metric(keras.metrics.Mean, (value,), {})
+
+
+def _checked_scalars(scalars: Any) -> dict[str, Any]:
+    if scalars is not None and not isinstance(scalars, Mapping):
+        raise SpecError(f"scalars is {kind_of(scalars)}, not a dict of name -> scalar.")
+    checked = {}
+    for name, value in (scalars or {}).items():
+        _check_name("scalars", name)
+        try:
+            value = tf.cast(value, tf.float32)
+        except (TypeError, ValueError, tf.errors.OpError) as error:
+            raise SpecError(
+                f"scalar {name!r} is {kind_of(value)}, not a number: give a scalar "
+                "tensor."
+            ) from error
+        if value.shape.rank not in (0, None):
+            raise SpecError(
+                f"scalar {name!r} has shape {value.shape}; reduce it first."
+            )
+        checked[name] = tf.ensure_shape(value, [])
+    return checked
+
+
+def _check_export_outputs(outputs: Any) -> None:
+    if not isinstance(outputs, Mapping) or not all(
+        isinstance(value, Mapping) and value for value in outputs.values()
+    ):
+        raise SpecError(
+            f"export_outputs is {outputs!r}; it must be "
+            "{'serving_default': {'name': tensor}}."
+        )
+
+
+def reserved(name: str) -> bool:
+    """Whether the driver reports something of its own under `name`."""
+    return name in _RESERVED or name.startswith(_RESERVED_PREFIX)
+
+
+def _check_name(field: str, name: Any) -> None:
+    """Checks the name of a metric or scalar, under which it is reported."""
+    if not isinstance(name, str):
+        raise SpecError(f"{field} has the name {kind_of(name)}: write a string.")
+    if reserved(name):
+        raise SpecError(
+            f"{field} has the name {name!r}, which the driver reports itself "
+            f"({', '.join(_RESERVED)}, {_RESERVED_PREFIX}...): choose another."
+        )
+    if not name or name != name.strip() or not name.isprintable():
+        raise SpecError(
+            f"{field} has the name {name!r}, which no log or TensorBoard shows as it "
+            "is: write words and slashes, 'accuracy/top_5'."
+        )

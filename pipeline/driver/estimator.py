@@ -1,0 +1,394 @@
+"""Estimator: a model_fn, its modules, and where they are trained.
+
+estimator = Estimator(
+    model_fn,
+    modules={"network": make_network, "optimizer": keras.optimizers.Adam},
+    config=RunConfig(model_dir="runs/digits"),
+)
+estimator.train(train_input_fn, max_steps=1000)
+estimator.evaluate(eval_input_fn)  # {"accuracy": 0.98, "loss": 0.06, ...}
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from pipeline.checkpoints import checkpoint
+from pipeline.checkpoints.warm_start import WarmStartSettings
+from pipeline.contract import arguments, checks, habits
+from pipeline.contract import params as params_lib
+from pipeline.contract.hooks import Hook, Run, SavingListener
+from pipeline.contract.run_config import RunConfig
+from pipeline.contract.spec import ModeKeys
+from pipeline.driver import exporting
+from pipeline.driver.runtime_pair import Runtimes
+from pipeline.driver.trainer import Trainer
+from pipeline.export import saved_model
+from pipeline.feed import feed as input_lib
+from pipeline.hooks import summary
+from pipeline.hooks.stock import log_line
+from pipeline.loop import predictions, train_loop
+from pipeline.model_dir import paths, storage
+from pipeline.process import run_log
+from pipeline.process.refusals import RefusedValueError
+from pipeline.strategy import parameter_server
+from pipeline.strategy.peers import watches
+
+
+class Estimator:
+    """Trains, evaluates, predicts with and exports one model."""
+
+    @habits.estimator
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        *,
+        modules: Mapping[str, Callable[..., Any]] | None = None,
+        config: RunConfig | None = None,
+        params: Any = None,
+        warm_start_from: str | WarmStartSettings | None = None,
+        model_dir: str | None = None,
+    ) -> None:
+        """Checks the contract; builds nothing yet.
+
+        Args:
+          model_fn: see `pipeline.contract.spec`; any callable.
+          modules: factory by the name under which model_fn takes what it makes. All
+            state lives in these. It gets `params` and `config` where it requires them.
+          config: how to run.
+          params: a dict or an object with attributes; each who takes it gets a copy.
+          warm_start_from: a checkpoint, a model_dir or `WarmStartSettings`, whose
+            values are taken where model_dir has no checkpoint of its own.
+          model_dir: as `RunConfig.model_dir`; give it once.
+
+        Raises:
+          TypeError: an argument of another kind, or that model_fn does not take.
+          ValueError: a backend other than TensorFlow, or no model_dir to evaluate.
+        """
+        factories, self._params = arguments.contract(model_fn, modules, params)
+        self._config = arguments.run_config(config, model_dir)
+        if isinstance(start := warm_start_from, (str, os.PathLike)):
+            start = WarmStartSettings(start)
+        checks.check_kind("warm_start_from", start, WarmStartSettings, "'runs/1'")
+        self._warm_start_from = start
+        self._runtimes = Runtimes(
+            model_fn, factories, self._config, self._params, start
+        )
+        self._eval_writers = summary.Writers()
+
+    @property
+    def config(self) -> RunConfig:
+        """How it runs; `model_dir` is set."""
+        return self._config
+
+    @property
+    def model_dir(self) -> str:
+        """Where checkpoints, events and exports go."""
+        return self._config.model_dir
+
+    @property
+    def params(self) -> Any:
+        """A copy of what model_fn gets as `params`."""
+        return params_lib.own(self._params)
+
+    @property
+    def global_step(self) -> int:
+        """Updates that the live weights, or else the latest checkpoint's, have seen."""
+        return self._runtimes.step(self.latest_checkpoint())
+
+    @property
+    def loaded_checkpoint(self) -> str | None:
+        """Path prefix of the checkpoint whose values the modules hold, or None.
+
+        While training it may still be being written, see `wait_until_saved`.
+        """
+        return self._runtimes.values_from
+
+    @habits.train
+    @run_log.shows
+    @watches
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        *,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        hooks: Sequence[Hook] = (),
+        saving_listeners: Sequence[SavingListener] = (),
+    ) -> "Estimator":
+        """Trains from the last checkpoint on, and from the example after its last.
+
+        With parameter servers the chief trains; in their processes and the workers'
+        this serves the chief, and returns when it has ended.
+
+        Args:
+          input_fn: see `pipeline.feed.feed`.
+          steps: steps from here; where the input ends sooner, but an earlier call
+            has read a part of it, it begins anew.
+          max_steps: global step to train to; nothing is done beyond it. Neither
+            trains to the end of the input.
+          hooks: called besides the ones of the config.
+          saving_listeners: told of each checkpoint.
+
+        Returns:
+          This Estimator.
+
+        Raises:
+          ValueError: both steps and max_steps, one not positive, or an empty input.
+          NanLossDuringTrainingError: the loss was NaN or Inf and `on_nan` is "stop".
+          PeerLostError: another task of the cluster died.
+          CheckpointMismatchError: the checkpoint in model_dir is of another model.
+          UnreadableCheckpointError: no checkpoint in model_dir can be read.
+          ClaimedError: another training goes on in model_dir.
+          StorageError: model_dir cannot be written.
+        """
+        if self._config.cluster.serves:
+            parameter_server.serve(self._config)
+            return self
+        arguments.training(self._config, steps, max_steps, saving_listeners)
+        if self._runtimes.finished(self.latest_checkpoint(), max_steps):
+            return self
+        trainer = Trainer(self._runtimes.to_train(), input_fn)
+        trainer(
+            self._warm_start_from,
+            steps=steps,
+            max_steps=max_steps,
+            hooks=hooks,
+            saving_listeners=saving_listeners,
+        )
+        return self
+
+    @habits.evaluate
+    @run_log.shows
+    @watches
+    def evaluate(
+        self,
+        input_fn: Callable[..., Any],
+        steps: int | None = None,
+        *,
+        hooks: Sequence[Hook] = (),
+        checkpoint_path: str | None = None,
+        name: str | None = None,
+    ) -> dict[str, Any]:
+        """Evaluates a checkpoint on every example of the input, once.
+
+        Args:
+          input_fn: see `pipeline.feed.feed`.
+          steps: most steps; None for all of the input.
+          hooks: `begin`, `after_loop` and `end` are called.
+          checkpoint_path: what to evaluate; None for the latest, or the live weights
+            while training, or where nothing is saved.
+          name: of this evaluation, where there are several; goes into `eval_dir`.
+
+        Returns:
+          `loss`, the metrics by name, and `global_step`.
+
+        Raises:
+          ValueError: an empty input, an endless one without `steps`, no checkpoint.
+          UnreadableCheckpointError: `checkpoint_path` is damaged, or all there are.
+          StorageError: model_dir cannot be written.
+        """
+        checks.check_positive("steps", steps)
+        arguments.evaluation_name("name", name)
+        checks.check_all("hooks", hooks, Hook)
+        checkpoint_path = self._runtimes.found(checkpoint_path)
+        runtime = self._runtimes.to_use(checkpoint_path, together=True)
+        feed = runtime.feed(input_fn, ModeKeys.EVAL)
+        if feed.plan.endless and steps is None:
+            raise input_lib.endless_input_error(input_fn)
+        program = runtime.program(ModeKeys.EVAL, feed)
+        self._runtimes.prepare(runtime, checkpoint_path, "evaluating", together=True)
+        run = runtime.run()
+        report = train_loop.evaluate(
+            program.compiled,
+            program.metrics,
+            feed,
+            run=run,
+            hooks=hooks,
+            steps=steps,
+            steps_per_loop=self._config.steps_per_loop,
+        )
+        if not report.num_steps:
+            raise input_lib.empty_input_error(input_fn, ModeKeys.EVAL)
+        if run.leads:
+            phase = f"eval/{name}" if name else "eval"
+            logging.info("%s", log_line(phase, report))
+            with storage.writing(self.model_dir, "the summary of the evaluation"):
+                self._eval_writers[self.eval_dir(name)].scalars(
+                    run.step, report.values()
+                )
+        return {"loss": report.loss, **report.metrics, "global_step": run.step}
+
+    @habits.predict
+    def predict(
+        self,
+        input_fn: Callable[..., Any],
+        *,
+        predict_keys: Sequence[str] | str | None = None,
+        hooks: Sequence[Hook] = (),
+        checkpoint_path: str | None = None,
+        yield_single_examples: bool = True,
+    ) -> Iterator[Any]:
+        """Predictions for the input, in its order, computed as they are asked for.
+
+        They are made with the weights of this call, whatever comes after it: where
+        another call changes these in between, a copy is kept for what is left.
+
+        Args:
+          input_fn: see `pipeline.feed.feed`; labels are left aside.
+          predict_keys: of a dict of predictions, the ones to yield.
+          hooks: `begin` and `end` are called.
+          checkpoint_path: what to predict with; None as in `evaluate`.
+          yield_single_examples: one example at a time, else one batch.
+
+        Returns:
+          A generator of nests of arrays, as `EstimatorSpec.predictions`.
+
+        Raises:
+          ValueError: keys that there are not, or predictions of unequal lengths.
+          RuntimeError: several processes train in step, and another call changed the
+            weights while predictions were left to be made.
+        """
+        checks.check_all("hooks", hooks, Hook)
+        checkpoint_path = self._runtimes.found(checkpoint_path)
+        runtime = self._runtimes.to_use(checkpoint_path, together=False)
+        feed = runtime.feed(input_fn, ModeKeys.PREDICT)
+        runtime.program(ModeKeys.PREDICT, feed)
+        self._runtimes.prepare(runtime, checkpoint_path, "predicting", together=False)
+        return predictions.watched(
+            predictions.predict(self._runtimes.reader(runtime, feed), feed),
+            run=Run(self.model_dir, runtime.modules.step, None),
+            hooks=hooks,
+            keys=predict_keys,
+            one_by_one=yield_single_examples,
+        )
+
+    @run_log.shows
+    def export_saved_model(
+        self,
+        export_dir_base: str,
+        serving_input_receiver_fn: saved_model.ServingFn | None = None,
+        *,
+        assets_extra: Mapping[str, str] | None = None,
+        checkpoint_path: str | None = None,
+    ) -> str:
+        """Writes a SavedModel that needs nothing of this project to be served.
+
+        Args:
+          export_dir_base: gets a new directory, named by the time in seconds.
+          serving_input_receiver_fn: what is sent, from
+            `build_raw_serving_input_receiver_fn` or
+            `build_parsing_serving_input_receiver_fn`; None for the raw features of
+            the input that this Estimator saw last.
+          assets_extra: file to copy by its path below `assets.extra`.
+          checkpoint_path: what to export; None for the latest, or for what is live
+            while training, or where nothing is saved.
+
+        Returns:
+          The new directory.
+
+        Raises:
+          ValueError: no checkpoint, or no input was seen and nothing says what is sent.
+        """
+        runtimes, path = self._runtimes, self._runtimes.found(checkpoint_path)
+        export_dir_base = paths.normal(export_dir_base)
+        if path is None:
+            runtimes.check_trained(" to export", ", or give checkpoint_path")
+        runtime = runtimes.exporting
+        receiver = saved_model.receiver_of(
+            serving_input_receiver_fn, runtimes.features_spec
+        )
+        return exporting.export(
+            runtime,
+            receiver,
+            export_dir_base,
+            load=lambda: runtimes.prepare(runtime, path, "exporting", together=False),
+            assets_extra=assets_extra,
+        )
+
+    def check_export(
+        self,
+        serving_input_receiver_fn: saved_model.ServingFn | None = None,
+        *,
+        input_fn: Callable[..., Any] | None = None,
+    ) -> None:
+        """Traces what `export_saved_model` would write; needs no checkpoint.
+
+        Args:
+          serving_input_receiver_fn: as there; None for what `input_fn` yields in EVAL.
+          input_fn: see `pipeline.feed.feed`.
+
+        Raises:
+          Exception: what the export would raise.
+        """
+        exporting.check(self._runtimes.exporting, serving_input_receiver_fn, input_fn)
+
+    def export_weights(self, name: str, path: str) -> str:
+        """Writes the weights of one Keras model as `.weights.h5`.
+
+        `model.load_weights(path)` reads them into a model of the same architecture.
+
+        Args:
+          name: of the module.
+          path: to write to; ends in `.weights.h5`.
+
+        Returns:
+          The path.
+
+        Raises:
+          ValueError: the module is no built Keras model, or there is no checkpoint.
+        """
+        runtime = self._runtimes.exporting
+
+        def load() -> None:
+            self._runtimes.check_trained("")
+            self._runtimes.prepare(runtime, None, "exporting", together=False)
+
+        return exporting.weights(runtime, name, paths.normal(path), load)
+
+    @watches
+    def wait_for_peers(self) -> None:
+        """Returns once each process that trains in step with this one has called it."""
+        self._runtimes.training.peers.wait()
+
+    def wait_until_saved(self) -> None:
+        """Returns once the files of `loaded_checkpoint` are there.
+
+        Raises:
+          StorageError: it could not be written.
+        """
+        self._runtimes.wait_until_saved()
+
+    def latest_checkpoint(self) -> str | None:
+        """Path prefix of the newest checkpoint in model_dir, or None."""
+        return checkpoint.latest(self.model_dir)
+
+    def get_variable_names(self) -> list[str]:
+        """Names of the variables in the latest checkpoint: `network/dense/kernel`.
+
+        Raises:
+          ValueError: there is no checkpoint.
+        """
+        return sorted(checkpoint.read_names(self._required_checkpoint()))
+
+    def get_variable_value(self, name: str) -> np.ndarray:
+        """One variable's value in the latest checkpoint.
+
+        Raises:
+          ValueError: there is no checkpoint.
+          KeyError: it holds no such variable.
+        """
+        return checkpoint.read_value(self._required_checkpoint(), name)
+
+    def eval_dir(self, name: str | None = None) -> str:
+        """Where an evaluation's events go: `model_dir/eval`, or `eval_<name>`."""
+        return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
+
+    def _required_checkpoint(self) -> str:
+        path = self.latest_checkpoint()
+        if path is None:
+            raise RefusedValueError(f"{self.model_dir} has no checkpoint: train first.")
+        return path

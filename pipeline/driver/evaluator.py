@@ -1,0 +1,362 @@
+"""The evaluator: a job that evaluates the checkpoints of a training in other processes.
+
+All that it shares with them is model_dir: the checkpoints, its leases on them, and the
+marker that training leaves at its end.
+"""
+
+import contextlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from pipeline.checkpoints import checkpoint, checkpoint_files, lease
+from pipeline.checkpoints.checkpoint_reader import UnreadableCheckpointError
+from pipeline.driver import specs
+from pipeline.driver.estimator import Estimator
+from pipeline.driver.specs import EvalSpec, Result
+from pipeline.model_dir import atomic_file, claim, end_marker, storage
+from pipeline.model_dir.end_marker import EndMarker
+from pipeline.process.refusals import RefusedTypeError
+
+_RECORD = "evaluated.json"
+_POLL_SECS = 2.0
+_LOG_SECS = 60.0
+# How long a marker that an earlier training may have left is doubted, at least: a
+# training begun at the same time as this job takes it away when it has started up.
+_DOUBT_SECS = 60.0
+# How long a marker may be ahead of the last checkpoint: one of a training that failed,
+# which was still being written, or of which a shared disk does not know yet.
+_SETTLE_SECS = 60.0
+
+
+class Evaluator:
+    """Evaluates each checkpoint of model_dir until training has ended.
+
+    wait start_delay_secs, or until training has ended
+    while training goes on, or checkpoints are left:
+        hold the next one by its step; evaluate; export
+        if there is none: wait a little
+    evaluate the last one, if that was not done; export it as the last
+
+    Those that were evaluated before a restart are not evaluated again, except for the
+    last one, where nothing else is left: there are always metrics to return.
+
+    A checkpoint of max_steps is the last one, with a marker or without: a plain
+    `Estimator.train` leaves none. A marker that was there before this job is believed
+    at once where it says that training finished at max_steps or beyond. Any other may
+    be about to be removed by a training that was started again, with more steps or
+    after a failure: it is believed if it is still there after start_delay_secs, and a
+    minute at the least.
+    """
+
+    def __init__(
+        self,
+        estimator: Estimator,
+        eval_specs: Sequence[EvalSpec],
+        *,
+        max_steps: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """
+        Args:
+          estimator: evaluates and exports; its model_dir is the training's.
+          eval_specs: each of its own name.
+          max_steps: where training is to end; None where its input decides.
+          clock: seconds.
+          sleep: waits for so many seconds.
+        """
+        self._model_dir = estimator.model_dir
+        self._eval_specs = eval_specs
+        self._estimator = estimator
+        self._folders = [estimator.eval_dir(spec.name) for spec in eval_specs]
+        self._checks: list[Callable[[], None]] = []
+        self._evaluations = [
+            _Evaluation(estimator, spec, eval_specs) for spec in eval_specs
+        ]
+        self._max_steps = max_steps
+        self._clock = clock
+        self._sleep = sleep
+        self._delay_secs = min(spec.start_delay_secs for spec in eval_specs)
+        self._doubt_secs = max(self._delay_secs, _DOUBT_SECS)
+        self._started_at = clock()
+        self._logged_at = -math.inf
+        self._found: EndMarker | None = None
+        self._ending: tuple[EndMarker, float] | None = None
+        self._seen: set[int] = set()
+        self._unreadable: set[tuple[str, float]] = set()
+        self._done = min(evaluation.step for evaluation in self._evaluations)
+
+    def run(self) -> Result | None:
+        """Evaluates until training has ended.
+
+        Returns:
+          The last evaluation's metrics and exports; None where there is no checkpoint.
+
+        Raises:
+          ClaimedError: another evaluator does the same.
+          StorageError: model_dir cannot be written.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(
+                storage.writing(
+                    self._model_dir,
+                    "what an evaluator leaves in model_dir",
+                    only_named=True,  # Reading the data can fail, too.
+                    instead="let the evaluator see it where it can be written",
+                )
+            )
+            for folder in self._folders:
+                claimed = claim.held(folder, role=claim.EVALUATION)
+                self._checks.append(stack.enter_context(claimed))
+            return self._run()
+
+    def _run(self) -> Result | None:
+        # Before the first lease, see `lease.deleting`.
+        lease.prepare(self._model_dir)
+        specs.keep_records(self._model_dir, self._eval_specs)
+        for spec in self._eval_specs:
+            spec.check_exports(self._estimator)
+        self._found = end_marker.read(self._model_dir)
+        logging.info("eval | watching %s", self._model_dir)
+        if self._found is not None and self._end() is None:
+            logging.info(
+                "eval | %s; unless it begins again within %g s, this counts.",
+                self._found,
+                self._doubt_secs,
+            )
+        self._wait_to_start()
+        while True:
+            # The end first: what was saved before it is then among the paths.
+            end = self._end()
+            paths = self._readable(checkpoint.committed(self._model_dir))
+            new = self._new(paths)
+            if end and len(new) <= 1 and self._is_settled(end, paths):
+                if not paths:
+                    logging.warning("eval | %s, and there is no checkpoint.", end)
+                    return None
+                if self._evaluate(paths[-1], is_final=True):
+                    return self._finish(end, paths[-1])
+                self._wait("the last checkpoint, which is being deleted,")
+            elif new:
+                self._evaluate(new[0], is_final=False)
+            else:
+                after = (
+                    f"after step {self._done}" if self._done >= 0 else "to begin with"
+                )
+                reached = f"step {self._max_steps} or " if self._max_steps else ""
+                self._wait(
+                    f"a checkpoint {after}, or the end of training ({reached}"
+                    f"{end_marker.FILE}),"
+                )
+
+    def _wait_to_start(self) -> None:
+        delay = self._delay_secs
+        while (left := self._started_at + delay - self._clock()) > 0:
+            if self._end() is not None:
+                return
+            self._wait(f"start_delay_secs={delay:g}, then for checkpoints", most=left)
+
+    def _end(self) -> EndMarker | None:
+        """How training ended; None where it goes on, or may have begun again."""
+        marker = end_marker.read(self._model_dir)
+        if marker is None:
+            return self._reached()
+        if marker != self._found:
+            return marker
+        reached = self._max_steps is not None and marker.step >= self._max_steps
+        if marker.reason == end_marker.FINISHED and reached:
+            return marker
+        doubted = self._clock() - self._started_at < self._doubt_secs
+        return None if doubted else marker
+
+    def _reached(self) -> EndMarker | None:
+        """The end at max_steps, by the last checkpoint."""
+        paths = checkpoint.committed(self._model_dir)
+        step = checkpoint.step_of(paths[-1]) if paths else -1
+        if self._max_steps is None or step < self._max_steps:
+            return None
+        return EndMarker(
+            step=step, reason=end_marker.FINISHED, checkpoint_step=step, time=0.0
+        )
+
+    def _is_settled(self, end: EndMarker, paths: Sequence[str]) -> bool:
+        """Whether the last checkpoint is there, or was waited for long enough."""
+        last = checkpoint.step_of(paths[-1]) if paths else -1
+        if end.checkpoint_step is None or last >= end.checkpoint_step:
+            return True
+        if self._ending is None or self._ending[0] != end:
+            self._ending = end, self._clock()
+        return self._clock() - self._ending[1] >= _SETTLE_SECS
+
+    def _readable(self, paths: Sequence[str]) -> list[str]:
+        """Those that were not found to be damaged, as long as they are the same."""
+        if not self._unreadable:
+            return list(paths)
+        return [path for path in paths if _identity(path) not in self._unreadable]
+
+    def _new(self, paths: Sequence[str]) -> list[str]:
+        """Those that were not considered yet; says which of them are gone."""
+        by_step = {checkpoint.step_of(path): path for path in paths}
+        last = max(self._done, *(evaluation.step for evaluation in self._evaluations))
+        if by_step and max(by_step) < last:
+            logging.info(
+                "eval | step %d was evaluated, and training is at %d: beginning anew.",
+                last,
+                max(by_step),
+            )
+            self._forget()
+        self._seen.update(by_step)
+        self._seen = {step for step in self._seen if step > self._done}
+        for step in sorted(self._seen - set(by_step)):
+            self._say_gone(step)
+        self._seen &= set(by_step)
+        return [by_step[step] for step in sorted(self._seen)]
+
+    def _forget(self) -> None:
+        self._done = -1
+        self._seen = set()
+        for evaluation in self._evaluations:
+            evaluation.forget()
+
+    def _evaluate(self, path: str, *, is_final: bool) -> bool:
+        """Evaluates and exports by every spec; whether the checkpoint was there."""
+        step = checkpoint.step_of(path)
+        identity = _identity(path)
+        for check in self._checks:
+            check()
+        try:
+            with lease.reading(path):
+                for evaluation in self._evaluations:
+                    evaluation(path, is_final=is_final)
+        except lease.CheckpointGoneError:
+            if step > self._done:
+                self._say_gone(step)
+                self._done = step
+            return False
+        except UnreadableCheckpointError as error:
+            logging.warning("eval | step %d is skipped: %s", step, error)
+            self._unreadable.add(identity)
+            self._seen.discard(step)
+            return False
+        self._done = max(self._done, step)
+        self._logged_at = self._clock()
+        return True
+
+    def _say_gone(self, step: int) -> None:
+        logging.warning(
+            "eval | step %d is skipped: its checkpoint was deleted before it could be "
+            "evaluated. Keep more by RunConfig(keep_checkpoint_max=...), or save less "
+            "often.",
+            step,
+        )
+
+    def _finish(self, end: EndMarker, path: str) -> Result:
+        logging.info(
+            "eval | %s. The last checkpoint, of step %d, was evaluated.",
+            end,
+            checkpoint.step_of(path),
+        )
+        return specs.combined(
+            self._eval_specs, [evaluation.result for evaluation in self._evaluations]
+        )
+
+    def _wait(self, what: str, *, most: float = math.inf) -> None:
+        now = self._clock()
+        if now - self._logged_at >= _LOG_SECS:
+            logging.info("eval | waiting for %s in %s", what, self._model_dir)
+            self._logged_at = now
+        self._sleep(min(_POLL_SECS, most))
+
+
+class _Evaluation:
+    """One EvalSpec along the checkpoints.
+
+    Attributes:
+      step: of the last checkpoint that was evaluated, before a restart too; -1: none.
+      result: of the last one in this process, or None.
+    """
+
+    def __init__(
+        self, estimator: Estimator, spec: EvalSpec, all_specs: Sequence[EvalSpec]
+    ) -> None:
+        model_dir = estimator.model_dir
+        self._export_folder = specs.export_folder(model_dir, spec, all_specs)
+        self._estimator = estimator
+        self._spec = spec
+        self._record = os.path.join(estimator.eval_dir(spec.name), _RECORD)
+        record = atomic_file.read_json(
+            self._record,
+            _parsed,
+            instead="what was evaluated is not known, and is evaluated again",
+        )
+        self.step, self._written_at = record or (-1, -math.inf)
+        self.result: Result | None = None
+
+    def __call__(self, path: str, *, is_final: bool) -> None:
+        """Evaluates and exports, unless that was done or it comes too soon."""
+        step = checkpoint.step_of(path)
+        written_at = checkpoint_files.written_at(path)
+        if not is_final and (
+            step <= self.step or self._comes_too_soon(step, written_at)
+        ):
+            return
+        spec, estimator = self._spec, self._estimator
+        if self.result is not None and step == self.step:
+            metrics, _ = self.result
+        else:
+            metrics = estimator.evaluate(
+                spec.input_fn,
+                steps=spec.steps,
+                hooks=spec.hooks,
+                checkpoint_path=path,
+                name=spec.name,
+            )
+        exported = spec.export(
+            estimator, self._export_folder, path, metrics, is_final=is_final
+        )
+        self.result = metrics, exported
+        self.step, self._written_at = step, written_at
+        record = {"step": step, "written_at": written_at}
+        atomic_file.write(self._record, json.dumps(record))
+
+    def forget(self) -> None:
+        """Training began anew."""
+        self.step, self._written_at, self.result = -1, -math.inf, None
+
+    def _comes_too_soon(self, step: int, written_at: float) -> bool:
+        """By when checkpoints were written, so that a late evaluator chooses alike."""
+        later = written_at - self._written_at
+        wait = self._spec.throttle_secs - later
+        # Before the other one in time: a clock was set, and says nothing.
+        if later < 0 or wait <= 0:
+            return False
+        logging.info(
+            "eval | step %d is passed over; the next evaluation is that of the first "
+            "checkpoint written %.0f s or more after it (throttle_secs=%g)",
+            step,
+            wait,
+            self._spec.throttle_secs,
+        )
+        return True
+
+
+def _parsed(record: Any) -> tuple[int, float]:
+    step, written_at = record["step"], record["written_at"]
+    if not isinstance(step, int):
+        raise RefusedTypeError(f"step {step!r}")
+    return step, float(written_at)
+
+
+def _identity(path: str) -> tuple[str, float]:
+    """Tells a checkpoint from another of the same step; of one that is gone: none."""
+    try:
+        return path, checkpoint_files.written_at(path)
+    except tf.errors.NotFoundError:
+        return path, -math.inf

@@ -1,0 +1,160 @@
+"""What a run's modules hold: initial values, a checkpoint's, or what was trained since.
+
+Each call of the Estimator goes by it: a checkpoint that the modules hold already is not
+loaded again, values that came from elsewhere are nobody's beginning, and what is in no
+checkpoint is not lost.
+"""
+
+import os
+import weakref
+
+from absl import logging
+
+from pipeline.checkpoints import checkpoint, checkpoint_files
+from pipeline.checkpoints.snapshot import Snapshot
+from pipeline.contract.hooks import Run, SavingListener
+from pipeline.loop.predictions import OnOwnWeights
+from pipeline.model_dir import paths
+from pipeline.strategy.modules import Modules
+
+
+class Holding(SavingListener):
+    """Knows what modules hold; told by everybody who changes it, before and after.
+
+    A checkpoint is known by what is in it, not by its path: a model_dir may be deleted
+    and written again, or be a link that leads elsewhere now.
+
+    Attributes:
+      path: prefix of the checkpoint that the modules equal; None where they hold
+        initial values, or were trained since.
+      initial: whether nothing was loaded or trained yet, but for a warm start.
+    """
+
+    def __init__(self, modules: Modules) -> None:
+        """
+        Args:
+          modules: that hold it.
+        """
+        self.path: str | None = None
+        self.initial = True
+        self._modules = modules
+        self._identity: str | None = None
+        self._is_being_written = False
+        self._unsaved: _Unsaved | None = None
+        self._readers: weakref.WeakSet[OnOwnWeights] = weakref.WeakSet()
+
+    def equals(self, path: str) -> bool:
+        """Whether the modules hold what is in a checkpoint.
+
+        Args:
+          path: its path prefix.
+        """
+        if self.path is None:
+            return False
+        if self._is_being_written:
+            return paths.same(path, self.path)
+        found = checkpoint_files.identity(path)
+        return found is not None and found == self._identity
+
+    def add_reader(self, reader: OnOwnWeights) -> None:
+        """Tells a prediction before the values change that it began with."""
+        self._readers.add(reader)
+
+    def before_change(self) -> None:
+        """The modules are about to be trained, or set to other values."""
+        for reader in list(self._readers):
+            reader.keep()
+        self._readers.clear()
+
+    def before_load(self) -> None:
+        """They are about to be set to a checkpoint, for others to look at, maybe."""
+        self.before_change()
+        if self._unsaved is not None and self._unsaved.snapshot is None:
+            self._unsaved.snapshot = Snapshot(self._modules)
+
+    def after_load(self, path: str) -> None:
+        """The modules were set to a checkpoint."""
+        self.path, self.initial = path, False
+        self._identity = checkpoint_files.identity(path)
+        self._is_being_written = False
+
+    def after_change(self) -> None:
+        """The modules were trained, or set to what is in no checkpoint."""
+        self.path, self.initial = None, False
+
+    def after_build(self) -> None:
+        """Variables were added, which hold initial values."""
+        self.path = None
+
+    def after_writing(self) -> None:
+        """What was being saved is on disk now, or never will be."""
+        if self._is_being_written and self.path is not None:
+            self._identity = checkpoint_files.identity(self.path)
+            if self._identity is None:
+                self.path = None
+        self._is_being_written = False
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Sets the modules to values that are in no checkpoint."""
+        self.before_change()
+        snapshot.put(self._modules)
+        self.after_change()
+
+    def begin_unsaved(self, newest: str | None) -> None:
+        """What is trained from now on is in no checkpoint, and so there only once.
+
+        Args:
+          newest: path prefix of the newest checkpoint in model_dir, or None.
+        """
+        if self._unsaved is not None:
+            logging.warning(
+                "train | step %d was trained without saving, and is given up: %s has "
+                "another checkpoint since.",
+                self.unsaved_step,
+                os.path.dirname(newest) if newest else "model_dir",
+            )
+        self._unsaved = _Unsaved(_identity_of(newest))
+
+    def is_unsaved(self, newest: str | None) -> bool:
+        """Whether the run stands at what was trained here and is in no checkpoint.
+
+        Args:
+          newest: as above; where it is another one now, that one counts.
+        """
+        unsaved = self._unsaved
+        return unsaved is not None and unsaved.based_on == _identity_of(newest)
+
+    @property
+    def unsaved_step(self) -> int:
+        """The global step of what is in no checkpoint."""
+        put_aside = self._unsaved.snapshot
+        return put_aside.step if put_aside is not None else self._modules.step
+
+    def bring_back(self) -> None:
+        """Sets the modules to what is in no checkpoint, if they hold another now."""
+        put_aside = self._unsaved.snapshot
+        if put_aside is not None:
+            self.take(put_aside)
+            self._unsaved.snapshot = None
+
+    def after_save(self, run: Run) -> None:
+        self.path = checkpoint.path_of(run.model_dir, run.step)
+        self._is_being_written = True
+
+
+class _Unsaved:
+    """What a run that saves no checkpoints has trained.
+
+    Attributes:
+      based_on: identity of the newest checkpoint in model_dir when it began; None where
+        there was none.
+      snapshot: a copy, where the modules hold a checkpoint's values meanwhile.
+    """
+
+    def __init__(self, based_on: str | None) -> None:
+        self.based_on = based_on
+        self.snapshot: Snapshot | None = None
+
+
+def _identity_of(path: str | None) -> str | None:
+    return None if path is None else checkpoint_files.identity(path)

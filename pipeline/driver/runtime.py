@@ -1,0 +1,390 @@
+"""The modules on one strategy, what they hold, and what is compiled for them."""
+
+import collections
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from pipeline.checkpoints import checkpoint, checkpoint_path
+from pipeline.checkpoints.configured import Configured
+from pipeline.checkpoints.warm_start import WarmStart, WarmStartSettings
+from pipeline.contract import checks, user_errors
+from pipeline.contract.hooks import Run
+from pipeline.contract.model_fn import BoundModelFn, check_model_fn
+from pipeline.contract.run_config import RunConfig
+from pipeline.contract.spec import EstimatorSpec, ModeKeys, SpecError
+from pipeline.driver.holding import Holding
+from pipeline.feed import by_strategy
+from pipeline.feed.dataset import Source
+from pipeline.feed.feed import Plan
+from pipeline.loop import steps
+from pipeline.loop.compiled_loop import CompiledLoop
+from pipeline.loop.coordinated_loop import CoordinatedLoop
+from pipeline.loop.metrics import MetricSet
+from pipeline.process.refusals import RefusedRuntimeError
+from pipeline.strategy import modules
+from pipeline.strategy.parameter_server import ParameterServers
+from pipeline.strategy.peers import Peers
+from pipeline.strategy.replicas import has_one_trace
+from pipeline.strategy.variables import finalize
+
+# Programs that are kept for each mode: more shapes of input are rare, and each holds
+# a compiled graph of the model.
+_MOST_PROGRAMS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What was built for one mode and one shape of input.
+
+    Attributes:
+      element_spec: `(features, labels)` specs that it was built for.
+      plan: how its batches are taken.
+      metrics: those of the mode.
+      compiled: the loop over steps; for PREDICT a function of one step's batches.
+    """
+
+    element_spec: Any
+    plan: Plan
+    metrics: MetricSet
+    compiled: Any
+
+
+class Runtime:
+    """Modules made once, programs made once a mode.
+
+    Attributes:
+      config: the Estimator's.
+      modules: on the strategy.
+      peers: the processes that train on it.
+      holding: what the variables hold now.
+      training: whether a training loop is under way.
+      features_spec: spec of the features of the last input, or None.
+      configured: what the factories have set.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        factories: Mapping[str, Callable[..., Any]],
+        strategy: tf.distribute.Strategy,
+        config: RunConfig,
+        params: Any,
+        *,
+        seeded: bool = True,
+    ) -> None:
+        """Calls the factories; the arguments are the Estimator's.
+
+        Args:
+          model_fn: the user's.
+          factories: of the modules.
+          strategy: where their variables are.
+          config: how to run.
+          params: for model_fn and input_fn.
+          seeded: by the config's seed, where it has one.
+        """
+        self._model_fn = model_fn
+        self._factories = factories
+        self.config = config
+        self.context = {"params": params, "config": config}
+        self.modules = modules.Modules(
+            factories,
+            strategy,
+            context=self.context,
+            precision=config.precision,
+            seed=config.tf_random_seed if seeded else None,
+        )
+        self.configured = Configured(self.modules)
+        self._warm_start = WarmStart(self.modules)
+        self.peers = Peers(strategy)
+        self.holding = Holding(self.modules)
+        self.training = False
+        self.features_spec: Any = None
+        self._saver: checkpoint.Saver | None = None
+        self._saver_names: dict[str, tuple[str, ...]] = {}
+        # None, TensorFlow's choice, would compile eager steps as well; and where there
+        # is one trace for all replicas, XLA compiles all of it anyway.
+        as_it_is = config.run_eagerly or has_one_trace(strategy)
+        self._jit_compile = False if as_it_is else config.jit_compile
+        # By mode, those that were used last at the end.
+        self._programs: dict[str, list[Program]] = collections.defaultdict(list)
+
+    def bound(self, mode: str) -> BoundModelFn:
+        """model_fn in `mode`, as a function of features, labels and step."""
+        return modules.bind(self._model_fn, mode, self.modules, self.context)
+
+    def feed(self, input_fn: Callable[..., Any], mode: str) -> by_strategy.AnyFeed:
+        """Calls `input_fn` for this strategy's replicas; see `feeds.make`."""
+        micro_batches = self.config.gradient_accumulation_steps
+        feed = by_strategy.make(
+            Source(input_fn, mode, self.context),
+            strategy=self.modules.strategy,
+            peers=self.peers,
+            num_micro_batches=micro_batches if mode == ModeKeys.TRAIN else 1,
+        )
+        self.features_spec = feed.element_spec[0]
+        return feed
+
+    def program(self, mode: str, feed: by_strategy.AnyFeed) -> Program:
+        """The program for `mode` on `feed`, built unless it was for the like before.
+
+        Several evaluations may be of several shapes; those used last are kept.
+
+        Raises:
+          SpecError: model_fn breaks the contract.
+          TypeError: the input yields labels that model_fn does not take.
+        """
+        programs = self._programs[mode]
+        for program in programs:
+            if (program.element_spec, program.plan) == (feed.element_spec, feed.plan):
+                programs.remove(program)
+                programs.append(program)
+                return program
+        features, labels = feed.element_spec
+        if mode == ModeKeys.PREDICT:
+            labels = None
+        check_model_fn(
+            self._model_fn, list(self.modules.by_name), has_labels=labels is not None
+        )
+        element_spec = features, labels
+        with self._compared(mode, element_spec):
+            outline = self.build(mode, self.bound(mode), element_spec)
+        declared = {} if mode == ModeKeys.PREDICT else outline.metrics
+        metrics = MetricSet(declared, outline.scalars)
+        compiled = {
+            ModeKeys.TRAIN: self._train_loop,
+            ModeKeys.EVAL: self._eval_loop,
+            ModeKeys.PREDICT: self._predict_function,
+        }[mode](feed.plan, outline, metrics)
+        programs.append(Program(feed.element_spec, feed.plan, metrics, compiled))
+        del programs[:-_MOST_PROGRAMS]
+        return programs[-1]
+
+    @contextlib.contextmanager
+    def _compared(self, mode: str, element_spec: Any) -> Iterator[None]:
+        """Compares an input with those of other modes, first and where it fails."""
+        others = {
+            each: programs[-1].element_spec
+            for each, programs in self._programs.items()
+            if programs and each != mode
+        }
+        for other, spec in others.items():
+            if ModeKeys.PREDICT not in (mode, other):
+                checks.check_alike(element_spec, mode, spec, other)
+        try:
+            yield
+        except Exception as error:
+            for other, spec in others.items():
+                if user_errors.is_noted(error) and spec != element_spec:
+                    words = checks.in_words({"features": spec[0], "labels": spec[1]})
+                    error.add_note(f"In mode {other!r} it worked on {words}.")
+            raise
+
+    def build(
+        self, mode: str, model_fn: BoundModelFn, element_spec: Any
+    ) -> EstimatorSpec:
+        """Builds what `model_fn` uses and nobody built yet.
+
+        Args:
+          mode: that `model_fn` is bound to.
+          model_fn: of features, labels and step.
+          element_spec: `(features, labels)` specs.
+
+        Raises:
+          SpecError: it adds variables that a training run under way would not save.
+        """
+        before = set(self.modules.named_variables())
+        outline = self.modules.build(model_fn, element_spec)
+        self.configured.note()
+        added = sorted(set(self.modules.named_variables()) - before)
+        if added and self.training:
+            raise SpecError(
+                f"model_fn uses {added} in mode {mode!r} and not in TRAIN, so that "
+                "they would be in no checkpoint: call those layers in TRAIN too, or "
+                "build them in their factory."
+            )
+        if added:
+            self.holding.after_build()
+        return outline
+
+    def start(self, warm_start_from: str | WarmStartSettings | None) -> None:
+        """Without a checkpoint: the values to start warm from, each once.
+
+        Raises:
+          RuntimeError: the modules hold other values already.
+        """
+        if not self.holding.initial:
+            raise RefusedRuntimeError(
+                f"{self.config.model_dir} was emptied a moment ago, by whoever else "
+                "writes there: call this again, to begin anew with initial values."
+            )
+        if warm_start_from is not None:
+            self.holding.before_change()
+            self._warm_start(warm_start_from)
+
+    def load_newest(
+        self, path: str, *, together: bool = False
+    ) -> tuple[str, list[str]]:
+        """Sets the modules to a checkpoint, or to the newest before it that is sound.
+
+        Args:
+          path: path prefix of the newest.
+          together: all peers call this, and take the same one.
+
+        Returns:
+          The one that was loaded, and those that could not be.
+
+        Raises:
+          CheckpointMismatchError: it is of another model; nothing was changed.
+          UnreadableCheckpointError: so are all before it.
+        """
+        agreed = self.peers.all if together else bool
+        return checkpoint_path.newest_sound(path, self.load, agreed=agreed)
+
+    def run(self, max_step: int | None = None) -> Run:
+        """Returns what hooks see of a run that begins where the modules stand.
+
+        Args:
+          max_step: where it ends; None where the input decides.
+        """
+        return Run(
+            self.config.model_dir,
+            self.modules.step,
+            max_step,
+            leads=self.peers.leads,
+            agree=self.peers.any,
+            progress=self.config.progress,
+        )
+
+    def saver(self) -> checkpoint.Saver:
+        """Writes the modules' checkpoints; the same one while they hold the same."""
+        state = self.modules.named_state()
+        names = {module: tuple(named) for module, named in state.items()}
+        if self._saver is None or self._saver_names != names:
+            config = self.config
+            self._saver_names = names
+            driver = state[checkpoint.DRIVER] | self.configured.record()
+            self._saver = checkpoint.Saver(
+                config.model_dir,
+                {**state, checkpoint.DRIVER: driver},
+                keep_max=config.keep_checkpoint_max,
+                keep_every_n_hours=config.keep_checkpoint_every_n_hours,
+                asynchronous=config.async_checkpoint,
+            )
+        return self._saver
+
+    def load(self, path: str) -> None:
+        """Sets the modules to a checkpoint, unless they hold it already.
+
+        Raises:
+          CheckpointMismatchError: it is of another model; nothing was changed.
+          UnreadableCheckpointError: it is damaged; nothing was changed.
+          RuntimeError: a training loop would lose its weights.
+        """
+        if self.holding.equals(path):
+            return
+        if self.training:
+            raise RefusedRuntimeError(
+                f"checkpoint {path} cannot be loaded while this Estimator trains; "
+                "evaluate it in an Estimator of its own."
+            )
+        self.holding.before_load()
+        checkpoint.restore(
+            self.modules.named_state(), path, unbuilt=self.modules.unbuilt_prefixes()
+        )
+        # Until all that follows could be read, too.
+        self.holding.after_change()
+        self.modules.spread_seeds()
+        finalize(self.modules.by_name.values())
+        self.configured.loaded(path)
+        self.holding.after_load(path)
+
+    def anew(self, *, seeded: bool = True) -> "Runtime":
+        """A runtime as this one was at first, on the same strategy.
+
+        Args:
+          seeded: see `Runtime`.
+        """
+        made = Runtime(
+            self._model_fn,
+            self._factories,
+            self.modules.strategy,
+            self.config,
+            self.context["params"],
+            seeded=seeded,
+        )
+        made.features_spec = self.features_spec
+        return made
+
+    def _train_loop(
+        self, plan: Plan, outline: EstimatorSpec, metrics: MetricSet
+    ) -> CompiledLoop | CoordinatedLoop:
+        step = steps.TrainStep(
+            self.bound(ModeKeys.TRAIN),
+            self.modules,
+            outline,
+            metrics,
+            alike=plan.alike,
+            jit_compile=self._jit_compile,
+        )
+
+        def at_end(number: tf.Tensor) -> dict[str, tf.Tensor]:
+            self.modules.global_step.assign(number)
+            return step.learning_rates()
+
+        stops = self.config.on_nan == "stop"
+        loop = CompiledLoop(
+            plan,
+            step,
+            metrics,
+            outline.scalars,
+            name=f"mode {ModeKeys.TRAIN!r}",
+            peers=self.peers,
+            stop_at_nonfinite=stops,
+            at_end=at_end,
+            at_end_scalars=step.rate_names,
+            pass_start=self.modules.driver_state["input_start"],
+            run_eagerly=self.config.run_eagerly,
+        )
+        strategy = self.modules.strategy
+        if not isinstance(strategy, ParameterServers):
+            return loop
+        return CoordinatedLoop(
+            loop,
+            metrics,
+            outline.train_op,
+            strategy=strategy,
+            at_end=at_end,
+            stop_at_nonfinite=stops,
+        )
+
+    def _eval_loop(
+        self, plan: Plan, outline: EstimatorSpec, metrics: MetricSet
+    ) -> CompiledLoop:
+        step = steps.EvalStep(
+            self.bound(ModeKeys.EVAL),
+            self.modules,
+            metrics,
+            jit_compile=self._jit_compile,
+        )
+        return CompiledLoop(
+            plan,
+            step,
+            metrics,
+            outline.scalars,
+            name=f"mode {ModeKeys.EVAL!r}",
+            peers=self.peers,
+            run_eagerly=self.config.run_eagerly,
+        )
+
+    def _predict_function(
+        self, plan: Plan, outline: EstimatorSpec, metrics: MetricSet
+    ) -> Callable[..., Any]:
+        del plan, outline, metrics
+        step = steps.PredictStep(self.bound(ModeKeys.PREDICT), self.modules)
+        if self.config.run_eagerly:
+            return step
+        return tf.function(step, autograph=False, reduce_retracing=True)

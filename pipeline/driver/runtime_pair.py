@@ -1,0 +1,276 @@
+"""An Estimator's runtimes: the one that trains, and the one that evaluates."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from pipeline.checkpoints import checkpoint, checkpoint_path
+from pipeline.checkpoints.snapshot import Snapshot
+from pipeline.checkpoints.warm_start import WarmStartSettings
+from pipeline.contract.run_config import RunConfig
+from pipeline.contract.spec import ModeKeys
+from pipeline.driver.runtime import Runtime
+from pipeline.feed import by_strategy
+from pipeline.loop.predictions import OnOwnWeights
+from pipeline.model_dir import paths
+from pipeline.process.refusals import RefusedRuntimeError, RefusedValueError
+from pipeline.strategy import executions as strategy_lib
+from pipeline.tracing import seeds
+
+
+class Runtimes:
+    """The runtime that trains and the one that evaluates, made when first used."""
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        factories: Mapping[str, Callable[..., Any]],
+        config: RunConfig,
+        params: Any,
+        warm_start_from: str | WarmStartSettings | None = None,
+    ) -> None:
+        """The arguments are the Estimator's."""
+        strategy_lib.look_for_devices()
+        self._model_fn = model_fn
+        self._factories = factories
+        self._config = config
+        self._params = params
+        self._warm_start_from = warm_start_from
+        self._training: Runtime | None = None
+        self._evaluating: Runtime | None = None
+
+    @property
+    def training(self) -> Runtime:
+        """On the strategy to train on."""
+        if self._training is None:
+            self._training = self._made(self._config)
+        return self._training
+
+    @property
+    def evaluating(self) -> Runtime:
+        """The same, or another on `eval_distribute`, which reads checkpoints.
+
+        So does the chief of parameter servers, by itself.
+        """
+        strategy = self._config.eval_distribute
+        if strategy in (None, self._config.train_distribute):
+            if not self._config.num_ps_replicas:
+                return self.training
+            strategy = tf.distribute.get_strategy()
+        if self._evaluating is None:
+            made = strategy_lib.resolved(strategy, self._config)
+            config = self._config.replace(train_distribute=made, devices=None)
+            self._evaluating = self._made(config)
+        self.wait_until_saved()
+        return self._evaluating
+
+    @property
+    def exporting(self) -> Runtime:
+        """What a SavedModel can be made of: no parameter servers."""
+        return self.evaluating if self._config.num_ps_replicas else self.training
+
+    def to_train(self) -> Runtime:
+        """The runtime that trains; see `to_use`."""
+        return self._renewed(self.training, None, together=True)
+
+    def to_use(self, path: str | None, *, together: bool) -> Runtime:
+        """The runtime that evaluates, made anew where initial values are wanted.
+
+        That is where model_dir is empty and the modules hold what came from elsewhere:
+        another checkpoint that was looked at, or one of a model_dir that was deleted.
+
+        Args:
+          path: path prefix of the checkpoint to use; None for where the run stands.
+          together: all processes that train in step call this.
+        """
+        return self._renewed(self.evaluating, path, together=together)
+
+    def found(self, path: str | None) -> str | None:
+        """A checkpoint that a caller asked for, see `checkpoint_path.found`.
+
+        That of the live weights counts while its files are still being written.
+
+        Args:
+          path: as the caller gave it.
+
+        Raises:
+          ValueError: it is not there.
+        """
+        live = self._training.holding.path if self._training is not None else None
+        if path and live and self._training.training and paths.same(path, live):
+            return live
+        return checkpoint_path.found(path)
+
+    def prepare(
+        self, runtime: Runtime, path: str | None, doing: str, *, together: bool
+    ) -> None:
+        """Sets a runtime's modules to what is to be used.
+
+        A checkpoint that was asked for; or what is live while training, or was trained
+        by a run that saves nothing; or the newest checkpoint; or initial values.
+
+        Args:
+          runtime: what `to_use` gave; built.
+          path: path prefix of the checkpoint that was asked for, or None.
+          doing: what for, as "evaluating".
+          together: all processes that train in step call this.
+        """
+        newest = None if path else checkpoint.latest(self._config.model_dir)
+        if path is not None:
+            runtime.load(path)
+        elif self.is_live(newest):
+            self._take_live(runtime, together=together)
+        elif newest is not None:
+            runtime.load_newest(newest, together=together)
+        else:
+            if runtime.holding.initial:
+                values = "initial values"
+                if self._warm_start_from is not None:
+                    values = "what training would start warm from"
+                text = "%s has no checkpoint: %s %s."
+                logging.warning(text, self._config.model_dir, doing, values)
+            runtime.start(self._warm_start_from)
+
+    def reader(self, runtime: Runtime, feed: by_strategy.AnyFeed) -> OnOwnWeights:
+        """The prediction step on what the modules hold now, whatever they hold later.
+
+        Args:
+          runtime: what `prepare` readied.
+          feed: the input that it was built for.
+        """
+
+        def elsewhere(kept: Snapshot) -> Callable[[Any], Any]:
+            if not runtime.peers.alone:
+                raise RefusedRuntimeError(
+                    "a prediction was under way when its weights were about to change "
+                    "by another call, and several processes cannot keep them for it: "
+                    "take all of it first, results = list(estimator.predict(...))."
+                )
+            with seeds.undisturbed():
+                other = runtime.anew(seeded=False)
+                program = other.program(ModeKeys.PREDICT, feed)
+            kept.put(other.modules)
+            return program.compiled
+
+        compiled = runtime.program(ModeKeys.PREDICT, feed).compiled
+        step = OnOwnWeights(compiled, lambda: Snapshot(runtime.modules), elsewhere)
+        runtime.holding.add_reader(step)
+        return step
+
+    def check_trained(self, purpose: str, instead: str = "") -> None:
+        """Checks that there is a checkpoint, or what was trained without one.
+
+        Args:
+          purpose: what it is for, as " to export".
+          instead: what else could be done, as ", or give checkpoint_path".
+
+        Raises:
+          ValueError: there is neither.
+        """
+        newest = checkpoint.latest(self._config.model_dir)
+        if newest is None and not self.is_live(newest):
+            raise RefusedValueError(
+                f"{self._config.model_dir} has no checkpoint{purpose}: train first"
+                f"{instead}."
+            )
+
+    def is_live(self, newest: str | None) -> bool:
+        """Whether the run stands at what the trained modules hold, or held last.
+
+        Args:
+          newest: path prefix of the newest checkpoint in model_dir, or None.
+        """
+        live = self._training
+        return live is not None and (live.training or live.holding.is_unsaved(newest))
+
+    def finished(self, latest: str | None, max_steps: int | None) -> bool:
+        """Whether there is nothing to train; says so.
+
+        Args:
+          latest: path prefix of the latest checkpoint, or None.
+          max_steps: global step to train to, or None.
+        """
+        step = self.step(latest)
+        if max_steps is None or step < max_steps:
+            return False
+        # Where it cannot be read, training says what it goes on from.
+        if not self.is_live(latest) and not checkpoint.is_readable(latest):
+            return False
+        logging.warning(
+            "train | step %d is at max_steps %d already: not training.", step, max_steps
+        )
+        if self._config.num_ps_replicas:
+            # Tasks that wait for this chief go; they end when it does.
+            strategy_lib.create(self._config)
+        return True
+
+    @property
+    def features_spec(self) -> Any:
+        """Spec of the features that were seen last, or None."""
+        made = [r for r in (self._evaluating, self._training) if r is not None]
+        specs = [r.features_spec for r in made if r.features_spec is not None]
+        return specs[0] if specs else None
+
+    @property
+    def values_from(self) -> str | None:
+        """Checkpoint whose values the trained modules hold, or None."""
+        return self._training.holding.path if self._training is not None else None
+
+    def wait_until_saved(self) -> None:
+        """Returns once what the training runtime saves is on disk."""
+        if self._training is not None:
+            self._training.saver().wait()
+
+    def step(self, latest: str | None) -> int:
+        """The global step at which the run stands.
+
+        Args:
+          latest: path prefix of the latest checkpoint, or None.
+        """
+        live = self._training
+        if live is not None and live.training:
+            return live.modules.step
+        if self.is_live(latest):
+            return live.holding.unsaved_step
+        return checkpoint.step_of(latest) if latest else 0
+
+    def _take_live(self, runtime: Runtime, *, together: bool) -> None:
+        live = self._training
+        if not live.training:
+            live.holding.bring_back()
+        if together or live.peers.alone:
+            # All add up. What one process exports was evaluated by all before.
+            live.modules.synchronize()
+        if runtime is live:
+            return
+        if live.holding.path is not None:
+            runtime.load(live.holding.path)
+        else:
+            runtime.holding.take(Snapshot(live.modules))
+
+    def _renewed(
+        self, runtime: Runtime, path: str | None, *, together: bool
+    ) -> Runtime:
+        wanted = False
+        if path is None and not runtime.holding.initial:
+            newest = checkpoint.latest(self._config.model_dir)
+            wanted = newest is None and not self.is_live(newest)
+        if not (runtime.peers.any(wanted) if together else wanted):
+            return runtime
+        logging.warning(
+            "%s has no checkpoint, and the modules hold values from elsewhere: "
+            "beginning anew.",
+            self._config.model_dir,
+        )
+        made = runtime.anew()
+        if runtime is self._training:
+            self._training = made
+        else:
+            self._evaluating = made
+        return made
+
+    def _made(self, config: RunConfig) -> Runtime:
+        strategy = strategy_lib.create(config)
+        return Runtime(self._model_fn, self._factories, strategy, config, self._params)

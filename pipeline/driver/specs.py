@@ -1,0 +1,256 @@
+"""What to train and what to evaluate: TrainSpec and EvalSpec."""
+
+import collections
+import dataclasses
+import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pipeline.contract import arguments, checks, user_errors
+from pipeline.contract.checks import kind_of
+from pipeline.contract.hooks import Hook, SavingListener
+from pipeline.driver.estimator import Estimator
+from pipeline.export import exporters as exporters_lib
+from pipeline.export.exporters import Exporter
+from pipeline.process.refusals import RefusedTypeError, RefusedValueError
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSpec:
+    """What to train on and how far.
+
+    Attributes:
+      input_fn: see `pipeline.feed.feed`.
+      max_steps: global step to train to; None for the end of the input.
+      hooks: watch the training.
+      saving_listeners: told of each checkpoint.
+    """
+
+    input_fn: Callable[..., Any]
+    max_steps: int | None = None
+    _: dataclasses.KW_ONLY
+    hooks: Sequence[Hook] = ()
+    saving_listeners: Sequence[SavingListener] = ()
+
+    def __post_init__(self) -> None:
+        _check_input_fn("TrainSpec", self.input_fn)
+        _empty_for_none(self, "hooks", "saving_listeners")
+        checks.check_positive("TrainSpec.max_steps", self.max_steps)
+        checks.check_all("TrainSpec.hooks", self.hooks, Hook)
+        checks.check_all(
+            "TrainSpec.saving_listeners", self.saving_listeners, SavingListener
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalSpec:
+    """What to evaluate on, how often, and what to export.
+
+    Attributes:
+      input_fn: see `pipeline.feed.feed`.
+      steps: most steps; None for every example, once.
+      name: where there are several evaluations; goes into the directories of their
+        events and exports, see `export_folder`.
+      hooks: watch the evaluation.
+      exporters: called after each.
+      start_delay_secs: wait of an evaluator job before its first evaluation, unless
+        training ends before; of several evaluations the shortest counts.
+      throttle_secs: least time between evaluations; a checkpoint that comes sooner is
+        passed over. The last one is always evaluated. An evaluator job goes by when
+        the checkpoints were written.
+    """
+
+    input_fn: Callable[..., Any]
+    steps: int | None = None
+    _: dataclasses.KW_ONLY
+    name: str | None = None
+    hooks: Sequence[Hook] = ()
+    exporters: Sequence[Exporter] = ()
+    start_delay_secs: float = 120
+    throttle_secs: float = 600
+
+    def __post_init__(self) -> None:
+        _check_input_fn("EvalSpec", self.input_fn)
+        _empty_for_none(self, "hooks", "exporters")
+        checks.check_positive("EvalSpec.steps", self.steps)
+        arguments.evaluation_name("EvalSpec.name", self.name)
+        checks.check_all("EvalSpec.hooks", self.hooks, Hook)
+        if isinstance(self.exporters, Exporter):
+            object.__setattr__(self, "exporters", (self.exporters,))
+        checks.check_all("EvalSpec.exporters", self.exporters, Exporter)
+        names = [exporter.name for exporter in self.exporters]
+        if len({os.path.normpath(name) for name in names}) < len(names):
+            raise RefusedValueError(
+                f"EvalSpec.exporters share the names {names}, and so a directory: "
+                "give each its own, BestExporter(name='best_loss')."
+            )
+        for field in ("start_delay_secs", "throttle_secs"):
+            value = getattr(self, field)
+            if not checks.is_number(value) or not value >= 0:
+                raise RefusedValueError(
+                    f"EvalSpec.{field} is {value!r}; it must be a number >= 0."
+                )
+
+    def export(
+        self,
+        estimator: Estimator,
+        folder: str,
+        checkpoint_path: str | None,
+        metrics: Mapping[str, Any],
+        *,
+        is_final: bool,
+    ) -> list[str | None]:
+        """Calls the exporters after an evaluation.
+
+        Args:
+          estimator: whose model was evaluated.
+          folder: has a directory for each exporter, see `export_folder`.
+          checkpoint_path: what was evaluated; None for what is live.
+          metrics: what the evaluation returned.
+          is_final: whether it was the last one.
+
+        Returns:
+          What each exporter returned.
+        """
+        return [
+            user_errors.call_method(
+                "exporter",
+                exporter,
+                "export",
+                estimator,
+                os.path.join(folder, exporter.name),
+                checkpoint_path,
+                metrics,
+                is_final,
+            )
+            for exporter in self.exporters
+        ]
+
+    def check_exports(self, estimator: Estimator) -> None:
+        """Traces what the exporters will write, while there is nothing to lose.
+
+        An exporter of the user's own, which may write anything, is left out.
+
+        Args:
+          estimator: whose model is exported.
+
+        Raises:
+          Exception: what the export would raise.
+        """
+        stock = [exporter for exporter in self.exporters if exporter.is_stock]
+        # Several exporters mostly send the same.
+        for exporter in {id(e.serving_input_receiver_fn): e for e in stock}.values():
+            try:
+                estimator.check_export(
+                    exporter.serving_input_receiver_fn, input_fn=self.input_fn
+                )
+            except Exception as error:
+                error.add_note(
+                    f"This was found before training: exporter {exporter.name!r} would "
+                    "fail at each export."
+                )
+                raise
+
+
+# The metrics of an evaluation and what its exporters returned; of several, the metrics
+# by name and all exports.
+Result = tuple[dict[str, Any], list[Any]]
+
+
+def as_list(eval_spec: EvalSpec | Sequence[EvalSpec]) -> list[EvalSpec]:
+    """One or several EvalSpecs.
+
+    Args:
+      eval_spec: each of its own name.
+
+    Raises:
+      TypeError: something else.
+      ValueError: none, several of one name, or two that export to one directory.
+    """
+    specs = [eval_spec] if isinstance(eval_spec, EvalSpec) else eval_spec
+    checks.check_all("eval_spec", specs, EvalSpec)
+    specs = list(specs)
+    names = [spec.name for spec in specs]
+    folders = {os.path.normpath(name or "") for name in names}
+    if not specs or len(folders) < len(names):
+        raise RefusedValueError(
+            f"eval_spec names its evaluations {names}: give at least one, and each its "
+            "own EvalSpec(name=...)."
+        )
+    places = [
+        os.path.normpath(os.path.join(export_folder("", spec, specs), each.name))
+        for spec in specs
+        for each in spec.exporters
+    ]
+    # By parts: as texts `best-loss` would stand between `best` and `best/x`.
+    places.sort(key=lambda place: place.split("/"))
+    for outer, inner in itertools.pairwise(places):
+        if f"{inner}/".startswith(f"{outer}/"):
+            raise RefusedValueError(
+                f"exporters of eval_spec write to {outer!r} and {inner!r}, and one of "
+                "them would delete the other's: give each exporter its own name, "
+                "BestExporter(name='best_loss')."
+            )
+    return specs
+
+
+def export_folder(model_dir: str, spec: EvalSpec, specs: Sequence[EvalSpec]) -> str:
+    """Where the exporters of an evaluation have their directories.
+
+    Args:
+      model_dir: the Estimator's.
+      spec: one evaluation.
+      specs: all of them.
+
+    Returns:
+      `model_dir/export`, as in tf.estimator; where there are several evaluations, of a
+      named one `model_dir/export/<name>`.
+    """
+    name = spec.name if len(specs) > 1 else None
+    return os.path.join(model_dir, "export", *([name] if name else []))
+
+
+def keep_records(model_dir: str, specs: Sequence[EvalSpec]) -> None:
+    """Takes over what exporters knew before each named evaluation had a folder.
+
+    Args:
+      model_dir: the Estimator's.
+      specs: all evaluations.
+    """
+    users = collections.Counter(e.name for spec in specs for e in spec.exporters)
+    for spec in specs:
+        folder = export_folder(model_dir, spec, specs)
+        for exporter in spec.exporters if spec.name and len(specs) > 1 else ():
+            old = os.path.join(model_dir, "export", exporter.name)
+            new = os.path.join(folder, exporter.name)
+            exporters_lib.keep_record(old, new, is_shared=users[exporter.name] > 1)
+
+
+def combined(specs: Sequence[EvalSpec], results: Sequence[Result]) -> Result:
+    """What `train_and_evaluate` returns.
+
+    Args:
+      specs: the evaluations.
+      results: of each.
+    """
+    exported = [path for _, paths in results for path in paths]
+    if len(specs) == 1:
+        return results[0][0], exported
+    named = zip(specs, results, strict=True)
+    return {spec.name: metrics for spec, (metrics, _) in named}, exported
+
+
+def _empty_for_none(spec: Any, *names: str) -> None:
+    """tf.estimator's default of what is a list."""
+    for name in names:
+        if getattr(spec, name) is None:
+            object.__setattr__(spec, name, ())
+
+
+def _check_input_fn(owner: str, input_fn: Any) -> None:
+    if not callable(input_fn):
+        raise RefusedTypeError(
+            f"{owner}.input_fn is {kind_of(input_fn)}, not a callable: hand in the "
+            "function, not its result."
+        )

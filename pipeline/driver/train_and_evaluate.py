@@ -1,0 +1,300 @@
+"""train_and_evaluate: training with evaluations at its checkpoints, and exports."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from pipeline.checkpoints import checkpoint, checkpoint_files
+from pipeline.cluster import tf_config
+from pipeline.cluster.ports import PeerLostError
+from pipeline.contract import arguments
+from pipeline.contract.checks import kind_of
+from pipeline.contract.hooks import Hook, Run, SavingListener
+from pipeline.driver import specs
+from pipeline.driver.estimator import Estimator
+from pipeline.driver.evaluator import Evaluator
+from pipeline.driver.specs import EvalSpec, Result, TrainSpec
+from pipeline.hooks import preemption
+from pipeline.hooks.preemption import PreemptedError, PreemptionHook
+from pipeline.model_dir import end_marker, storage
+from pipeline.model_dir.claim import ClaimedError
+from pipeline.model_dir.end_marker import EndMarker
+from pipeline.process import exit_codes, run_log
+from pipeline.process.refusals import RefusedTypeError
+from pipeline.process.signals import EndedBySignal
+from pipeline.strategy import parameter_server
+
+
+def train_and_evaluate(
+    estimator: Estimator,
+    train_spec: TrainSpec,
+    eval_spec: EvalSpec | Sequence[EvalSpec],
+) -> Result | None:
+    """Trains to `max_steps`; evaluates and exports at checkpoints and at the end.
+
+    In one process the live weights are evaluated, and the training input goes on where
+    it was. Where training has reached max_steps before, what is there is evaluated and
+    exported all the same.
+
+    In a cluster with an evaluator (see `RunConfig.evaluation`) the training tasks only
+    train, and the evaluator takes their checkpoints until training has ended.
+
+    Args:
+      estimator: what to train.
+      train_spec: on what, how far.
+      eval_spec: one or several, each of its own name.
+
+    Returns:
+      The last evaluation's metrics, by the evaluation's name where there are several;
+      and what each exporter returned for it, on the chief. None where this process did
+      not evaluate.
+
+    Raises:
+      TypeError: train_spec or eval_spec is something else.
+      ValueError: several evaluations of one name.
+    """
+    eval_specs = specs.as_list(eval_spec)
+    if not isinstance(train_spec, TrainSpec):
+        raise RefusedTypeError(
+            f"train_spec is {kind_of(train_spec)}, not a TrainSpec: write "
+            "TrainSpec(input_fn, max_steps=1000)."
+        )
+    with run_log.shown(estimator.config.progress):
+        return _by_role(estimator, train_spec, eval_specs)
+
+
+def _by_role(
+    estimator: Estimator, train_spec: TrainSpec, eval_specs: Sequence[EvalSpec]
+) -> Result | None:
+    config = estimator.config
+    if config.task_type == tf_config.EVALUATOR:
+        return Evaluator(estimator, eval_specs, max_steps=train_spec.max_steps).run()
+    if config.cluster.serves:
+        parameter_server.serve(config)
+        return None
+    if not config.evaluates_inline:
+        train(estimator, train_spec)
+        return None
+    hooks = preemption.hooks_of(train_spec.hooks)
+    signals = [hook for hook in hooks if isinstance(hook, PreemptionHook)]
+    evaluations = [
+        _Evaluation(estimator, spec, eval_specs, signals) for spec in eval_specs
+    ]
+    if config.is_chief:
+        with storage.writing(estimator.model_dir, "the record of an export"):
+            specs.keep_records(estimator.model_dir, eval_specs)
+    both = dataclasses.replace(
+        train_spec,
+        hooks=[*hooks, *evaluations],
+        saving_listeners=[*train_spec.saving_listeners, *evaluations],
+    )
+    train(estimator, both)
+    results = [each.finish() for each in evaluations]
+    # One that ended while the chief still exports would look as if it had died.
+    estimator.wait_for_peers()
+    return specs.combined(eval_specs, results)
+
+
+def train(estimator: Estimator, train_spec: TrainSpec) -> None:
+    """Trains, and leaves word in model_dir of how that ended, see `end_marker`.
+
+    Args:
+      estimator: what to train.
+      train_spec: on what, how far.
+
+    Raises:
+      ValueError: this task is an evaluator.
+      PreemptedError: a `PreemptionHook` ended it; no word is left, as it is to go on.
+    """
+    config = estimator.config
+    arguments.check_trains(config)
+    watch = _Watch(estimator)
+    if config.is_chief:
+        with storage.writing(estimator.model_dir, end_marker.FILE):
+            checkpoint_files.make_directory(estimator.model_dir)
+            end_marker.remove(estimator.model_dir)
+    try:
+        estimator.train(
+            train_spec.input_fn,
+            max_steps=train_spec.max_steps,
+            hooks=[watch, *train_spec.hooks],
+            saving_listeners=[*train_spec.saving_listeners, watch],
+        )
+    except (PeerLostError, ClaimedError, PreemptedError):
+        raise  # All tasks are started again; and another training goes on.
+    except BaseException as error:  # Ctrl-C ends it, too.
+        again = isinstance(error, EndedBySignal) and error.code == exit_codes.AGAIN
+        if config.is_chief and not again:
+            _write_if_possible(estimator.model_dir, watch.failed(error))
+        raise
+    if watch.preempted:
+        raise preemption.preempted_error(estimator.latest_checkpoint())
+    if config.is_chief:
+        with storage.writing(estimator.model_dir, end_marker.FILE):
+            end_marker.write(estimator.model_dir, watch.ended())
+
+
+def _write_if_possible(model_dir: str, marker: EndMarker) -> None:
+    """Where the disk is full, this is not the error to raise."""
+    try:
+        end_marker.write(model_dir, marker)
+    except tf.errors.OpError as error:
+        logging.warning("train | cannot write %s: %s", end_marker.FILE, error)
+
+
+class _Watch(Hook, SavingListener):
+    """Knows how far training got, and why it stopped."""
+
+    def __init__(
+        self, estimator: Estimator, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._estimator = estimator
+        self._clock = clock
+        self._run: Run | None = None
+        self._saved: int | None = None
+
+    def begin(self, run: Run) -> None:
+        self._run = run
+
+    def after_save(self, run: Run) -> None:
+        self._saved = run.step
+
+    @property
+    def preempted(self) -> bool:
+        """Whether a signal ended it before its time."""
+        run = self._run
+        stopped = run is not None and preemption.is_stopped(run)
+        return stopped and run.step != run.max_step
+
+    def failed(self, error: BaseException) -> EndMarker:
+        """The end by an error."""
+        line = str(error).strip().partition("\n")[0]
+        described = ": ".join(filter(None, [type(error).__name__, line]))
+        return self._marker(end_marker.FAILED, (described,))
+
+    def ended(self) -> EndMarker:
+        """The end without one: max_steps, the input's, or what a hook asked for."""
+        run = self._run
+        if run is None or run.step == run.max_step or not run.stop_reasons:
+            return self._marker(end_marker.FINISHED, ())
+        return self._marker(end_marker.STOPPED, tuple(run.stop_reasons))
+
+    def _marker(self, reason: str, details: tuple[str, ...]) -> EndMarker:
+        saved = self._saved
+        if saved is None and (latest := self._estimator.latest_checkpoint()):
+            saved = checkpoint.step_of(latest)
+        return EndMarker(
+            step=self._run.step if self._run is not None else saved or 0,
+            reason=reason,
+            details=details,
+            checkpoint_step=saved,
+            time=self._clock(),
+        )
+
+
+class _Evaluation(Hook, SavingListener):
+    """One EvalSpec along a training run.
+
+    A run that was killed between a checkpoint and the end of its evaluation evaluates
+    it when it goes on from there.
+    """
+
+    def __init__(
+        self,
+        estimator: Estimator,
+        spec: EvalSpec,
+        all_specs: Sequence[EvalSpec],
+        signals: Sequence[PreemptionHook] = (),
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._estimator = estimator
+        self._spec = spec
+        self._export_folder = specs.export_folder(estimator.model_dir, spec, all_specs)
+        self._signals = signals
+        self._clock = clock
+        self._run: Run | None = None
+        self._given_up = False
+        self._last_time = clock()
+        self._last_result: dict[str, Any] | None = None
+
+    def begin(self, run: Run) -> None:
+        """Tries the exports, in all processes, as tracing may have to make variables.
+
+        Not earlier, as TRAIN comes first in making them.
+        """
+        self._run = run
+        self._spec.check_exports(self._estimator)
+
+    def state(self) -> Any:
+        """Whether the checkpoint that is being saved will be evaluated."""
+        is_next = self._given_up or self._is_next(self._run)
+        return {"is_next": True} if is_next else None
+
+    def restore(self, run: Run, state: Any) -> None:
+        """Evaluates the checkpoint, maybe again: nothing says that it was done."""
+        self._evaluate_unless_too_soon(run)
+
+    def after_save(self, run: Run) -> None:
+        """Evaluates the checkpoint, unless it is the first or comes too soon."""
+        if self._is_next(run):
+            self._evaluate_unless_too_soon(run)
+
+    def _is_next(self, run: Run) -> bool:
+        """Not of the first; and the last is left to `finish`, which knows it is."""
+        return not (
+            run.step == run.first_step or run.finished or run.step == run.max_step
+        )
+
+    def _evaluate_unless_too_soon(self, run: Run) -> None:
+        wait = self._spec.throttle_secs - (self._clock() - self._last_time)
+        if run.agree(wait <= 0):
+            try:
+                self._evaluate([each.interrupts() for each in self._signals])
+            except PreemptedError:
+                self._given_up = True
+                self._signals[0].stop(run)
+        elif run.leads:
+            logging.info(
+                "eval | step %d is passed over; the next evaluation is that of the "
+                "first checkpoint in %.0f s (throttle_secs=%g)",
+                run.step,
+                wait,
+                self._spec.throttle_secs,
+            )
+
+    def finish(self) -> Result:
+        """The last evaluation, and its exports."""
+        return self._evaluate(is_final=True)
+
+    def _evaluate(
+        self, hooks: Sequence[Hook] = (), *, is_final: bool = False
+    ) -> Result:
+        spec, estimator = self._spec, self._estimator
+        step = estimator.global_step
+        if self._last_result is None or self._last_result["global_step"] != step:
+            self._last_result = estimator.evaluate(
+                spec.input_fn,
+                steps=spec.steps,
+                hooks=[*spec.hooks, *hooks],
+                name=spec.name,
+            )
+        result = self._last_result
+        self._last_time = self._clock()
+        if not estimator.config.is_chief:
+            return result, []
+        if not all(exporter.is_stock for exporter in spec.exporters):
+            # One of the user's own may read the files.
+            estimator.wait_until_saved()
+        exported = spec.export(
+            estimator,
+            self._export_folder,
+            estimator.loaded_checkpoint,
+            result,
+            is_final=is_final,
+        )
+        return result, exported

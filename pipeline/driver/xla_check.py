@@ -1,0 +1,175 @@
+"""Finds on a CPU what a TPU's compiler would refuse: `--dry_run --execution=tpu`.
+
+input_fn is called in TRAIN and EVAL, and its dataset is checked. Then XLA compiles the
+whole train step (forward, backward, update) and the eval step for the CPU, and runs
+each once, on zeros. XLA refuses the same here as for a TPU: operations on strings,
+Python, tables, printing, shapes that change in a loop.
+
+Some limits are a TPU's alone: its memory, the dtypes that its replicas can add up, and
+shapes that depend on values (tf.boolean_mask, tf.unique), which XLA takes on a CPU. The
+operations that make such shapes are listed.
+"""
+
+import linecache
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from pipeline.contract.run_config import RunConfig
+from pipeline.contract.spec import ModeKeys
+from pipeline.driver.runtime import Runtime
+from pipeline.feed import dataset as dataset_lib
+from pipeline.feed import distributed
+from pipeline.feed.batch import Batch, pair_of
+from pipeline.loop import losses, steps
+from pipeline.loop.metrics import MetricSet
+from pipeline.process.refusals import RefusedValueError
+
+# The user's call for each operation that XLA names.
+_WRITTEN_AS = {
+    "PrintV2": "tf.print",
+    "StringFormat": "tf.print",
+    "PyFunc": "tf.numpy_function",
+    "PyFuncStateless": "tf.numpy_function",
+    "EagerPyFunc": "tf.py_function",
+    "LookupTableFindV2": "a lookup table",
+    "WriteSummary": "tf.summary",
+    "WriteScalarSummary": "tf.summary",
+}
+# Operations whose result's shape depends on values.
+_SHAPED_BY_VALUES = {
+    "Where": "tf.where of one argument or tf.boolean_mask",
+    "Unique": "tf.unique",
+    "UniqueV2": "tf.unique",
+    "UniqueWithCounts": "tf.unique_with_counts",
+    "UniqueWithCountsV2": "tf.unique_with_counts",
+    "ListDiff": "tf.sets.difference",
+}
+
+
+def compile_steps(
+    model_fn: Callable[..., Any],
+    factories: Mapping[str, Callable[[], Any]],
+    input_fns: Iterable[tuple[str, Callable[..., Any]]],
+    *,
+    config: RunConfig,
+    params: Mapping[str, Any] | None = None,
+    num_replicas: int = 1,
+) -> Iterator[str]:
+    """Compiles one step of each mode on the CPU.
+
+    Args:
+      model_fn: see `pipeline.contract.spec`.
+      factories: factories of the modules, by name; they are called here, on the CPU.
+      input_fns: the mode, TRAIN or EVAL, and the input_fn of each step.
+      config: how to run.
+      params: hyperparameters of model_fn and input_fn.
+      num_replicas: replicas that share a global batch; a step is compiled for one part.
+
+    Yields:
+      A line for the user for each step, and for each doubtful operation in it.
+
+    Raises:
+      ValueError: a TPU cannot be fed with an input, or XLA refuses a step.
+    """
+    with tf.device("/CPU:0"):
+        here = tf.distribute.get_strategy()
+        runtime = Runtime(model_fn, factories, here, config, params or {})
+        one = dataset_lib.InputContext(num_replicas_in_sync=num_replicas)
+        datasets = []  # All are checked before the first is compiled for.
+        for mode, input_fn in input_fns:
+            source = dataset_lib.Source(input_fn, mode, runtime.context)
+            dataset, _ = distributed.dataset_for(source, one)
+            datasets.append((mode, dataset))
+        for mode, dataset in datasets:
+            yield from _compiled(runtime, mode, pair_of(dataset.element_spec))
+
+
+def _compiled(runtime: Runtime, mode: str, element_spec: Any) -> Iterator[str]:
+    phase = f"{mode} step"
+    step = _step(runtime, mode, element_spec)
+    features, labels = tf.nest.map_structure(
+        lambda spec: tf.zeros(spec.shape, spec.dtype), element_spec
+    )
+    compiled = tf.function(step, jit_compile=True, autograph=False)
+    start = time.monotonic()
+    try:
+        graph = compiled.get_concrete_function(features, labels).graph
+        compiled(features, labels)
+    except tf.errors.OpError as error:
+        raise RefusedValueError(f"{phase}: {_refused(str(error))}") from error
+    yield f"{phase}: XLA compiled, {time.monotonic() - start:.1f} s"
+    found = sorted({_SHAPED_BY_VALUES[op] for op in _ops(graph) & {*_SHAPED_BY_VALUES}})
+    if found:
+        yield (
+            f"{phase}: {', '.join(found)}: the result's shape depends on values, which "
+            "XLA takes on a CPU and may refuse for a TPU, or pad; a mask of a fixed "
+            "shape, tf.where(condition, x, 0.0), does not."
+        )
+
+
+def _step(runtime: Runtime, mode: str, element_spec: Any) -> Callable[[Any, Any], Any]:
+    """Returns one step of `mode` as a function of a batch's features and labels."""
+    model_fn = runtime.bound(mode)
+    outline = runtime.build(mode, model_fn, element_spec)
+    metrics = MetricSet(outline.metrics)
+    micro_batches = 1
+    if mode == ModeKeys.TRAIN:
+        micro_batches = runtime.config.gradient_accumulation_steps
+        step = steps.TrainStep(
+            model_fn, runtime.modules, outline, metrics, sparse=False
+        )
+    else:
+        step = steps.EvalStep(model_fn, runtime.modules, metrics)
+
+    def run(features: Any, labels: Any) -> Any:
+        batches = [Batch(features, labels)] * micro_batches
+        totals: losses.Totals = step([batches], tf.zeros([], tf.int64))
+        return totals.as_tree()
+
+    return run
+
+
+def _ops(graph: Any) -> set[str]:
+    """Returns the names of all operations, also in branches and loops."""
+    definition = graph.as_graph_def()
+    nodes = [*definition.node]
+    for function in definition.library.function:
+        nodes.extend(function.node_def)
+    return {node.op for node in nodes}
+
+
+def _refused(message: str) -> str:
+    """Turns XLA's error into what to change, and where."""
+    ops = dict.fromkeys(re.findall(r"(\w+) \(No registered", message))
+    if ops:
+        named = [f"{op} ({_WRITTEN_AS[op]})" if op in _WRITTEN_AS else op for op in ops]
+        what = (
+            f"XLA cannot compile {', '.join(named)}, and so no TPU can run it: do it "
+            "in input_fn, on the host, or leave it out."
+        )
+    else:
+        first = message.partition("\n")[0]
+        what = f"XLA refuses it, and so would a TPU: {first}"
+    return what + _source(message)
+
+
+def _source(message: str) -> str:
+    """Returns the innermost line of the user's that made the operation, or ""."""
+    libraries = [
+        os.path.dirname(module.__file__) + os.sep for module in (tf, keras, losses)
+    ]
+    places = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', message)
+    for path, line, function in reversed(places):
+        # TensorFlow's stack traces leave out the first slash of a path.
+        found = path if os.path.exists(path) else f"/{path}"
+        if any(os.path.abspath(found).startswith(library) for library in libraries):
+            continue
+        text = linecache.getline(found, int(line)).strip()
+        return f"\n  {found}, line {line}, in {function}\n    {text}"
+    return ""

@@ -1,0 +1,70 @@
+"""Chooses the way of feeding that a strategy needs.
+
+A TPU needs a distributed dataset, for an iterator cannot be read on it. Workers of
+parameter servers read for themselves. Everybody else reads a plain iterator in the
+compiled loop, which is faster and can be saved.
+"""
+
+import tensorflow as tf
+
+from pipeline.feed import distributed, workers
+from pipeline.feed import feed as feed_lib
+from pipeline.feed.dataset import Source
+from pipeline.feed.distributed import DistributedFeed
+from pipeline.feed.feed import Feed
+from pipeline.feed.position import TrainingInput
+from pipeline.feed.workers import WorkerFeed, WorkerInput
+from pipeline.strategy.modules import Modules
+from pipeline.strategy.parameter_server import ParameterServers
+from pipeline.strategy.peers import Peers
+from pipeline.strategy.replicas import has_one_trace
+
+AnyFeed = Feed | DistributedFeed | WorkerFeed
+
+
+def make(
+    source: Source,
+    *,
+    strategy: tf.distribute.Strategy,
+    peers: Peers,
+    num_micro_batches: int = 1,
+) -> AnyFeed:
+    """Calls an input_fn for the replicas of a strategy.
+
+    Args:
+      source: the input_fn.
+      strategy: the strategy whose replicas are fed.
+      peers: the processes that share the data.
+      num_micro_batches: batches per replica and step.
+    """
+    options = {"num_micro_batches": num_micro_batches}
+    if has_one_trace(strategy):
+        return distributed.make_feed(source, strategy=strategy, **options)
+    if isinstance(strategy, ParameterServers):
+        return workers.make_worker_feed(source, strategy=strategy, **options)
+    return feed_lib.make_feed(source, peers=peers, **options)
+
+
+def training_input(
+    feed: AnyFeed,
+    modules: Modules,
+    *,
+    peers: Peers,
+    path: str | None,
+    changed_input: str = "auto",
+) -> TrainingInput | WorkerInput:
+    """Opens the training data where an earlier run left them.
+
+    Args:
+      feed: the training input.
+      modules: at the step to go on from.
+      peers: the processes that train in step.
+      path: path prefix of the checkpoint that the modules were loaded from, or None.
+      changed_input: `RunConfig.changed_input`.
+
+    Raises:
+      ValueError: the position is another input's, and `changed_input` is "error".
+    """
+    if isinstance(feed, WorkerFeed):
+        return WorkerInput(feed, modules, path, changed_input=changed_input)
+    return TrainingInput(feed, modules, peers, path, changed_input=changed_input)

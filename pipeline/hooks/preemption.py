@@ -1,0 +1,149 @@
+"""A signal ends training in order: the loop returns, and all is saved."""
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator, Sequence
+
+from pipeline.contract import checks
+from pipeline.contract.hooks import Hook, Run
+from pipeline.process import signals as signals_lib
+from pipeline.process.signals import EndedBySignal, Notes
+from pipeline.process.signals import PreemptedError as PreemptedError
+
+# Why a run stops: by a machine that is taken away, or by the user.
+_PREEMPTED = "preempted"
+_BY_CTRL_C = "stopped by Ctrl-C"
+
+
+def is_stopped(run: Run) -> bool:
+    """Whether a signal is a reason for a run to stop.
+
+    Args:
+      run: under way, or at its end.
+    """
+    return bool({_PREEMPTED, _BY_CTRL_C} & {*run.stop_reasons})
+
+
+class PreemptionHook(Hook):
+    """Stops a run after SIGTERM, or a first Ctrl-C, as soon as the loop returns.
+
+    The checkpoint of the clean end holds everything. Where several processes train in
+    step, a signal to one of them stops all at the same step. A second Ctrl-C interrupts
+    at once. For a program's main thread, to which Python hands its signals. A program
+    that `pipeline.run` runs has one in each training.
+    """
+
+    def __init__(
+        self, signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT)
+    ) -> None:
+        """
+        Args:
+          signals: that stop the run.
+        """
+        self._signals = signals
+        self._notes = Notes(signals)
+        self._stopped = False
+
+    @property
+    def received(self) -> int | None:
+        """The signal that came during the last run, or None."""
+        return self._notes.received
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal ended the last run before its time."""
+        return self._stopped
+
+    def begin(self, run: Run) -> None:
+        """Not earlier: TensorFlow takes SIGTERM for itself when it connects workers."""
+        self._notes.stop()
+        self._stopped = False
+        self._notes = Notes(self._signals)
+        self._notes.start()
+
+    def after_loop(self, run: Run) -> None:
+        if run.agree(self._notes.received is not None):
+            self.stop(run)
+
+    def end(self, run: Run) -> None:
+        self._stopped = is_stopped(run) and run.step != run.max_step
+
+    def stop(self, run: Run) -> None:
+        """Stops a run because of the signal that came, here or in another process."""
+        by_user = self._notes.received == signal.SIGINT
+        run.request_stop(_BY_CTRL_C if by_user else _PREEMPTED)
+
+    def release(self) -> None:
+        """Gives the signals back: not in `end`, after which the last save comes."""
+        self._notes.stop()
+
+    def interrupts(self) -> Hook:
+        """A hook that ends an evaluation along the run by PreemptedError."""
+        return _Interrupts(lambda: self._notes.received is not None)
+
+
+def hooks_of(hooks: Sequence[Hook]) -> list[Hook]:
+    """Returns the hooks of a training, with what answers a signal to the program.
+
+    Args:
+      hooks: the caller's. Nothing is added where they have a `PreemptionHook`, or where
+        the signals of this process are not answered, see `signals.answered`.
+
+    Raises:
+      TypeError: a hook that is none.
+    """
+    checks.check_all("hooks", hooks, Hook)
+    has_one = any(isinstance(hook, PreemptionHook) for hook in hooks)
+    if has_one or not signals_lib.are_answered():
+        return list(hooks)
+    return [*hooks, PreemptionHook()]
+
+
+@contextlib.contextmanager
+def ending(hooks: Sequence[Hook], saved: Callable[[], str | None]) -> Iterator[None]:
+    """Ends the program after a training that a signal ended, where it is `answered`.
+
+    Args:
+      hooks: of the training in the block.
+      saved: tells the last checkpoint.
+
+    Raises:
+      PreemptedError: a signal ended the training before its time.
+      EndedBySignal: a signal came when its last step was done.
+    """
+    own = [hook for hook in hooks if isinstance(hook, PreemptionHook)]
+    try:
+        yield
+    finally:
+        for hook in own:
+            hook.release()
+    if not signals_lib.are_answered():
+        return
+    for hook in own:
+        if hook.stopped:
+            raise preempted_error(saved())
+        if hook.received is not None:
+            raise EndedBySignal(hook.received)
+
+
+def preempted_error(saved: str | None) -> PreemptedError:
+    """Returns what to raise where a signal ended a training.
+
+    Args:
+      saved: path prefix of the last checkpoint.
+    """
+    what = f"and {saved} was saved" if saved else "which saves no checkpoints"
+    return PreemptedError(
+        f"a signal ended training, {what}: the same command goes on from there."
+    )
+
+
+class _Interrupts(Hook):
+    """Gives up an evaluation: what it evaluates is saved."""
+
+    def __init__(self, received: Callable[[], bool]) -> None:
+        self._received = received
+
+    def after_loop(self, run: Run) -> None:
+        if run.agree(self._received()):
+            raise PreemptedError("a signal ended the evaluation.")

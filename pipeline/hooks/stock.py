@@ -1,0 +1,252 @@
+"""The stock hooks: stops, a loss of NaN, logs, summaries, a profile."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from pipeline.contract.checks import check_count, check_every
+from pipeline.contract.hooks import Hook, Report, Run
+from pipeline.hooks import summary
+from pipeline.model_dir import paths
+from pipeline.process import progress
+from pipeline.process.refusals import Refusal, RefusedValueError
+
+_RATE = "global_step/sec"
+
+
+class NanLossDuringTrainingError(Refusal, RuntimeError):
+    """The loss became NaN or infinite."""
+
+
+class StopAtStepHook(Hook):
+    """Stops the run at a step: after `num_steps` of this run, or at `last_step`."""
+
+    def __init__(
+        self, num_steps: int | None = None, last_step: int | None = None
+    ) -> None:
+        """
+        Args:
+          num_steps: steps from here.
+          last_step: a global step.
+
+        Raises:
+          ValueError: both or neither is given, or one that is no int above 0.
+        """
+        if (num_steps is None) == (last_step is None):
+            raise RefusedValueError(
+                f"StopAtStepHook takes one of num_steps ({num_steps}) and last_step "
+                f"({last_step}): write StopAtStepHook(last_step=1000)."
+            )
+        if num_steps is not None:
+            check_count("StopAtStepHook.num_steps", num_steps, least=1)
+        else:
+            check_count("StopAtStepHook.last_step", last_step, least=1)
+        self._num_steps = num_steps
+        self._last_step = last_step
+
+    def begin(self, run: Run) -> None:
+        if self._num_steps is not None:
+            self._last_step = run.step + self._num_steps
+
+    def next_step(self, step: int) -> int | None:
+        return max(self._last_step, step + 1)
+
+    def after_step(self, run: Run) -> None:
+        if run.step >= self._last_step:
+            run.request_stop(f"step {self._last_step} was reached")
+
+    def state(self) -> Any:
+        """Where a count of steps began, until it is over and the run has ended."""
+        if self._num_steps is None or self._last_step is None:
+            return None
+        return {"num_steps": self._num_steps, "last_step": self._last_step}
+
+    def restore(self, run: Run, state: Any) -> None:
+        if state["num_steps"] == self._num_steps:
+            self._last_step = state["last_step"]
+            self.after_step(run)
+
+    def end(self, run: Run) -> None:
+        if self._num_steps is not None and run.step >= self._last_step:
+            self._last_step = None
+
+
+class NanHook(Hook):
+    """Ends the run at a loss of NaN or Inf, or warns of it.
+
+    The loop itself looks at each step's loss, so the step that is named is exact.
+    """
+
+    def __init__(self, fail_on_nan_loss: bool = True) -> None:
+        """
+        Args:
+          fail_on_nan_loss: raises; else a warning is logged and training goes on.
+        """
+        self._fail = fail_on_nan_loss
+
+    def after_loop(self, run: Run) -> None:
+        """
+        Raises:
+          NanLossDuringTrainingError: where `fail_on_nan_loss`.
+        """
+        if run.nonfinite_step is None:
+            return
+        text = f"the loss was NaN or infinite at step {run.nonfinite_step}"
+        if not self._fail:
+            logging.warning("%s; training goes on.", text)
+            return
+        raise NanLossDuringTrainingError(
+            f"{text}. No checkpoint was saved after it. Lower the learning rate, clip "
+            "the gradient (TrainOp(..., clip_norm=1.0)), or go on regardless with "
+            "RunConfig(on_nan='warn')."
+        )
+
+
+class LoggingHook(Hook):
+    """One line a window; in a terminal or a notebook one line that moves on."""
+
+    only_watches = True
+
+    def __init__(self, every_steps: int = 100) -> None:
+        """
+        Args:
+          every_steps: steps a line; None or 0: only the last one.
+
+        Raises:
+          ValueError: it is no such number.
+        """
+        check_every("LoggingHook.every_steps", every_steps)
+        self.every_steps = every_steps
+        self._logged_at = 0
+        self._bar: progress.Bar | None = None
+
+    def begin(self, run: Run) -> None:
+        self._logged_at = run.step
+        if run.shows_progress and progress.is_seen():
+            self._bar = progress.Bar("train", step=run.step, last_step=run.max_step)
+
+    def after_loop(self, run: Run) -> None:
+        if self._bar:
+            self._bar.move(run.step)
+
+    def after_step(self, run: Run) -> None:
+        self._logged_at = run.step
+        # Else nothing is fetched from the device, as nobody would see it.
+        if run.leads and (self._bar is None or self._bar.is_due):
+            self._show(run, run.report)
+
+    def end(self, run: Run) -> None:
+        if run.leads and run.step > self._logged_at:
+            self._show(run, run.report)
+        if self._bar:
+            self._bar.close()
+            self._bar = None
+
+    def _show(self, run: Run, report: Report) -> None:
+        if self._bar:
+            self._bar.move(run.step, formatted(report.values()))
+            return
+        parts = [log_line("train", report)]
+        if run.max_step and run.step < run.max_step:
+            left = progress.time_left(run.max_step - run.step, report.steps_per_sec)
+            parts.append(f"ETA {left} to step {run.max_step}")
+        logging.info("%s", " | ".join(parts))
+
+
+class SummaryHook(Hook):
+    """Writes the window's loss, metrics, scalars and steps/s for TensorBoard."""
+
+    only_watches = True
+
+    def __init__(self, every_steps: int = 100) -> None:
+        """
+        Args:
+          every_steps: steps a point; None or 0: only the last one.
+
+        Raises:
+          ValueError: it is no such number.
+        """
+        check_every(f"{type(self).__name__}.every_steps", every_steps)
+        self.every_steps = every_steps
+        self._writer: summary.Writer | None = None
+
+    def begin(self, run: Run) -> None:
+        self._writer = summary.Writer(run.model_dir)
+
+    def after_step(self, run: Run) -> None:
+        if run.leads:
+            self._writer.scalars(run.step, self.values(run.report))
+
+    def end(self, run: Run) -> None:
+        if run.report.num_steps:
+            self.after_step(run)
+        self._writer.close()
+
+    def values(self, report: Report) -> dict[str, Any]:
+        """What is written: value by tag."""
+        return {**report.values(), _RATE: report.steps_per_sec}
+
+
+class StepCounterHook(SummaryHook):
+    """Writes steps per second alone, as `global_step/sec`."""
+
+    def values(self, report: Report) -> dict[str, Any]:
+        """The rate by its tag."""
+        return {_RATE: report.steps_per_sec}
+
+
+class ProfilerHook(Hook):
+    """Records some steps with TensorFlow's profiler, once."""
+
+    def __init__(
+        self, first_step: int = 100, num_steps: int = 10, logdir: str | None = None
+    ) -> None:
+        """
+        Args:
+          first_step: step after which recording begins; steps before it trace and
+            warm up.
+          num_steps: steps to record.
+          logdir: where to write; None for model_dir, where TensorBoard looks.
+
+        Raises:
+          ValueError: `first_step` or `num_steps` is no int above 0.
+        """
+        check_count("ProfilerHook.first_step", first_step, least=1)
+        check_count("ProfilerHook.num_steps", num_steps, least=1)
+        self._bounds = (first_step, first_step + num_steps)
+        self._logdir = paths.normal(logdir) if logdir else None
+        self._recording = False
+
+    def next_step(self, step: int) -> int | None:
+        return next((bound for bound in self._bounds if bound > step), None)
+
+    def after_step(self, run: Run) -> None:
+        if run.step == self._bounds[0] and run.leads:
+            tf.profiler.experimental.start(self._logdir or run.model_dir)
+            self._recording = True
+        elif self._recording:
+            self.end(run)
+
+    def end(self, run: Run) -> None:
+        if self._recording:
+            tf.profiler.experimental.stop()
+            self._recording = False
+
+
+def log_line(phase: str, report: Report) -> str:
+    """`train | step 1200 | 83.1 steps/s | loss 0.312 | accuracy 0.91`."""
+    parts = [phase, f"step {report.step}", f"{report.steps_per_sec:.1f} steps/s"]
+    return " | ".join(parts + formatted(report.values()))
+
+
+def formatted(values: Mapping[str, Any]) -> list[str]:
+    """`["loss 0.312", "accuracy 0.91"]`; arrays with their mean."""
+    return [
+        f"{name} {float(value):.4g}"
+        if np.ndim(value) == 0
+        else f"{name} (mean) {float(np.mean(value)):.4g}"
+        for name, value in values.items()
+    ]

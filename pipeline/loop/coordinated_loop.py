@@ -1,0 +1,305 @@
+"""Training with parameter servers: the chief hands pieces of work to the workers.
+
+Keras' own counters lose updates when several workers add to them, and a piece that a
+worker did not finish before it died is done again by another. So nothing is counted on
+the servers: each piece returns its sums and its number of steps, what was returned
+counts once, and the chief sets the global step and the optimizers' counts from it.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from pipeline.cluster import ports
+from pipeline.cluster.ports import PeerLostError
+from pipeline.contract.spec import TrainOp
+from pipeline.feed.workers import WorkerIterators
+from pipeline.loop import losses
+from pipeline.loop.compiled_loop import CompiledLoop, Segment
+from pipeline.loop.losses import Totals
+from pipeline.loop.metrics import MetricSet
+from pipeline.loop.packing import packed, unpacked
+from pipeline.process.refusals import RefusedValueError
+from pipeline.strategy.parameter_server import ParameterServers
+from pipeline.tracing.compiling import compiled
+
+# Pieces a worker and segment: two, so that a slow worker keeps no other waiting long.
+_PIECES_PER_WORKER = 2
+_MOST_PAUSE_SECS = 0.02
+# Where TensorFlow makes what no worker reaches: in this process, before it connects.
+_HERE = "/job:localhost"
+# What a worker says that was handed no table of its own.
+_NO_TABLE = "Placeholder' with dtype resource"
+_CHECK_SECS = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """What a worker did in one go.
+
+    Attributes:
+      worker: its index.
+      first: steps before the first one.
+      step: steps after the last one.
+      more: whether the worker's data went on.
+      nonfinite_step: first step whose loss was NaN or infinite, or -1.
+      totals: over its steps; arrays.
+    """
+
+    worker: int
+    first: int
+    step: int
+    more: bool
+    nonfinite_step: int
+    totals: Totals
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that it did."""
+        return self.step - self.first
+
+
+class CoordinatedLoop:
+    """Runs steps on the workers through one or more boundaries, as `CompiledLoop` does.
+
+    for each boundary:
+        while steps are missing, data go on and the loss is finite:
+            schedule pieces of a few steps, each with step numbers of its own
+            wait for all, and add up what they return
+        set the global step and the optimizers' counts
+
+    What model_fn and `TrainOp(every=)` see as `step` is one of the piece's numbers, so
+    that each number is used once, though not in order; where the data end or a worker
+    dies, some are used again.
+    """
+
+    def __init__(
+        self,
+        loop: CompiledLoop,
+        metrics: MetricSet,
+        ops: Sequence[TrainOp],
+        *,
+        strategy: ParameterServers,
+        at_end: Callable[[tf.Tensor], dict[str, tf.Tensor]],
+        stop_at_nonfinite: bool,
+    ) -> None:
+        """
+        Args:
+          loop: does a piece on a worker.
+          metrics: what the steps keep.
+          ops: whose optimizers count their updates.
+          strategy: whose workers compute.
+          at_end: of the step at a boundary; what it returns joins the scalars.
+          stop_at_nonfinite: as that of `loop`.
+        """
+        self._loop = loop
+        self._metrics = metrics
+        self._ops = ops
+        self._strategy = strategy
+        self._at_end = at_end
+        self._stop_at_nonfinite = stop_at_nonfinite
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        self._call = compiled(self._on_worker)
+        self._row_spec: Any = None
+        for op in ops:
+            _count_atomically(op.optimizer)
+
+    def __call__(
+        self, iterator: WorkerIterators, start: int, boundaries: Sequence[int]
+    ) -> list[Segment]:
+        """Runs until the last boundary or the input's end.
+
+        Args:
+          iterator: one for each worker.
+          start: global step before.
+          boundaries: global steps to pass through, in order.
+
+        Returns:
+          What was done up to each boundary; fewer where the input ended.
+        """
+        segments: list[Segment] = []
+        for boundary in boundaries:
+            segments.append(self._segment(iterator, start, boundary))
+            start = segments[-1].step
+            if segments[-1].ended or start < boundary:
+                break
+        return segments
+
+    def _segment(self, iterator: WorkerIterators, start: int, stop: int) -> Segment:
+        began = idle_since = time.monotonic()
+        counts = {id(op.optimizer): _count(op.optimizer) for op in self._ops}
+        pieces: list[Piece] = []
+        step, bad, ended = start, None, False
+        while step < stop and not ended and not (bad and self._stop_at_nonfinite):
+            done = self._hand_out(iterator, step, stop)
+            pieces += done
+            if done:
+                idle_since = time.monotonic()
+            else:
+                time.sleep(_MOST_PAUSE_SECS)
+            step = start + sum(piece.num_steps for piece in pieces)
+            found = [p.nonfinite_step for p in pieces if p.nonfinite_step >= 0]
+            bad = min(found, default=None)
+            ended = self._have_ended(iterator, idle_since)
+        for op in self._ops:
+            counts[id(op.optimizer)] += sum(op.updates(p.first, p.step) for p in pieces)
+        for op in self._ops:
+            op.optimizer.iterations.assign(counts[id(op.optimizer)])
+        at_end = self._at_end(tf.constant(step, tf.int64))
+        totals = self._sum(pieces)
+        return Segment(
+            step=step,
+            num_steps=step - start,
+            seconds=time.monotonic() - began,
+            totals=dataclasses.replace(
+                totals, scalars={**losses.means(totals.scalars), **at_end}
+            ),
+            metrics=self._metrics.results([totals.metrics]),
+            nonfinite_step=bad,
+            ended=ended,
+        )
+
+    def _hand_out(
+        self, iterator: WorkerIterators, start: int, stop: int
+    ) -> list[Piece]:
+        """Lets the workers do the steps from `start` to `stop`; what they did."""
+        workers = self._strategy.num_workers - len(iterator.ended)
+        share = -(-(stop - start) // (workers * _PIECES_PER_WORKER))
+        size = min(share, self._strategy.steps_per_closure)
+        results = []
+        for first in range(start, stop, size):
+            numbers = tf.constant([first, min(first + size, stop)], tf.int64)
+            args = iterator.per_worker, numbers
+            results.append(self._coordinator.schedule(self._call, args=args))
+        try:
+            wait_until_done(self._coordinator, self._strategy)
+            fetched = self._coordinator.fetch(results)
+        except tf.errors.InvalidArgumentError as error:
+            if _NO_TABLE not in str(error):
+                raise
+            raise RefusedValueError(
+                "model_fn looks up a table inside of tf.cond, tf.case or "
+                "tf.switch_case, where TensorFlow gives a parameter server's workers "
+                "no table: write ids = table.lookup(words) before it."
+            ) from error
+        pieces = [self._piece(row) for row in fetched]
+        iterator.count(pieces)
+        iterator.ended.update(piece.worker for piece in pieces if not piece.more)
+        return [piece for piece in pieces if piece.num_steps]
+
+    def _on_worker(self, iterator: Any, numbers: tf.Tensor) -> Any:
+        """The steps from one number to the other, or to the end of this one's data."""
+        worker = tf.distribute.coordinator.experimental_get_current_worker_index()
+        step, more, nonfinite, totals = self._loop.segment(
+            iterator, numbers[0], numbers[1]
+        )
+        check_captures(tf.compat.v1.get_default_graph())
+        mine = tf.one_hot(worker, self._strategy.num_workers, dtype=tf.int64)
+        self._strategy.worker_steps.assign_add(mine * (step - numbers[0]))
+        row = worker, numbers[0], step, more, nonfinite, totals.as_tree()
+        self._row_spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, row)
+        return packed(row)
+
+    def _piece(self, vectors: Any) -> Piece:
+        *numbers, tree = unpacked(vectors, self._row_spec)
+        worker, first, step, more, nonfinite = (number.item() for number in numbers)
+        return Piece(worker, first, step, more, nonfinite, Totals(*tree))
+
+    def _have_ended(self, iterator: WorkerIterators, idle_since: float) -> bool:
+        """Whether every worker's data have, but those of workers that are gone."""
+        left = set(range(self._strategy.num_workers)) - iterator.ended
+        gone = time.monotonic() - idle_since > self._strategy.lost_after_secs
+        if left and iterator.ended and gone:
+            logging.warning(
+                "train | the data of workers %s have ended; what is left of those of "
+                "%s is not used, as they have not answered for %g s.",
+                sorted(iterator.ended),
+                sorted(left),
+                self._strategy.lost_after_secs,
+            )
+            return True
+        return not left
+
+    def _sum(self, pieces: Sequence[Piece]) -> Totals:
+        """Over pieces, in float64; the scalars are those of the last step."""
+        totals = [piece.totals for piece in pieces]
+        if not totals:
+            return Totals(np.zeros([]), np.zeros([]), self._metrics.zeros(), {})
+        return Totals(
+            np.sum([t.loss for t in totals], dtype=np.float64),
+            np.sum([t.weight for t in totals], dtype=np.float64),
+            self._metrics.total([t.metrics for t in totals]),
+            max(pieces, key=lambda piece: piece.step).totals.scalars,
+        )
+
+
+def wait_until_done(
+    coordinator: tf.distribute.coordinator.ClusterCoordinator,
+    strategy: ParameterServers,
+) -> None:
+    """Returns once all that was scheduled is done; its errors are raised.
+
+    Args:
+      coordinator: of the workers.
+      strategy: whose workers they are.
+
+    Raises:
+      PeerLostError: no worker answers any more, or a task is stopped.
+    """
+    began = checked = answered = time.monotonic()
+    workers, limit = strategy.cluster.jobs["worker"], strategy.lost_after_secs
+    while not coordinator.done():
+        now = time.monotonic()
+        # Short where the work is, so that little of it is spent on waiting.
+        time.sleep(min((now - began) / 20 + 1e-4, _MOST_PAUSE_SECS))
+        if now - checked < _CHECK_SECS:
+            continue
+        checked = now
+        strategy.watch.check()
+        if any(ports.answers(address) for address in workers):
+            answered = now
+        elif now - answered > limit:
+            raise PeerLostError(
+                f"no worker ({', '.join(workers)}) has answered for {limit:g} s. Start "
+                "all tasks again: they go on from the last checkpoint. "
+                "parameter_server.lost_after_secs says how long to wait."
+            )
+
+
+def check_captures(graph: Any) -> None:
+    """Refuses what a worker cannot reach, which TensorFlow would ask for without end.
+
+    Args:
+      graph: of a function for workers.
+
+    Raises:
+      ValueError: it uses a table or variable of this process.
+    """
+    for value, _ in graph.captures:
+        if value.dtype == tf.resource and value.device.startswith(_HERE):
+            raise RefusedValueError(
+                "model_fn uses a lookup table or a variable that is none of its "
+                "modules, and was made where a parameter server's workers cannot "
+                "reach it: write Estimator(modules={'table': make_table, ...}), and "
+                "take it as an argument of model_fn."
+            )
+
+
+def _count(optimizer: keras.optimizers.Optimizer) -> int:
+    return int(optimizer.iterations.numpy())
+
+
+def _count_atomically(optimizer: keras.optimizers.Optimizer) -> None:
+    """Lets several workers add to an optimizer's count of updates.
+
+    Keras reads it, adds and writes, which loses updates; rates and Adam's correction
+    follow it between boundaries.
+    """
+    count = optimizer.iterations
+    count.assign_add = lambda value: count.value.assign_add(tf.cast(value, count.dtype))

@@ -1,0 +1,180 @@
+"""Losses as weighted means, and sums of them that add up over anything.
+
+A loss is kept as sum(loss * weights) and sum(weights): over replicas, micro-batches,
+steps and loops these add up, and their quotient is the mean over all examples.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from pipeline.contract.checks import kind_of
+from pipeline.contract.spec import EstimatorSpec, SpecError
+from pipeline.feed.batch import Batch, rows_in
+from pipeline.loop.metrics import MetricSet
+
+
+@dataclasses.dataclass(frozen=True)
+class Totals:
+    """Sums over examples, which add up over replicas, steps and loops.
+
+    Attributes:
+      loss: float32 scalar, sum(loss * weights) + sum(weights) * regularization.
+      weight: float32 scalar, sum(weights).
+      metrics: increments of the metrics' states, by name.
+      scalars: float32 [sum over examples, examples] of the last step, by name, so that
+        scalars add up over replicas, too.
+    """
+
+    loss: tf.Tensor
+    weight: tf.Tensor
+    metrics: dict[str, list[tf.Tensor]]
+    scalars: dict[str, tf.Tensor]
+
+    def as_tree(self) -> tuple[Any, ...]:
+        """Returns the fields as a nest, for `tf.while_loop` and `strategy.run`."""
+        return self.loss, self.weight, self.metrics, self.scalars
+
+    def plus(self, more: "Totals") -> "Totals":
+        """Returns the sum of two parts of one step."""
+        return Totals(*tf.nest.map_structure(tf.add, self.as_tree(), more.as_tree()))
+
+    @classmethod
+    def zeros(cls, metrics: MetricSet, scalars: Sequence[str]) -> "Totals":
+        """Returns the totals before the first step.
+
+        Args:
+          metrics: the metrics of the mode.
+          scalars: names of the scalars.
+        """
+        zero = tf.zeros([])
+        none = dict.fromkeys(scalars, tf.zeros([2]))
+        return cls(zero, zero, metrics.zeros(), none)
+
+
+def mean(loss: Any, weights: Any, rows: Any) -> tuple[tf.Tensor, Any]:
+    """Returns the weighted mean over one batch and the sum of weights, in float32.
+
+    Args:
+      loss: per-example losses `[batch, ...]`, or a scalar that is their mean.
+      weights: weights that broadcast to `loss`, or None for 1.
+      rows: examples in the batch, the weight of a scalar.
+
+    Raises:
+      SpecError: the loss has an unknown rank, or a length other than the batch's.
+    """
+    loss = _floating("TrainOp.loss", loss)
+    if loss.shape.rank is None:
+        raise SpecError(
+            "loss has a shape that cannot be known before it runs: give it one, "
+            "loss = tf.ensure_shape(loss, [None])."
+        )
+    if loss.shape.rank == 0:
+        return loss, float(rows) if isinstance(rows, int) else tf.cast(rows, tf.float32)
+    if loss.shape[0] not in (None, rows if isinstance(rows, int) else None):
+        batch = rows if isinstance(rows, int) else "any number of"
+        raise SpecError(
+            f"loss has shape {loss.shape} for a batch of {batch} examples: return "
+            "per-example losses [batch, ...] or the scalar mean."
+        )
+    if weights is not None:
+        weights = tf.broadcast_to(tf.cast(weights, tf.float32), tf.shape(loss))
+        weight = tf.reduce_sum(weights)
+        return tf.math.divide_no_nan(tf.reduce_sum(loss * weights), weight), weight
+    # Without a weight that is computed, a step needs no guard against division by 0.
+    if loss.shape.is_fully_defined() and loss.shape.num_elements():
+        return tf.reduce_mean(loss), float(loss.shape.num_elements())
+    size = tf.cast(tf.size(loss), tf.float32)
+    return tf.math.divide_no_nan(tf.reduce_sum(loss), size), size
+
+
+def objective(spec: EstimatorSpec, rows: Any) -> tuple[tf.Tensor, Any]:
+    """Returns a spec's mean loss with its regularization, and its sum of weights.
+
+    Args:
+      spec: the EstimatorSpec of one batch.
+      rows: examples in the batch.
+
+    Raises:
+      SpecError: the loss does not fit the batch, or a regularization is no scalar.
+    """
+    loss, weight = mean(spec.loss, spec.loss_weights, rows)
+    for term in spec.regularization_losses:
+        term = _floating("regularization_losses", term)
+        if term.shape.rank not in (0, None):
+            raise SpecError(
+                f"regularization_losses holds a tensor of shape {term.shape}: reduce "
+                "it to a scalar, or hand in network.losses."
+            )
+        loss += term
+    return loss, weight
+
+
+def _floating(field: str, value: Any) -> tf.Tensor:
+    try:
+        value = tf.convert_to_tensor(value)
+    except (TypeError, ValueError) as error:
+        raise SpecError(
+            f"{field} has {kind_of(value)}, not a tensor: compute one from the "
+            "network's output inside of model_fn."
+        ) from error
+    if not value.dtype.is_floating:
+        raise SpecError(
+            f"{field} has dtype {value.dtype.name}; it must be floating point: write "
+            "tf.cast(loss, tf.float32)."
+        )
+    return tf.cast(value, tf.float32)
+
+
+def shared(weight: Any, share: tf.Tensor | None) -> Any:
+    """Returns `weight`, or 0 where the batch is a stand-in that counts for nothing."""
+    return weight if share is None else weight * share
+
+
+def totals_of(
+    spec: EstimatorSpec, loss: tf.Tensor, weight: Any, batch: Batch, metrics: MetricSet
+) -> Totals:
+    """Returns the totals of one batch.
+
+    Args:
+      spec: the EstimatorSpec that model_fn returned for the batch.
+      loss: mean that `objective` returned.
+      weight: sum of weights that `objective` returned.
+      batch: one replica's batch.
+      metrics: the metrics of the mode.
+    """
+    weight = tf.convert_to_tensor(shared(weight, batch.share), tf.float32)
+    rows = rows_in(batch.features)
+    increments = metrics.increments(spec.metrics, rows, batch.share)
+    count = shared(tf.cast(rows, tf.float32), batch.share)
+    # A stand-in's scalar may be NaN, and 0 * NaN would not be 0.
+    scalars = {
+        name: tf.stack([tf.math.multiply_no_nan(value, count), count])
+        for name, value in spec.scalars.items()
+    }
+    return Totals(loss * weight, weight, increments, scalars)
+
+
+def means(scalars: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns each scalar's mean over examples, from `Totals.scalars`."""
+    return {
+        name: tf.math.divide_no_nan(pair[0], pair[1]) for name, pair in scalars.items()
+    }
+
+
+def sum_over_replicas(strategy: tf.distribute.Strategy, tree: Any) -> Totals:
+    """Adds up the totals of the local replicas.
+
+    Args:
+      strategy: the strategy that computed them.
+      tree: `Totals.as_tree()` of each replica, as `strategy.run` returned it.
+    """
+    if strategy.num_replicas_in_sync == 1:
+        return Totals(*tree)
+
+    def total(value: Any) -> tf.Tensor:
+        return tf.add_n(strategy.experimental_local_results(value))
+
+    return Totals(*tf.nest.map_structure(total, tree))

@@ -1,0 +1,323 @@
+"""One step on every replica: loss, gradients, update, metrics.
+
+What is minimised is sum(loss * weights) / sum(weights) over all replicas and
+micro-batches, plus the regularization once. Each replica takes the gradient of its own
+weighted mean plus the regularization; the mean of these gradients, weighted by the
+replicas' sums of weights, is the gradient of that whole, since the shares add up to 1.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from pipeline.contract.model_fn import BoundModelFn
+from pipeline.contract.spec import EstimatorSpec, TrainOp
+from pipeline.feed.batch import Batch, choose, rows_in, same_shapes
+from pipeline.loop import losses
+from pipeline.loop.gradients import Gradient, gradient_of
+from pipeline.loop.losses import Totals
+from pipeline.loop.metrics import MetricSet
+from pipeline.loop.updates import Updates, turn
+from pipeline.strategy import loss_scale
+from pipeline.strategy.modules import Modules
+from pipeline.strategy.replicas import Replicas, all_reduce, has_one_trace, run_each
+
+# Of micro-batches by local replica, or as `replicas.run_each` says.
+Batches = Sequence[Sequence[Batch]] | Sequence[Batch]
+
+
+class TrainStep:
+    """Updates the modules by one step's batches.
+
+    Called in cross-replica context, and traced into a loop:
+
+        for each group of train ops that share a forward pass:
+            on each replica: for each micro-batch: forward, backward
+            all-reduce the gradients
+            on each replica: clip, let each optimizer update its variables
+    """
+
+    def __init__(
+        self,
+        model_fn: BoundModelFn,
+        modules: Modules,
+        outline: EstimatorSpec,
+        metrics: MetricSet,
+        *,
+        alike: bool = True,
+        sparse: bool = True,
+        jit_compile: bool | None = False,
+    ) -> None:
+        """
+        Args:
+          model_fn: of features, labels and step, in TRAIN.
+          modules: what it trains.
+          outline: what `modules.build` returned; its train ops' numbers count.
+          metrics: the metrics of that outline.
+          alike: whether other processes' batches have the same type specs.
+          sparse: whether gradients of tables are of the rows that were used.
+          jit_compile: whether XLA compiles what a replica computes by itself.
+        """
+        self._alike = alike
+        self._model_fn = model_fn
+        self._strategy = modules.strategy
+        self._metrics = metrics
+        self._ops = outline.train_op
+        self._jit_compile = jit_compile
+        # One program a step, where each one is an execution on a TPU.
+        self._at_once = has_one_trace(self._strategy) and not (
+            loss_scale.is_used(modules.driver_state)
+            or any(len(op.at) < op.every for op in self._ops)
+        )
+        self._groups = _groups(self._ops)
+        # By op, those of its variables that its loss depends on; known once traced.
+        self._trained: dict[int, list[Any]] = {}
+        used = {id(op.optimizer) for op in self._ops}
+        named = {n: m for n, m in modules.by_name.items() if id(m) in used}
+        self._optimizers = list(named.values())
+        self.rate_names = [f"learning_rate/{name}" for name in named]
+        if len(named) == 1:
+            self.rate_names = ["learning_rate"]
+        self._updates = Updates(
+            self._ops, modules.strategy, modules.driver_state, sparse=sparse
+        )
+
+    def __call__(self, batches: Batches, step: tf.Tensor) -> Totals:
+        """Runs one step.
+
+        Args:
+          batches: of all local replicas.
+          step: int64 scalar, updates made before.
+
+        Returns:
+          Totals over all local replicas, of the first group's last forward pass.
+        """
+        first, *later = self._groups
+        totals = self._train(first, batches, step)
+        for group in later:
+            self._train_if_due(group, batches, step)
+        return losses.sum_over_replicas(self._strategy, totals)
+
+    def learning_rates(self) -> dict[str, tf.Tensor]:
+        """Each optimizer's rate for its next update: scalars by `rate_names`."""
+        return {
+            name: tf.cast(optimizer.learning_rate, tf.float32)
+            for name, optimizer in zip(self.rate_names, self._optimizers, strict=True)
+        }
+
+    def _train(self, group: Sequence[int], batches: Batches, step: tf.Tensor) -> Any:
+        """Updates by the ops of a group; totals by replica, of the last pass."""
+        passes = max(self._ops[i].repeat for i in group)
+        for left in reversed(range(passes)):
+            active = [i for i in group if self._ops[i].repeat > left]
+            totals, values = self._gradients(batches, step, active)
+            if not self._at_once:
+                self._updates.apply(active, values, self._trained, step)
+        return totals
+
+    def _train_if_due(
+        self, group: Sequence[int], batches: Batches, step: tf.Tensor
+    ) -> None:
+        """The same, without a forward pass where no op's turn has come."""
+
+        def train() -> bool:
+            self._train(group, batches, step)
+            return True
+
+        turns = [turn(self._ops[i], step) for i in group]
+        if any(turn is None for turn in turns):
+            train()
+        else:
+            tf.cond(tf.reduce_any(turns), train, lambda: True)
+
+    def _gradients(
+        self, batches: Batches, step: tf.Tensor, active: Sequence[int]
+    ) -> tuple[Any, list[Any]]:
+        """Totals by replica, and the active ops' gradients over all replicas."""
+
+        def on_replica(mine: Sequence[Batch]) -> tuple[Any, list[Any]]:
+            totals, gradients = self._local(mine, step, active)
+            values = self._all_reduce(gradients, alike)
+            if self._at_once:
+                self._updates.apply_here(active, values, self._trained)
+            return totals.as_tree(), [] if self._at_once else values
+
+        # Eager tensors all have static shapes, and the next step's may be others.
+        alike = self._alike and tf.inside_function() and same_shapes(batches)
+        return run_each(self._strategy, on_replica, batches)
+
+    def _local(
+        self, mine: Sequence[Batch], step: tf.Tensor, active: Sequence[int]
+    ) -> tuple[Totals, list[Gradient]]:
+        """Over this replica's micro-batches, without talking to others."""
+
+        def compute() -> tuple[Any, Any, Any]:
+            totals, gradients = self._one(mine[0], step, active)
+            if len(mine) > 1:
+                totals, gradients = self._rest(mine, step, active, totals, gradients)
+            weights = [g.weight for g in gradients]
+            return totals.as_tree(), [g.values for g in gradients], weights
+
+        totals, values, weights = _compiled(compute, self._jit_compile)()
+        gradients = [Gradient(list(v), w) for v, w in zip(values, weights, strict=True)]
+        return Totals(*totals), gradients
+
+    def _one(
+        self, batch: Batch, step: tf.Tensor, active: Sequence[int]
+    ) -> tuple[Totals, list[Gradient]]:
+        """One micro-batch forward and backward."""
+        with tf.GradientTape(persistent=len(self._ops) > 1) as tape:
+            spec = self._model_fn(batch.features, batch.labels, step)
+            rows = rows_in(batch.features)
+            loss, weight = losses.objective(spec, rows)
+            objectives = [
+                (loss, weight) if op.loss is None else losses.mean(op.loss, None, rows)
+                for op in spec.train_op
+            ]
+            scaled = [self._updates.scaled(i, o) for i, (o, _) in enumerate(objectives)]
+        gradients = []
+        for i in active:
+            values, self._trained[i] = gradient_of(tape, scaled[i], spec.train_op[i])
+            own_weight = objectives[i][1]
+            gradients.append(Gradient(values, losses.shared(own_weight, batch.share)))
+        totals = losses.totals_of(spec, loss, weight, batch, self._metrics)
+        return totals, gradients
+
+    def _rest(
+        self,
+        mine: Sequence[Batch],
+        step: tf.Tensor,
+        active: Sequence[int],
+        totals: Totals,
+        gradients: list[Gradient],
+    ) -> tuple[Totals, list[Gradient]]:
+        """The second to last micro-batches, in a loop that traces model_fn once."""
+
+        def body(index: tf.Tensor, tree: Any, values: Any, weights: Any) -> Any:
+            batch = choose(mine, index)
+            totals, gradients = self._one(batch, step, active)
+            more = [g.as_sum() for g in gradients]
+            values = tf.nest.map_structure(tf.add, values, [g.values for g in more])
+            weights = [w + g.weight for w, g in zip(weights, more, strict=True)]
+            return index + 1, Totals(*tree).plus(totals).as_tree(), values, weights
+
+        first = [g.as_sum() for g in gradients]
+        start = [g.values for g in first], [g.weight for g in first]
+        _, tree, values, weights = tf.while_loop(
+            lambda index, *_: index < len(mine),
+            body,
+            (tf.constant(1), totals.as_tree(), *start),
+        )
+        sums = [Gradient(v, w) for v, w in zip(values, weights, strict=True)]
+        return Totals(*tree), [g.as_mean() for g in sums]
+
+    def _all_reduce(self, gradients: list[Gradient], alike: bool) -> list[list[Any]]:
+        """The mean over replicas by weights, in replica context.
+
+        `alike`: whether a weight that is static is the same on every replica.
+        """
+        values = [g.values for g in gradients]
+        if self._strategy.num_replicas_in_sync == 1:
+            return values
+        if alike and all(isinstance(g.weight, float) for g in gradients):
+            return all_reduce(tf.distribute.ReduceOp.MEAN, values)
+        weighted = [g.as_sum() for g in gradients]
+        sums, weights = all_reduce(
+            tf.distribute.ReduceOp.SUM,
+            ([g.values for g in weighted], [g.weight for g in weighted]),
+        )
+        pairs = zip(sums, weights, strict=True)
+        return [Gradient(v, w).as_mean().values for v, w in pairs]
+
+
+class EvalStep:
+    """The loss and metrics of one step's batches; changes no module."""
+
+    def __init__(
+        self,
+        model_fn: BoundModelFn,
+        modules: Modules,
+        metrics: MetricSet,
+        *,
+        jit_compile: bool | None = False,
+    ) -> None:
+        """
+        Args:
+          model_fn: of features, labels and step, in EVAL.
+          modules: what it evaluates.
+          metrics: those of the mode.
+          jit_compile: as for `TrainStep`.
+        """
+        self._model_fn = model_fn
+        self._strategy = modules.strategy
+        self._global_step = modules.global_step
+        self._metrics = metrics
+        self._jit_compile = jit_compile
+
+    def __call__(self, batches: Batches, step: tf.Tensor) -> Totals:
+        """Totals over all local replicas; `step`, the batch's number, is not used."""
+        global_step = tf.identity(self._global_step)
+
+        def on_replica(mine: Sequence[Batch]) -> Any:
+            (batch,) = mine
+
+            def compute() -> Any:
+                spec = self._model_fn(batch.features, batch.labels, global_step)
+                loss, weight = losses.objective(spec, rows_in(batch.features))
+                totals = losses.totals_of(spec, loss, weight, batch, self._metrics)
+                return totals.as_tree()
+
+            return _compiled(compute, self._jit_compile)()
+
+        totals = run_each(self._strategy, on_replica, batches)
+        return losses.sum_over_replicas(self._strategy, totals)
+
+
+class PredictStep:
+    """The predictions of one step's batches."""
+
+    def __init__(self, model_fn: BoundModelFn, modules: Modules) -> None:
+        """
+        Args:
+          model_fn: of features, labels and step, in PREDICT.
+          modules: what it predicts with.
+        """
+        self._model_fn = model_fn
+        self._strategy = modules.strategy
+        self._global_step = modules.global_step
+
+    def __call__(self, features: Any) -> list[Any]:
+        """Predictions by local replica, of features as `run_each` takes them."""
+        global_step = tf.identity(self._global_step)
+
+        def on_replica(mine: Any) -> Any:
+            return self._model_fn(mine, None, global_step).predictions
+
+        predictions = run_each(self._strategy, on_replica, features)
+
+        def of_replica(value: Any, index: int) -> Any:
+            results = self._strategy.experimental_local_results(value)
+            return results[index if len(results) > 1 else 0]  # One if all are the same.
+
+        return [
+            tf.nest.map_structure(lambda value, i=i: of_replica(value, i), predictions)
+            for i in range(Replicas.of(self._strategy).local)
+        ]
+
+
+def _groups(ops: Sequence[TrainOp]) -> list[list[int]]:
+    """The numbers of the ops that share a forward pass, in order."""
+    groups: list[list[int]] = []
+    for i, op in enumerate(ops):
+        if op.sequential or not groups:
+            groups.append([])
+        groups[-1].append(i)
+    return groups
+
+
+def _compiled(fn: Callable[[], Any], jit_compile: bool | None) -> Callable[[], Any]:
+    """`fn` under XLA, which cannot span an all-reduce between replicas."""
+    if jit_compile is False:
+        return fn
+    return tf.function(fn, jit_compile=jit_compile, autograph=False)

@@ -1,0 +1,136 @@
+"""What is done with gradients: each op's turn, loss scale, clipping and optimizer."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from pipeline.contract.spec import TrainOp
+from pipeline.contract.user_errors import call
+from pipeline.loop.gradients import each_row_once, times
+from pipeline.strategy import loss_scale
+from pipeline.strategy.loss_scale import LossScale
+
+
+class Updates:
+    """Updates the variables of train ops by gradients that are all-reduced."""
+
+    def __init__(
+        self,
+        ops: Sequence[TrainOp],
+        strategy: tf.distribute.Strategy,
+        driver_state: Mapping[str, tf.Variable],
+        *,
+        sparse: bool,
+    ) -> None:
+        """
+        Args:
+          ops: all train ops.
+          strategy: where their variables are.
+          driver_state: with the ops' loss scales, if there are any.
+          sparse: whether gradients of tables are of the rows that were used.
+        """
+        self._ops = ops
+        self._strategy = strategy
+        self._sparse = sparse
+        is_scaled = loss_scale.is_used(driver_state)
+        numbers = range(len(ops)) if is_scaled else ()
+        self._scales = [LossScale(driver_state, i) for i in numbers]
+        for op in ops:
+            _leave_reduction_to_us(op.optimizer)
+
+    def scaled(self, index: int, objective: tf.Tensor) -> tf.Tensor:
+        """What to take the gradient of that `apply` gets for an op."""
+        return self._scales[index].scaled(objective) if self._scales else objective
+
+    def apply(
+        self,
+        active: Sequence[int],
+        values: Sequence[Any],
+        trained: Mapping[int, Sequence[Any]],
+        step: tf.Tensor,
+    ) -> None:
+        """Applies each active op's gradient where its turn has come.
+
+        One that is not finite is skipped where losses are scaled, and lowers the scale
+        of its own op; where that op is not due it does neither.
+
+        Args:
+          active: the numbers of the ops.
+          values: their gradients.
+          trained: by op, the variables that these are of.
+          step: int64 scalar, updates made before.
+        """
+        for i, mine in zip(active, values, strict=True):
+            due = turn(self._ops[i], step)
+            if self._scales:
+                mine, finite = self._unscaled(i, mine)
+                self._scales[i].move(finite, True if due is None else due)
+                due = finite if due is None else tf.logical_and(finite, due)
+            if due is None:
+                self._apply(i, mine, trained)
+            else:
+                given = i, mine, trained
+                tf.cond(due, lambda given=given: self._apply(*given), lambda: True)
+
+    def _apply(self, index: int, values: Any, trained: Mapping[int, Any]) -> bool:
+        """Clips and applies one op's gradient; returns something for `tf.cond`."""
+        self._strategy.run(
+            lambda v: self.apply_here([index], [v], trained), args=(values,)
+        )
+        return True
+
+    def apply_here(
+        self,
+        active: Sequence[int],
+        values: Sequence[Any],
+        trained: Mapping[int, Sequence[Any]],
+    ) -> None:
+        """Clips and applies gradients in replica context, due or not.
+
+        Args:
+          active: as for `apply`.
+          values: as well.
+          trained: as well.
+        """
+        for i, mine in zip(active, values, strict=True):
+            op = self._ops[i]
+            mine = [each_row_once(g, sparse=self._sparse) for g in mine]
+            if op.clip_norm is not None:
+                mine, _ = tf.clip_by_global_norm(mine, op.clip_norm)
+            where = f"optimizer {op.optimizer.name}, a {type(op.optimizer).__name__}"
+            call(lambda w=where: w, op.optimizer.apply, mine, trained[i])
+
+    def _unscaled(self, index: int, values: Any) -> tuple[Any, tf.Tensor]:
+        """An op's gradient without its loss scale, and whether all of it is finite."""
+
+        def on_replica(values: list[Any]) -> tuple[list[Any], tf.Tensor]:
+            factor = self._scales[index].factor()
+            dense = [times(value, factor) for value in values]
+            finite = [tf.reduce_all(tf.math.is_finite(value)) for value in dense]
+            return dense, tf.reduce_all(finite)
+
+        values, per_replica = self._strategy.run(on_replica, args=(values,))
+        return values, self._strategy.experimental_local_results(per_replica)[0]
+
+
+def turn(op: TrainOp, step: tf.Tensor) -> tf.Tensor | None:
+    """Whether an op is applied in the step after `step`; None for always.
+
+    Args:
+      op: any.
+      step: int64 scalar, updates made before.
+    """
+    if len(op.at) == op.every:
+        return None
+    return tf.reduce_any(tf.equal((step + 1 - op.at) % op.every, 0))
+
+
+def _leave_reduction_to_us(optimizer: keras.optimizers.Optimizer) -> None:
+    """Lets a Keras optimizer clip and apply gradients that are all-reduced already.
+
+    Keras clips before its own all-reduce, so that several replicas would clip other
+    gradients than one; no public way turns that all-reduce off.
+    """
+    optimizer._all_reduce_sum_gradients = list

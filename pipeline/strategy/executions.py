@@ -1,0 +1,313 @@
+"""RunConfig -> tf.distribute.Strategy: one table, one function a row.
+
+Each row is a function of the RunConfig, whose other parameters gin sets:
+
+    RunConfig.execution = 'multi_worker'          # --execution picks a row, too
+    multi_worker.communication = 'nccl'
+
+    RunConfig.train_distribute = @mirrored        # or a row by name
+    mirrored.cross_device_ops = 'hierarchical_copy'
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from pipeline.cluster.tf_config import EVALUATOR
+from pipeline.contract.run_config import RunConfig
+from pipeline.process import run_log
+from pipeline.process.refusals import RefusedValueError
+from pipeline.strategy import coordination, tpu
+from pipeline.strategy.parameter_server import ParameterServers, parameter_server
+from pipeline.strategy.replicas import CentralStorage
+
+_CROSS_DEVICE_OPS: Mapping[str, Callable[[], Any] | None] = {
+    "auto": None,
+    "nccl": tf.distribute.NcclAllReduce,
+    "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce,
+    "one_device": tf.distribute.ReductionToOneDevice,
+}
+_COMMUNICATION = {
+    name: getattr(tf.distribute.experimental.CommunicationImplementation, name.upper())
+    for name in ("auto", "ring", "nccl")
+}
+
+
+def create(config: RunConfig) -> tf.distribute.Strategy:
+    """The strategy to train on; in an evaluator job, that to evaluate on.
+
+    Args:
+      config: `train_distribute` wins; else `execution` and `devices` choose.
+
+    Raises:
+      ValueError: an execution that this version does not offer, a cluster of several
+        tasks without one, or devices that this machine does not have.
+    """
+    look_for_devices()
+    if config.task_type == EVALUATOR:
+        return resolved(config.eval_distribute or single_host, config)
+    if config.train_distribute is not None:
+        return resolved(config.train_distribute, config)
+    if config.execution not in BY_EXECUTION:
+        raise RefusedValueError(
+            f"execution is {config.execution!r}; this version offers "
+            f"{sorted(BY_EXECUTION)}. A strategy built by hand can be given as "
+            "RunConfig(train_distribute=...)."
+        )
+    return resolved(BY_EXECUTION[config.execution], config)
+
+
+def resolved(
+    choice: tf.distribute.Strategy | Callable[[RunConfig], tf.distribute.Strategy],
+    config: RunConfig,
+) -> tf.distribute.Strategy:
+    """A strategy, or what a row makes of `config`.
+
+    Args:
+      choice: `RunConfig.train_distribute` or `eval_distribute`.
+      config: how to run.
+
+    Raises:
+      ValueError: no strategy that this version trains on.
+    """
+    is_made = isinstance(choice, tf.distribute.Strategy)
+    strategy = choice if is_made else choice(config)
+    _check_supported(strategy)
+    return strategy
+
+
+def single_host(
+    config: RunConfig, *, cross_device_ops: str = "auto"
+) -> tf.distribute.Strategy:
+    """All local GPUs, or the devices asked for; one replica runs without a strategy.
+
+    Several devices are mirrored. One device that was asked for by name gets
+    OneDeviceStrategy; else TensorFlow's own placement is as good and faster.
+
+    Args:
+      config: `devices` chooses.
+      cross_device_ops: see `mirrored`.
+
+    Raises:
+      ValueError: devices that this machine does not have, or TF_CONFIG of several
+        training tasks.
+    """
+    tasks = config.num_worker_replicas + config.num_ps_replicas
+    if tasks > 1:
+        raise RefusedValueError(
+            f"TF_CONFIG names {tasks} tasks, and execution 'single_host' would train "
+            "each by itself, all into one model_dir: write --execution=multi_worker "
+            "(with parameter servers: parameter_server), or unset TF_CONFIG."
+        )
+    names = _devices(config)
+    if config.devices is None and len(names) < 2:
+        return tf.distribute.get_strategy()
+    if len(names) == 1:
+        return one_device(config)
+    return mirrored(config, cross_device_ops=cross_device_ops)
+
+
+def one_device(config: RunConfig) -> tf.distribute.Strategy:
+    """OneDeviceStrategy on the one device asked for, or the first.
+
+    Args:
+      config: `devices`; None for the first GPU or, without one, the CPU.
+
+    Raises:
+      ValueError: several devices.
+    """
+    names = _devices(config)
+    if config.devices is not None and len(names) > 1:
+        raise RefusedValueError(
+            f"one_device was given the devices {names}: leave one, or write "
+            "RunConfig.train_distribute = @mirrored."
+        )
+    return tf.distribute.OneDeviceStrategy(f"/{names[0]}")
+
+
+def mirrored(
+    config: RunConfig, *, cross_device_ops: str = "auto"
+) -> tf.distribute.Strategy:
+    """MirroredStrategy: a copy of each variable on every device.
+
+    Args:
+      config: `devices`; None for all GPUs or, without one, the CPU.
+      cross_device_ops: how gradients are added up: 'nccl', 'hierarchical_copy',
+        'one_device', or 'auto', NCCL on GPUs and one device on CPUs.
+
+    Raises:
+      ValueError: an unknown `cross_device_ops`.
+    """
+    _check_choice("mirrored.cross_device_ops", cross_device_ops, _CROSS_DEVICE_OPS)
+    return _mirrored(tuple(_devices(config)), cross_device_ops)
+
+
+def central_storage(
+    config: RunConfig, *, parameter_device: str | None = None
+) -> tf.distribute.Strategy:
+    """CentralStorageStrategy: one copy of each variable for all local devices.
+
+    Args:
+      config: `devices` that compute; None for all GPUs or, without one, the CPU.
+      parameter_device: which holds the variables, 'CPU:0'; None lets TensorFlow
+        choose: the CPU for several GPUs, else the one device.
+    """
+    names = [f"/{name}" for name in _devices(config)]
+    return CentralStorage(
+        compute_devices=names,
+        parameter_device=f"/{parameter_device.lstrip('/')}"
+        if parameter_device
+        else None,
+    )
+
+
+def multi_worker(
+    config: RunConfig,
+    *,
+    communication: str = "auto",
+    collective_timeout_secs: float | None = None,
+    heartbeat_timeout_secs: float = 10.0,
+    start_timeout_secs: float = 600.0,
+) -> tf.distribute.Strategy:
+    """MultiWorkerMirroredStrategy on the cluster's chief and workers, in step.
+
+    TensorFlow must not have run anything before; whoever comes first waits for the
+    others. A process has one such strategy for as long as it lives.
+
+    Args:
+      config: `cluster` says who takes part.
+      communication: 'ring' (any device), 'nccl' (GPUs) or 'auto'.
+      collective_timeout_secs: how long an all-reduce waits for a worker that lives and
+        does not take part, such as one that is stuck in the user's code. It must
+        exceed the longest time that one of them computes alone. TensorFlow keeps a
+        thread waiting so long for each all-reduce, so 60 s at 500 steps a second are
+        more threads than a process may have. None: for ever.
+      heartbeat_timeout_secs: silence after which a worker counts as dead.
+      start_timeout_secs: how long to wait for all to have started.
+
+    Raises:
+      ValueError: no cluster, or an unknown `communication`.
+      PeerLostError: a task did not start in time.
+    """
+    _check_choice("multi_worker.communication", communication, _COMMUNICATION)
+    cluster = config.cluster
+    if not cluster.jobs:
+        raise RefusedValueError(
+            "execution is 'multi_worker', and TF_CONFIG names no cluster: set it in "
+            "each process (docs/multi_worker.md), start them by python -m "
+            "pipeline.launch --workers=2 -- ..., or write --execution=single_host."
+        )
+    if cluster.num_ps_replicas:
+        raise RefusedValueError(
+            "execution is 'multi_worker', and TF_CONFIG names parameter servers: "
+            'write --execution=parameter_server, or take "ps" out of it.'
+        )
+    return coordination.connected(
+        cluster,
+        coordination.Options(
+            communication=tf.distribute.experimental.CommunicationOptions(
+                implementation=_COMMUNICATION[communication],
+                timeout_seconds=collective_timeout_secs,
+            ),
+            heartbeat_timeout_secs=heartbeat_timeout_secs,
+            start_timeout_secs=start_timeout_secs,
+        ),
+    )
+
+
+BY_EXECUTION: dict[str, Callable[[RunConfig], tf.distribute.Strategy]] = {
+    "single_host": single_host,
+    "multi_worker": multi_worker,
+    "tpu": tpu.tpu,
+    "parameter_server": parameter_server,
+}
+ROWS = (*BY_EXECUTION.values(), one_device, mirrored, central_storage)
+
+
+@functools.cache
+def look_for_devices() -> None:
+    """Has TensorFlow say now, where it is not heard, that a machine has no GPU."""
+    with run_log.quiet():
+        tf.config.list_physical_devices("GPU")
+
+
+@functools.cache
+def _mirrored(names: tuple[str, ...], cross_device_ops: str) -> tf.distribute.Strategy:
+    """One strategy for the same devices; what users reduce themselves goes alike."""
+    if cross_device_ops == "auto" and all("CPU" in name for name in names):
+        cross_device_ops = "one_device"
+    make = _CROSS_DEVICE_OPS[cross_device_ops]
+    return tf.distribute.MirroredStrategy(
+        [f"/{name}" for name in names],
+        cross_device_ops=make() if make is not None else None,
+    )
+
+
+def _devices(config: RunConfig) -> list[str]:
+    """`devices` in TensorFlow's short form, or what there is: GPUs, else the CPU."""
+    if config.devices is None:
+        names = [_short_name(d) for d in tf.config.list_logical_devices("GPU")]
+        return names or ["CPU:0"]
+    names = [
+        name.upper().removeprefix("/").removeprefix("DEVICE:")
+        for name in config.devices
+    ]
+    _split_cpu(names)
+    _check_present(names)
+    return names
+
+
+def _check_choice(name: str, value: Any, choices: Mapping[str, Any]) -> None:
+    if value not in choices:
+        raise RefusedValueError(
+            f"{name} is {value!r}; it is one of {sorted(choices)}. Write "
+            f"{name} = 'auto'."
+        )
+
+
+def _check_supported(strategy: Any) -> None:
+    kinds = (
+        type(tf.distribute.get_strategy()),
+        tf.distribute.OneDeviceStrategy,
+        tf.distribute.MirroredStrategy,
+        tf.distribute.MultiWorkerMirroredStrategy,
+        CentralStorage,
+        tf.distribute.TPUStrategy,
+        ParameterServers,
+    )
+    if not isinstance(strategy, kinds):
+        raise RefusedValueError(
+            f"the strategy is a {type(strategy).__name__}; this version trains on "
+            f"{[kind.__name__ for kind in kinds[1:]]}, or on none."
+        )
+
+
+def _split_cpu(names: Sequence[str]) -> None:
+    """Makes the logical CPUs that `names` ask for, while TensorFlow still can."""
+    numbers = [int(name.partition(":")[2] or 0) for name in names if "CPU" in name]
+    wanted = max(numbers, default=0) + 1
+    physical = tf.config.list_physical_devices("CPU")
+    if wanted == 1 or tf.config.get_logical_device_configuration(physical[0]):
+        return
+    logical = [tf.config.LogicalDeviceConfiguration()] * wanted
+    try:
+        tf.config.set_logical_device_configuration(physical[0], logical)
+    except RuntimeError:
+        return  # TensorFlow runs already, and _check_present names what is there.
+
+
+def _check_present(names: Sequence[str]) -> None:
+    present = [_short_name(device) for device in tf.config.list_logical_devices()]
+    absent = [name for name in names if name not in present]
+    if absent:
+        raise RefusedValueError(
+            f"devices {absent} are not among this machine's {present}. Write "
+            "devices=['GPU:0', 'GPU:1'], or leave devices out for all GPUs; logical "
+            "CPUs must be asked for before TensorFlow first runs."
+        )
+
+
+def _short_name(device: tf.config.LogicalDevice) -> str:
+    return device.name.upper().partition("DEVICE:")[2]

@@ -1,0 +1,394 @@
+"""Factories -> modules under the strategy's scope, with all their variables.
+
+Modules hold all state of a run. Layers that build on first call are built by tracing
+model_fn once on one replica's batch, outside of any replica; the variables come to be
+under the strategy. Keras alone cannot do this with two replicas.
+"""
+
+import contextlib
+import re
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from pipeline.contract import calling, user_errors
+from pipeline.contract.checks import kind_of
+from pipeline.contract.model_fn import call_model_fn
+from pipeline.contract.spec import EstimatorSpec, SpecError
+from pipeline.process.refusals import RefusedTypeError
+from pipeline.strategy import loss_scale, variables
+from pipeline.strategy.replicas import Replicas, aggregated, all_reduce
+from pipeline.strategy.sharding import ShardedVariable, shards_of
+from pipeline.tracing import replica_means, seeds, trace_checks
+from pipeline.tracing.compiling import compiled
+
+# Odd and large, so that the streams of replicas do not meet.
+_SEED_STRIDE = 7919
+
+
+class Modules:
+    """The modules of a run on its strategy, the global step, and the loss scales.
+
+    Attributes:
+      strategy: where the variables live.
+      by_name: module by name, as model_fn takes them.
+      global_step: int64 scalar variable: updates made so far.
+      driver_state: the driver's own variables by name: the global step, the step at
+        which the current pass over the training input began, the loss scales.
+    """
+
+    def __init__(
+        self,
+        factories: Mapping[str, Callable[..., Any]],
+        strategy: tf.distribute.Strategy,
+        *,
+        context: Mapping[str, Any] = types.MappingProxyType({}),
+        precision: str = "float32",
+        seed: int | None = None,
+    ) -> None:
+        """Calls each factory once under the scope.
+
+        Args:
+          factories: by module name, see `calling.call_factory`.
+          strategy: where the variables shall live.
+          context: `params` and `config`, for the factories that require them.
+          precision: Keras dtype policy that the factories see.
+          seed: for reproducible initial values; None leaves the seeds as they are.
+
+        Raises:
+          TypeError: a module instead of its factory, or what TensorFlow cannot track.
+        """
+        self._seeds = seeds.Seeds(seed)
+        self.strategy = strategy
+
+        def create(next_creator: Any, **kwargs: Any) -> tf.Variable:
+            return next_creator(**aggregated(strategy, kwargs))
+
+        creating = tf.variable_creator_scope(create)
+        drawing = self._seeds.drawn()
+        with drawing, strategy.scope(), creating, _dtype_policy(precision):
+            self.by_name = {n: _make(n, f, context) for n, f in factories.items()}
+            self.driver_state = {
+                "global_step": _counter("global_step"),
+                "input_start": _counter("input_start"),
+            }
+            if precision == "mixed_float16":
+                loss_scale.add_variables(self.driver_state, 1)
+        self.global_step = self.driver_state["global_step"]
+        self._replicas = Replicas.of(strategy)
+        self._said: set[str] = set()
+        self._averaged: tuple[list[str], Callable[[], Any]] | None = None
+        self.spread_seeds()
+
+    @property
+    def step(self) -> int:
+        """The global step now."""
+        return int(self.global_step.numpy())
+
+    def build(
+        self,
+        model_fn: Callable[[Any, Any, tf.Tensor], EstimatorSpec],
+        element_spec: Any,
+    ) -> EstimatorSpec:
+        """Traces `model_fn` so that deferred layers and optimizer slots exist.
+
+        Args:
+          model_fn: of features, labels and step, in the mode to build for.
+          element_spec: `(features, labels)` as type specs of one replica's batch.
+
+        Returns:
+          The spec that it returned, with symbolic tensors: shapes and dtypes count.
+
+        Raises:
+          SpecError: model_fn created variables itself, or optimizes or trains what is
+            no module.
+        """
+        before = self.named_variables()
+        created: list[tf.Variable] = []
+        specs: list[EstimatorSpec] = []
+
+        inside = False
+
+        def create(next_creator: Any, **kwargs: Any) -> tf.Variable:
+            nonlocal inside
+            if inside:  # tf.init_scope keeps the creator where Keras entered one first.
+                return next_creator(**kwargs)
+            known = {k: v for k, v in kwargs.items() if v is not None}
+            known = aggregated(self.strategy, known)
+            # A second trace, or a value computed in this one: not a layer's own.
+            if specs or tf.is_symbolic_tensor(known.get("initial_value")):
+                raise SpecError(_stray_text([known.get("name")]))
+            inside = True
+            try:
+                with tf.init_scope(), self.strategy.scope():
+                    created.append(tf.Variable(**known))
+            finally:
+                inside = False
+            return created[-1]
+
+        @tf.function(autograph=False)
+        def trace(element: Any) -> None:
+            features, labels = element
+            with tf.variable_creator_scope(create):
+                step = tf.zeros([], tf.int64)
+                specs.append(model_fn(features, labels, step))
+
+        with self._seeds.drawn(), trace_checks.no_updates(self.by_name.values()):
+            graph = trace.get_concrete_function(element_spec).graph
+        spec = specs[-1]
+        self._say(trace_checks.remarks(graph, spec, _rows(element_spec[0])))
+        owned = self._ids()
+        stray = [v.name for v in created if id(v) not in owned]
+        if stray:
+            raise SpecError(_stray_text(stray))
+        self._build_optimizers(spec, owned)
+        self.spread_seeds(spread_before=before)
+        return spec
+
+    def _say(self, remarks: Iterable[str]) -> None:
+        for text in remarks:
+            if text not in self._said and self._replicas.process == 0:
+                logging.warning("%s", text)
+            self._said.add(text)
+
+    def named_state(self) -> dict[str, dict[str, Any]]:
+        """State by module name and by name in the module, in `module.variables` order.
+
+        Variables come as `tf.Variable`s, which asynchronous saving needs.
+        """
+        state: dict[str, dict[str, Any]] = {}
+        references = {}
+        is_optimizer = keras.optimizers.Optimizer
+        # Optimizers last: their slots are named after what they belong to.
+        for name in sorted(
+            self.by_name, key=lambda n: isinstance(self.by_name[n], is_optimizer)
+        ):
+            named = variables.named_state(self.by_name[name], references)
+            state[name] = {key: variables.raw(v) for key, v in named.items()}
+            references.update({f"{name}/{key}": v for key, v in named.items()})
+        return {**state, "driver": self.driver_state}
+
+    def named_values(self) -> dict[str, Any]:
+        """Every variable and table with state by its full name."""
+        return {
+            f"{module}/{key}".rstrip("/"): value
+            for module, named in self.named_state().items()
+            for key, value in named.items()
+        }
+
+    def named_variables(self) -> dict[str, tf.Variable]:
+        """Every variable by its full name: `network/dense/kernel`."""
+        return {
+            name: value
+            for name, value in self.named_values().items()
+            if isinstance(value, (tf.Variable, ShardedVariable))
+        }
+
+    def unbuilt_prefixes(self) -> tuple[str, ...]:
+        """Full name prefixes of what this mode did not build."""
+        return tuple(
+            f"{name}/{prefix}"
+            for name, module in self.by_name.items()
+            for prefix in variables.unbuilt_parts(module)
+        )
+
+    def spread_seeds(self, *, spread_before: Iterable[str] = ()) -> None:
+        """Gives each replica a random stream of its own, derived from the first's.
+
+        Mirrored copies of a seed generator's state are equal, so without this dropout
+        drops the same units on every replica. Called after a build and a restore.
+
+        Args:
+          spread_before: names of variables to leave alone.
+        """
+        if self._replicas.total == 1:
+            return
+        for name, variable in self.named_variables().items():
+            is_seed = re.search(r"seed_generator_state(_\d+)?$", name)
+            if not is_seed or name in spread_before:
+                continue
+            copies = self.strategy.experimental_local_results(variable)
+            base = copies[0].numpy()
+            for replica, copy in enumerate(copies, start=self._replicas.first):
+                copy.assign(base + [replica * _SEED_STRIDE, 0])
+
+    def synchronize(self) -> None:
+        """Averages over replicas what each keeps for itself: BatchNormalization's
+        moving statistics. They are averages already, so when this is done does not
+        change what they come to.
+        """
+        own = self._replica_local()
+        if self._replicas.total == 1 or not own:
+            return
+        if self._averaged is None or self._averaged[0] != list(own):
+            self._averaged = list(own), self._averaging(list(own.values()))
+        local = self.strategy.experimental_local_results
+        means = self._averaged[1]()
+        for variable, values in zip(own.values(), means, strict=True):
+            for copy, value in zip(local(variable), local(values), strict=True):
+                copy.assign(value)
+
+    def _averaging(self, own: list[tf.Variable]) -> Callable[[], Any]:
+        mean = tf.distribute.ReduceOp.MEAN
+
+        def on_replica() -> Any:
+            return all_reduce(mean, [tf.identity(variable) for variable in own])
+
+        def averaged() -> Any:  # By a name that TPUStrategy can make its own of.
+            return self.strategy.run(on_replica)
+
+        return compiled(averaged)
+
+    def _replica_local(self) -> dict[str, tf.Variable]:
+        """Variables of which each replica has another value; not optimizers' slots."""
+        optimizers = variables.optimizer_prefixes(self.by_name)
+        return {
+            name: variable
+            for name, variable in self.named_variables().items()
+            if _is_replica_local(variable) and not name.startswith(optimizers)
+        }
+
+    def _ids(self) -> set[int]:
+        """Of every `tf.Variable`, each shard by itself."""
+        named = self.named_variables()
+        return {id(shard) for v in named.values() for shard in shards_of(v)}
+
+    def _build_optimizers(self, spec: EstimatorSpec, owned: set[int]) -> None:
+        optimized: dict[int, list[Any]] = {}
+        optimizers = {id(m): m for m in self.by_name.values()}
+        for op in spec.train_op:
+            if id(op.optimizer) not in optimizers:
+                raise SpecError(
+                    f"TrainOp.optimizer {op.optimizer.name} is no module, so that its "
+                    "state would be in no checkpoint: hand in its factory, Estimator("
+                    "modules={'optimizer': make_optimizer}), and take that argument."
+                )
+            overwrites = op.optimizer.use_ema and op.optimizer.ema_overwrite_frequency
+            if overwrites and self.strategy.num_replicas_in_sync > 1:
+                raise SpecError(
+                    f"TrainOp.optimizer {op.optimizer.name} has an "
+                    "ema_overwrite_frequency, which Keras cannot do on several "
+                    "replicas: leave it out (use_ema alone works)."
+                )
+            known = optimized.setdefault(id(op.optimizer), [])
+            known += [v for v in op.variables if all(v is not k for k in known)]
+            stray = [v.name for v in op.variables if id(variables.raw(v)) not in owned]
+            if stray:
+                raise SpecError(
+                    f"TrainOp.variables {stray} are in no module, so that they would "
+                    "be in no checkpoint: hand them in as modules."
+                )
+        with self.strategy.scope():
+            if loss_scale.is_used(self.driver_state):
+                loss_scale.add_variables(self.driver_state, len(spec.train_op))
+            for key, trained in optimized.items():
+                if not optimizers[key].built:
+                    _build_slots(optimizers[key], trained)
+
+
+def bind(
+    model_fn: Callable[..., Any],
+    mode: str,
+    modules: Modules,
+    context: Mapping[str, Any],
+) -> Callable[[Any, Any, tf.Tensor], EstimatorSpec]:
+    """`model_fn` as a function of features, labels and step alone.
+
+    Args:
+      model_fn: the user's.
+      mode: one of `ModeKeys`.
+      modules: what it takes by name.
+      context: `params` and `config`.
+    """
+
+    def bound(features: Any, labels: Any, step: tf.Tensor) -> EstimatorSpec:
+        late = variables.read_when_run(modules.by_name.values())
+        with late, replica_means.kept():
+            return call_model_fn(
+                model_fn,
+                features=features,
+                labels=labels,
+                mode=mode,
+                modules=modules.by_name,
+                context={**context, "step": step},
+            )
+
+    return bound
+
+
+def _rows(features_spec: Any) -> int | None:
+    """Examples in a batch, where the shapes tell."""
+    shapes = [getattr(s, "shape", None) for s in tf.nest.flatten(features_spec)]
+    return next((s[0] for s in shapes if s is not None and s.rank), None)
+
+
+def _stray_text(names: list[str | None]) -> str:
+    of_optimizer = {"iteration", "iterations", "learning_rate"} & set(names)
+    kind = "optimizer" if of_optimizer else "layer"
+    module = "optimizer" if of_optimizer else "network"
+    return (
+        f"model_fn created the variables {[n or 'unnamed' for n in names]} itself; "
+        f"they would be in no checkpoint. Build the {kind} in a factory and hand it "
+        f"in: Estimator(modules={{{module!r}: make_{module}}})."
+    )
+
+
+def _build_slots(optimizer: keras.optimizers.Optimizer, trained: list[Any]) -> None:
+    try:
+        optimizer.build(trained)
+    except ValueError as error:
+        if "colocate_vars_with" not in str(error):
+            raise
+        raise SpecError(
+            f"TrainOp.variables {[v.path for v in trained]} were created outside of "
+            "the strategy: build the model inside of its factory, "
+            "def make_network(): return keras.Sequential([...]), not before."
+        ) from error
+
+
+def _make(name: str, factory: Callable[..., Any], context: Mapping[str, Any]) -> Any:
+    built = variables.is_trackable_module(factory)
+    if built or not callable(factory):
+        raise RefusedTypeError(
+            f"module {name!r} is {kind_of(factory)}, which is "
+            f"{'already built' if built else 'no factory'}: its variables must be "
+            "created under the strategy. Hand in the factory: modules={"
+            f"{name!r}: make_{name}}} (in gin @make_{name} without brackets)."
+        )
+    with user_errors.noted(lambda: f"the factory of module {name!r}"):
+        role = f"the factory of module {name!r},"
+        module = calling.call_factory(factory, context, role=role)
+    variables.check_module(name, module)
+    return module
+
+
+def _counter(name: str) -> tf.Variable:
+    return tf.Variable(
+        tf.constant(0, tf.int64),
+        trainable=False,
+        name=name,
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    )
+
+
+def _is_replica_local(variable: tf.Variable) -> bool:
+    return (
+        isinstance(variable, tf.Variable)
+        and not variable.trainable
+        and variable.dtype.is_floating
+        and variable.aggregation == tf.VariableAggregation.NONE
+    )
+
+
+@contextlib.contextmanager
+def _dtype_policy(name: str) -> Iterator[None]:
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)

@@ -1,0 +1,226 @@
+"""Parameter servers hold the variables; workers compute, each at its own pace."""
+
+import functools
+import inspect
+
+import tensorflow as tf
+from absl import logging
+
+from pipeline.cluster import link_watch, liveness, ports, server
+from pipeline.cluster.tf_config import Cluster
+from pipeline.contract.run_config import RunConfig
+from pipeline.process.refusals import Refusal, RefusedValueError
+from pipeline.strategy import sharding
+
+# What workers cannot do, by field of RunConfig.
+_REFUSED = {
+    "precision": (
+        "mixed_float16",
+        "workers cannot share a loss scale; write precision='mixed_bfloat16'.",
+    ),
+    "jit_compile": (
+        True,
+        "XLA cannot read variables of another host; write jit_compile=False.",
+    ),
+    "run_eagerly": (
+        True,
+        "workers run graphs; write execution='single_host' to debug.",
+    ),
+}
+_partitioners = tf.distribute.experimental.partitioners
+
+
+class ServesError(Refusal, ValueError):
+    """This task serves the chief, and has no strategy of its own.
+
+    Attributes:
+      waits: what `server.serve` takes, as the strategy was configured.
+    """
+
+    def __init__(self, cluster: Cluster, **waits: float) -> None:
+        super().__init__(
+            f"{cluster} serves the chief, and trains nothing by itself: call "
+            "train_and_evaluate or Estimator.train, or pipeline.server.serve."
+        )
+        self.waits = waits
+
+
+class ParameterServers(tf.distribute.ParameterServerStrategy):
+    """ParameterServerStrategy, and how the chief deals with the workers.
+
+    Attributes:
+      cluster: the tasks.
+      steps_per_closure: most steps that a worker does in one go.
+      lost_after_secs: how long the chief waits for workers that it cannot do without.
+      resume_input: whether workers skip what was read of their data before.
+      watch: which of the tasks do not reply any more.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        partitioner: sharding.Partitioner,
+        steps_per_closure: int,
+        lost_after_secs: float,
+        resume_input: bool,
+    ) -> None:
+        """Connects to the workers and servers, which are up.
+
+        Args:
+          cluster: the tasks; this process is the chief.
+          partitioner: of the variables that a layer wants cut.
+          steps_per_closure: see the class.
+          lost_after_secs: see the class.
+          resume_input: see the class.
+        """
+        self.cluster = cluster
+        self.steps_per_closure = steps_per_closure
+        self.lost_after_secs = lost_after_secs
+        self.resume_input = resume_input
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(dict(cluster.jobs)),
+            task_type=cluster.task_type,
+            task_id=cluster.task_id,
+            rpc_layer="grpc",
+        )
+        tasks = cluster.training_tasks
+        # Before TensorFlow asks anything of a task, which may be stopped by then.
+        self.watch = liveness.Watch(
+            {name: tasks[name] for name in tasks if name != "chief 0"},
+            lost_after_secs=lost_after_secs,
+        )
+        super().__init__(resolver, sharding.where_asked(partitioner))
+
+    @property
+    def num_workers(self) -> int:
+        """Tasks that compute."""
+        return len(self.cluster.jobs["worker"])
+
+    @functools.cached_property
+    def worker_steps(self) -> tf.Variable:
+        """Steps of the training data that each worker has done, on a server.
+
+        There a worker finds it that takes another's place.
+        """
+        with self.scope():
+            zeros = tf.zeros([self.num_workers], tf.int64)
+            return tf.Variable(zeros, trainable=False, name="worker_steps")
+
+
+def parameter_server(
+    config: RunConfig,
+    *,
+    min_shard_bytes: int = 256 << 10,
+    max_shards: int | None = None,
+    steps_per_closure: int = 100,
+    lost_after_secs: float = 300.0,
+    start_timeout_secs: float = 600.0,
+    resume_input: bool = True,
+) -> ParameterServers:
+    """ParameterServerStrategy on the cluster's workers and ps; the chief leads.
+
+    Each worker updates the servers' variables without waiting for the others, by
+    gradients of values that may be some steps old. A worker's batch is one step.
+
+    Args:
+      config: `cluster` says who takes part.
+      min_shard_bytes: least size of a shard of a table that is cut, see
+        `models.ShardedEmbedding`.
+      max_shards: of one table; None for one on each server.
+      steps_per_closure: most steps that the chief hands to a worker in one go. More
+        cost less time between them, and are done again where a worker dies.
+      lost_after_secs: how long the chief waits for workers that died, where none
+        is left or the data of the others have ended; and how long each task waits for
+        one that is stopped.
+      start_timeout_secs: how long it waits for all to have started.
+      resume_input: whether a worker that took another's place, and a resumed run, go
+        on in the data where they were, by reading over what was read before; else
+        they begin anew, at once.
+
+    Raises:
+      ValueError: no cluster with chief, workers and parameter servers, what these
+        cannot do, or a port that is in use.
+      PeerLostError: a task did not start in time.
+    """
+    jobs = config.cluster.jobs
+    absent = [job for job in ("chief", "worker", "ps") if job not in jobs]
+    if absent:
+        raise RefusedValueError(
+            f"execution is 'parameter_server', and TF_CONFIG names no {absent[0]!r}: "
+            'its "cluster" must list "chief", "worker" and "ps". Start them by python '
+            "-m pipeline.launch --workers=2 --ps=1 -- ..., or write "
+            "--execution=single_host."
+        )
+    if config.task_type != "chief":
+        raise ServesError(
+            config.cluster,
+            start_timeout_secs=start_timeout_secs,
+            lost_after_secs=lost_after_secs,
+        )
+    for field, (value, reason) in _REFUSED.items():
+        if getattr(config, field) == value:
+            raise RefusedValueError(
+                f"RunConfig.{field} is {value!r}, and execution 'parameter_server': "
+                f"{reason}"
+            )
+    return _connected(
+        config.cluster,
+        min_shard_bytes,
+        max_shards,
+        steps_per_closure,
+        lost_after_secs,
+        start_timeout_secs,
+        resume_input,
+    )
+
+
+def serve(config: RunConfig) -> None:
+    """Serves the chief, see `server.serve`, as long as the strategy is told to wait.
+
+    Args:
+      config: `cluster` says which task this is, `train_distribute` how to wait.
+    """
+    make = config.train_distribute
+    row = make.func if isinstance(make, functools.partial) else make
+    if not callable(row) or inspect.unwrap(row) is not parameter_server:
+        make = parameter_server
+    waits = {}
+    try:
+        make(config)
+    except ServesError as error:
+        waits = error.waits
+    server.serve(config.cluster, **waits)
+
+
+# TensorFlow connects a process to a cluster once.
+@functools.cache
+def _connected(
+    cluster: Cluster,
+    min_shard_bytes: int,
+    max_shards: int | None,
+    steps_per_closure: int,
+    lost_after_secs: float,
+    start_timeout_secs: float,
+    resume_input: bool,
+) -> ParameterServers:
+    tasks = cluster.training_tasks
+    ports.check_port("chief 0", tasks["chief 0"])
+    served = {name: tasks[name] for name in tasks if name != "chief 0"}
+    server.wait_for(served, timeout_secs=start_timeout_secs)
+    logging.info("cluster | all %d tasks are there", len(tasks))
+    # A task that ends right now would keep TensorFlow, and Python, for ever.
+    with link_watch.watched(
+        {},
+        silence_secs=lost_after_secs,
+        deadline_secs=start_timeout_secs,
+    ):
+        return ParameterServers(
+            cluster,
+            partitioner=_partitioners.MinSizePartitioner(
+                min_shard_bytes, max_shards or cluster.num_ps_replicas
+            ),
+            steps_per_closure=steps_per_closure,
+            lost_after_secs=lost_after_secs,
+            resume_input=resume_input,
+        )

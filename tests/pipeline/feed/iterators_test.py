@@ -1,0 +1,70 @@
+"""Iterators that are deleted: in the background, and where the interpreter ends."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from pipeline.feed import iterators
+from tests.clusters import ROOT
+
+# Leaves predictions open at module level, where only the interpreter's end closes them.
+LEFT_OPEN = """
+import sys
+import tensorflow as tf
+from pipeline import input_fn, predictions
+from pipeline.feed.dataset import Source
+from pipeline.strategy.peers import Peers
+
+def endless():
+    return tf.data.Dataset.range(8).batch(4).repeat()
+
+feed = input_fn.make_feed(
+    Source(endless, "infer"), peers=Peers(tf.distribute.get_strategy())
+)
+left_open = predictions.predict(lambda features: features, feed)
+print(next(left_open), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [("", 0), ("sys.exit(3)", 3)], ids=["ends", "exits"]
+)
+def test_a_process_ends_whose_predictions_were_left_open(end, code):
+    done = subprocess.run(
+        [sys.executable, "-c", f"{LEFT_OPEN}{end}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (code, "[0 1 2 3]\n"), done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_a_box_is_emptied_without_waiting_for_it():
+    held, released = threading.Event(), threading.Event()
+
+    class Slow:
+        def __del__(self):
+            held.wait(60)
+            released.set()
+
+    box = [Slow()]
+    iterators.delete_in_background(box)
+    assert not released.is_set()
+    held.set()
+    assert released.wait(60)
+
+
+def test_where_no_thread_starts_any_more_a_box_is_emptied_at_once(monkeypatch):
+    """Python 3.12 refuses threads once the interpreter ends."""
+
+    def refuse(thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    box = [object()]
+    iterators.delete_in_background(box)
+    assert box == []

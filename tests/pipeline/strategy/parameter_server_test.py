@@ -1,0 +1,199 @@
+"""A cluster of a chief, two workers and two parameter servers, in real processes.
+
+The chief runs `tests/scripts/parameter_servers.py`, act after act, since a process
+connects to one cluster; the tests look at what it wrote.
+"""
+
+import json
+import signal
+import time
+
+import pytest
+
+import pipeline as ge
+from pipeline.cluster.tf_config import Cluster
+from pipeline.strategy import executions, parameter_server
+from tests import clusters, fakes, patience
+
+LIMIT_SECS = 240
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory, worker_id):
+    """What came of each act, and the tasks' exit codes; run once, also under xdist."""
+    base = tmp_path_factory.getbasetemp()
+    out = (base if worker_id == "master" else base.parent) / "parameter_servers"
+    try:
+        out.mkdir()
+    except FileExistsError:
+        is_over = patience.deadline(LIMIT_SECS)
+        while not (out / "codes.json").exists() and not is_over():
+            time.sleep(0.5)
+    else:
+        clusters.run_forked("parameter_servers", [str(out)], LIMIT_SECS)
+    acts = {path.stem: json.loads(path.read_text()) for path in out.glob("*.json")}
+    assert "codes" in acts, (out / "chief_0.log").read_text()[-3000:]
+    return acts
+
+
+def test_steps_examples_and_updates_are_counted_exactly(ran):
+    counts = ran["counts"]
+    assert counts["steps"] == [50, 100, 150]
+    assert [window["examples"] for window in counts["windows"]] == [50 * 16] * 3
+    # Each step number is seen by model_fn once.
+    seen = sum(window["steps"] for window in counts["windows"])
+    assert seen == sum(range(150))
+    assert counts["global_step"] == 200
+    assert counts["updates"] == [200, 100]
+
+
+def test_the_loss_falls_and_a_run_resumes(ran):
+    counts = ran["counts"]
+    losses = [window["loss"] for window in counts["windows"]]
+    assert losses[-1] < 0.8 * losses[0]
+    assert counts["resumed"] == [200]
+    assert counts["resumed_examples"] == [50 * 16]
+
+
+def test_a_rate_that_is_configured_otherwise_on_resuming_is_taken(ran):
+    assert ran["counts"]["rates"] == pytest.approx([0.01, 0.005])
+
+
+def test_the_chief_evaluates_every_example_once(ran):
+    evaluated = ran["counts"]["evaluated"]
+    assert evaluated["examples"] == 960
+    assert evaluated["ids"] == sum(range(960))
+    assert evaluated["global_step"] == 200
+    assert evaluated["accuracy"] > 0.8
+
+
+def test_digits_come_out_as_on_one_process(ran):
+    assert ran["digits"]["alone"] > 0.9
+    # Asynchronous steps come out otherwise each time.
+    assert abs(ran["digits"]["servers"] - ran["digits"]["alone"]) < 0.03
+
+
+def test_a_worker_that_is_killed_costs_no_count(ran):
+    assert ran["codes"]["restarted"] == 2
+    assert ran["worker_dies"] == {
+        "examples": 300 * 16,
+        "global_step": 300,
+        "updates": [300, 150],
+    }
+
+
+def test_unequal_parts_of_finite_data_are_used_to_the_end(ran):
+    # Of each worker, so that the one that was started again takes part.
+    unequal = ran["unequal"]
+    assert unequal["values"]["examples"] == 960
+    assert unequal["values"]["ids"] == sum(range(960))
+    assert unequal["global_step"] == 32 + 29
+    assert unequal["updates"][0] == 32 + 29
+
+
+def test_a_worker_that_is_replaced_goes_on_in_its_data(ran):
+    # In a resumed run, called for what was left: nothing is lost or counted twice.
+    first, second = ran["replaced"]["parts"]
+    assert first["examples"] == 10 * 16
+    assert first["examples"] + second["examples"] == 960
+    assert first["ids"] + second["ids"] == sum(range(960))
+    assert ran["replaced"]["global_step"] == 32 + 29
+    assert ran["replaced"]["updates"][0] == 32 + 29
+
+
+def test_a_resumed_run_goes_on_in_the_data(ran):
+    """Of an input_fn without context, whose data are dealt out."""
+    first, second, again = ran["resumed"]["parts"]
+    assert first["examples"] + second["examples"] == 960
+    # Shuffled alike, as there is a seed.
+    assert first["ids"] + second["ids"] == sum(range(960))
+    # They had ended: another pass.
+    assert (again["examples"], again["ids"]) == (960, sum(range(960)))
+    assert ran["resumed"]["global_step"] == 120
+
+
+def test_a_sharded_table_trains_and_is_saved_whole(ran):
+    embedding = ran["embedding"]
+    (first_cut, second_cut), (first_whole, second_whole) = (
+        embedding["accuracy"]["cut"],
+        embedding["accuracy"]["whole"],
+    )
+    # Each goes on from the one before.
+    assert first_cut > 0.9
+    assert min(first_whole, second_cut, second_whole) > first_cut - 0.02
+    assert embedding["step"] == 340
+    slots = ("momentum", "velocity")
+    names = ["table/table", *(f"optimizer/{slot}/table/table" for slot in slots)]
+    assert [embedding["shapes"][name] for name in names] == [[200, 4]] * 3
+
+
+def test_a_parameter_server_that_is_killed_is_named(ran):
+    assert "ps 1" in ran["server_dies"]["error"]
+    codes = ran["codes"]["codes"]
+    assert (codes["chief 0"], codes["ps 1"]) == (75, -signal.SIGKILL)
+
+
+def test_workers_and_servers_end_with_the_chief(ran):
+    codes = ran["codes"]["codes"]
+    assert [codes[task] for task in ("worker 0", "worker 1", "ps 0")] == [0, 0, 0]
+    assert ran["codes"]["secs_after_chief"] < 20
+
+
+def config(jobs, **options):
+    cluster = Cluster(jobs=jobs, **options.pop("task", {}))
+    return ge.RunConfig(cluster=cluster, **options)
+
+
+JOBS = {"chief": ("a:1",), "worker": ("b:1",), "ps": ("c:1",)}
+
+
+def test_a_cluster_without_servers_is_refused():
+    with pytest.raises(ValueError, match="names no 'ps'"):
+        parameter_server.parameter_server(
+            config({"chief": ("a:1",), "worker": ("b:1",)})
+        )
+
+
+def test_a_chief_with_nothing_to_train_lets_the_others_go(tmp_path, monkeypatch):
+    """They wait for its port, which opens as it connects to them."""
+    x, y = fakes.classification_data(32)
+    input_fn = fakes.make_input_fn(x, y, batch_size=16)
+    fakes.make_estimator(tmp_path).train(input_fn, max_steps=2)
+    connected = []
+    monkeypatch.setattr(executions, "create", connected.append)
+    chief = fakes.make_estimator(
+        tmp_path,
+        execution="parameter_server",
+        cluster=Cluster(task_type="chief", jobs=JOBS),
+    )
+    chief.train(input_fn, max_steps=2)
+    assert connected == [chief.config]
+
+
+def test_a_worker_has_no_strategy():
+    task = {"task_type": "worker", "task_id": 0}
+    with pytest.raises(ValueError, match="serves the chief"):
+        parameter_server.parameter_server(config(JOBS, task=task))
+
+
+def test_the_chiefs_port_is_looked_at_before_it_waits_for_others():
+    taken, address = fakes.listening()
+    task = {"task_type": "chief", "task_id": 0}
+    with taken, pytest.raises(ValueError, match=f"{address}, and port .* is in use"):
+        parameter_server.parameter_server(
+            config({**JOBS, "chief": (address,)}, task=task)
+        )
+
+
+@pytest.mark.parametrize(
+    "options, instead",
+    [
+        ({"precision": "mixed_float16"}, "precision='mixed_bfloat16'"),
+        ({"jit_compile": True}, "jit_compile=False"),
+        ({"run_eagerly": True}, "execution='single_host'"),
+    ],
+)
+def test_what_workers_cannot_do_is_refused(options, instead):
+    task = {"task_type": "chief", "task_id": 0}
+    with pytest.raises(ValueError, match=instead):
+        parameter_server.parameter_server(config(JOBS, task=task, **options))
