@@ -35,7 +35,6 @@ from importlib.machinery import ModuleSpec, PathFinder
 from absl import flags
 
 from pipeline.cluster.tf_config import OF_CLUSTERS
-from pipeline.command import flags as flags_lib
 from pipeline.launcher import processes
 from pipeline.process import exit_codes, run_log, signals
 
@@ -57,7 +56,7 @@ def main(argv: Sequence[str] | None = None, *, module: str = _MAIN) -> int:
     Returns:
       The exit code.
     """
-    flags_lib.open_streams()
+    run_log.open_streams()
     with signals.answered():
         return _main(list(sys.argv if argv is None else argv), module)
 
@@ -84,7 +83,7 @@ def _main(argv: Sequence[str], module: str) -> int:
             "program and its flags: -- my_program.py --steps=1000."
         )
     except flags.Error as error:
-        return exit_codes.failed(flags_lib.words_of(error))
+        return exit_codes.failed(exit_codes.words_of(error))
     restarts = processes.Restarts(options.max_restarts)
     while True:
         jobs = addresses(

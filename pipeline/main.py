@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       The exit code.
     """
     argv = list(sys.argv if argv is None else argv)
-    flags_lib.open_streams()
+    run_log.open_streams()
     with signals.answered():
         try:
             options = flags_lib.parse(argv)
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if options.version:
                 return flags_lib.say(_version())
         except flags.Error as error:
-            return exit_codes.failed(flags_lib.words_of(error))
+            return exit_codes.failed(exit_codes.words_of(error))
         except gin_reader.ConfigError as error:
             return exit_codes.failed(str(error))
         backend = os.environ.get("KERAS_BACKEND", "tensorflow")

@@ -1,4 +1,4 @@
-"""The shape of the code, read with `ast`: levels, edges, docstrings."""
+"""The shape of the code, read with `ast`: wings, arrows, levels, docstrings."""
 
 import ast
 import functools
@@ -11,12 +11,16 @@ from tests import longest
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGES = ("pipeline", "models", "inputs")
-FILES = sorted(p for name in PACKAGES for p in (ROOT / name).glob("*.py"))
-PIPELINE = [p for p in FILES if p.parent.name == "pipeline"]
+FILES = sorted(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))
+PIPELINE = [p for p in FILES if p.is_relative_to(ROOT / "pipeline")]
+# The files beside the wings: the public names and the commands.
+DOORS = {p.stem for p in PIPELINE if p.parent.name == "pipeline"}
+WINGS = sorted({p.parent.name for p in PIPELINE} - {"pipeline"})
+IN_WINGS = [p for p in PIPELINE if p.parent.name in WINGS]
 
 
 def ids(paths):
-    return [f"{p.parent.name}/{p.name}" for p in paths]
+    return [str(p.relative_to(ROOT)) for p in paths]
 
 
 @functools.cache
@@ -37,59 +41,154 @@ def imports(path):
     return [name for node in ast.walk(tree(path)) for name in imported(node)]
 
 
-def siblings(path):
-    """Files of pipeline that a file of it imports."""
-    names = {p.stem for p in PIPELINE} - {"__init__"}
+def imported_files(path):
+    """`(wing, file)` of each file of pipeline that a file imports.
+
+    The wing is "" for a file beside the wings, and for pipeline's public names.
+    """
     found = set()
     for name in imports(path):
-        package, _, rest = name.partition(".")
-        if package == "pipeline" and rest:
-            found.add(rest.partition(".")[0])
-    return found & names
+        package, *parts = name.split(".")
+        if package != "pipeline":
+            continue
+        if parts and parts[0] in WINGS:
+            # The wing itself holds nothing that could be imported.
+            found.add((parts[0], parts[1]))
+        else:
+            found.add(("", parts[0] if parts and parts[0] in DOORS else "__init__"))
+    return found
 
 
-def topological_levels():
-    """Level by file: one more than that of the highest file that it imports."""
-
-    @functools.cache
-    def level(name):
-        below = siblings(ROOT / "pipeline" / f"{name}.py")
-        return 1 + max((level(b) for b in below), default=-1)
-
-    return {p.stem: level(p.stem) for p in PIPELINE if p.stem != "__init__"}
+# What goes when what happens at a stop is called from the driver's loop.
+TO_GO = {("loop", "hooks"), ("loop", "checkpoints")}
 
 
-def declared_levels():
-    """Level by file, of WORKSPACE.md's table `| level | file | one line |`."""
-    workspace = ROOT / "WORKSPACE.md"
-    text = workspace.read_text(encoding="utf-8") if workspace.exists() else ""
-    rows = re.findall(r"^\| *(\d+) *\| *(.+?) *\|", text, re.MULTILINE)
+def arrows(paths):
+    """`(from, to)` between wings, and the files that draw each."""
+    found = {}
+    for path in paths:
+        wing = path.parent.name
+        for other, file in sorted(imported_files(path)):
+            if other != wing and (wing, other) not in TO_GO:
+                found.setdefault((wing, other), []).append(f"{path.name} -> {file}.py")
+    return found
+
+
+def declared_arrows(text):
+    """The wings that each wing imports, of WORKSPACE.md's table of wings."""
+    rows = re.findall(r"^\| `(\w+)/` \| [^|]+ \|([^|]*)\|$", text, re.MULTILINE)
+    return {wing: set(re.findall(r"\w+", cell)) for wing, cell in rows}
+
+
+@functools.cache
+def workspace():
+    return (ROOT / "WORKSPACE.md").read_text(encoding="utf-8")
+
+
+def contents(wing):
+    """The files of a wing, in the order in which its `__init__` lists them."""
+    text = ast.get_docstring(tree(ROOT / "pipeline" / wing / "__init__.py"))
+    return re.findall(r"^    (\w+) {2,}\S", text, re.MULTILINE)
+
+
+def undeclared(paths, declared):
+    """The arrows of files that a table does not have, with the files that draw them."""
     return {
-        name: int(number)
-        for number, cell in rows
-        for name in re.findall(r"(\w+)\.py", cell)
+        f"{wing} -> {other or 'pipeline'}": files
+        for (wing, other), files in arrows(paths).items()
+        if other not in declared.get(wing, ())
     }
 
 
-def test_imports_go_one_way():
-    """A cycle would be a RecursionError."""
-    assert topological_levels()
+def test_arrows_between_wings_are_those_of_the_table():
+    declared = declared_arrows(workspace())
+    assert sorted(declared) == WINGS
+    assert not undeclared(IN_WINGS, declared)
+    drawn = set(arrows(IN_WINGS))
+    unused = {(a, b) for a, others in declared.items() for b in others} - drawn
+    assert not unused, "arrows of the table that no import draws"
 
 
-def test_a_file_imports_from_lower_levels_only():
-    levels = declared_levels()
-    if not levels:
-        pytest.skip("WORKSPACE.md has no table | level | file | one line |")
-    names = {p.stem for p in PIPELINE} - {"__init__"}
-    assert set(levels) & names == names, "files that the table lacks"
-    upward = [
-        f"{p.name} (level {levels[p.stem]}) imports {below}.py (level {levels[below]})"
-        for p in PIPELINE
-        if p.stem in names
-        for below in siblings(p)
-        if levels[below] >= levels[p.stem]
-    ]
-    assert not upward
+def test_arrows_go_one_way():
+    """A wing imports only wings that stand above it in the table."""
+    declared = declared_arrows(workspace())
+    order = list(declared)
+    for wing, others in declared.items():
+        assert {order.index(other) < order.index(wing) for other in others} <= {True}
+
+
+# What a table could be changed to allow, and must not be.
+NEVER = [
+    ("loop", "hooks"),
+    ("hooks", "loop"),
+    ("loop", "model_dir"),
+    ("loop", "checkpoints"),
+    ("loop", "cluster"),
+    ("export", "loop"),
+    ("export", "feed"),
+]
+
+
+@pytest.mark.parametrize(("wing", "other"), NEVER)
+def test_never(wing, other):
+    assert (wing, other) not in arrows(IN_WINGS)
+
+
+def test_only_commands_import_the_driver():
+    above = {wing for wing, other in arrows(IN_WINGS) if other == "driver"}
+    assert above <= {"command"}
+
+
+def test_the_launcher_knows_processes_and_no_tensorflow():
+    files = [p for p in PIPELINE if p.parent.name == "launcher"]
+    assert {other for _, other in arrows(files)} <= {"process"}
+    assert not {n.partition(".")[0] for p in files for n in imports(p)} & {
+        "tensorflow",
+        "keras",
+    }
+
+
+def test_no_wing_imports_what_stands_beside_the_wings():
+    """Nor pipeline's public names, which are for those outside."""
+    assert not [arrow for arrow in arrows(IN_WINGS) if not arrow[1]]
+
+
+@pytest.mark.parametrize("wing", WINGS)
+def test_a_wing_begins_with_its_contents(wing):
+    path = ROOT / "pipeline" / wing / "__init__.py"
+    (docstring,) = tree(path).body
+    assert isinstance(docstring, ast.Expr), "a docstring only"
+    files = {p.stem for p in path.parent.glob("*.py")} - {"__init__"}
+    assert set(contents(wing)) == files
+    assert len(files) + 1 <= 12, "one finds one's way in twelve files"
+
+
+@pytest.mark.parametrize("wing", WINGS)
+def test_a_file_imports_only_files_listed_before_it(wing):
+    order = contents(wing)
+    for path in (ROOT / "pipeline" / wing).glob("*.py"):
+        own = order[: order.index(path.stem)] if path.stem in order else []
+        inner = {file for other, file in imported_files(path) if other == wing}
+        assert inner <= set(own), path.name
+
+
+# A file that draws each kind of arrow that is forbidden, and what refuses it.
+FORBIDDEN = {
+    "upward": ("loop", "from pipeline.driver import estimator"),
+    "not in the table": ("export", "from pipeline.tracing import seeds"),
+    "a public name": ("loop", "from pipeline import Estimator"),
+    "a door": ("driver", "from pipeline import launch"),
+    "as a module": ("export", "import pipeline.feed.feed"),
+}
+
+
+@pytest.mark.parametrize("kind", FORBIDDEN)
+def test_a_forbidden_arrow_is_found(kind, tmp_path):
+    wing, line = FORBIDDEN[kind]
+    path = tmp_path / wing / "new.py"
+    path.parent.mkdir()
+    path.write_text(f"{line}\n")
+    assert undeclared([path], declared_arrows(workspace()))
 
 
 @pytest.mark.parametrize("path", FILES, ids=ids(FILES))
@@ -210,7 +309,7 @@ def test_pipeline_knows_no_model_and_no_input(path):
 @pytest.mark.parametrize("path", PIPELINE, ids=ids(PIPELINE))
 def test_gin_is_imported_at_the_edge_only(path):
     uses_gin = any(name.partition(".")[0] == "gin" for name in imports(path))
-    assert not uses_gin or path.stem.startswith("gin_")
+    assert not uses_gin or path.parent.name == "command"
 
 
 def test_gin_has_no_init():

@@ -8,7 +8,6 @@ import contextlib
 import importlib.util
 import os
 import pathlib
-import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -116,21 +115,6 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
     return options
 
 
-def words_of(error: flags.Error) -> str:
-    """Returns what to say of flags that are refused, in sentences.
-
-    Args:
-      error: absl's, or one of our own, which stays as it is.
-    """
-    # absl prints the arguments of an exception that it raised with two.
-    found = re.fullmatch(
-        r"flag (--([^=]*)=.*): \('Non-boolean argument.*\)", str(error), re.DOTALL
-    )
-    if found is None:
-        return str(error)
-    return f"{found[1]}: this flag takes no value: write --{found[2]}."
-
-
 def without_sugar(argv: Sequence[str]) -> list[str]:
     """Writes `--gin.NAME=VALUE` and `--gin.NAME VALUE` as `--gin_param=NAME=VALUE`."""
     found, waiting = [], list(argv)
@@ -203,21 +187,6 @@ def _typed(path: pathlib.Path) -> str:
     """Returns what to type for a gin file; files of this package go by name alone."""
     near = os.path.relpath(path)
     return path.name if near.startswith(os.pardir) else near
-
-
-def open_streams() -> None:
-    """Opens stdin, stdout and stderr on the null device where they are closed.
-
-    Otherwise the next file that is opened gets their number: text for stderr would go
-    into a checkpoint.
-    """
-    # A new file gets the lowest free number.
-    number = os.open(os.devnull, os.O_RDWR)
-    while number <= 2:
-        number = os.open(os.devnull, os.O_RDWR)
-    os.close(number)
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for the process's life)
 
 
 def say(line: str) -> int:

@@ -21,7 +21,6 @@ from typing import Any, NoReturn
 from absl import app, flags
 
 from pipeline.cluster.ports import PeerLostError
-from pipeline.command import flags as flags_lib
 from pipeline.contract import user_errors
 from pipeline.process import exit_codes, package, run_log, signals
 from pipeline.process.signals import EndedBySignal, PreemptedError
@@ -46,7 +45,7 @@ def run(
       debug: whether all errors keep their traceback, and the log begins at DEBUG.
     """
     argv = list(sys.argv if argv is None else argv)
-    flags_lib.open_streams()
+    run_log.open_streams()
 
     def called() -> Any:
         return main(_parsed(argv)) if _takes_argv(main) else main()
@@ -83,7 +82,7 @@ def code_of(main: Callable[[], Any], *, debug: bool, more: str) -> int:
             text = signals.text_of(signal.SIGINT)
             return exit_codes.said(f"\n{text}", exit_codes.INTERRUPTED)
         except flags.Error as error:
-            return exit_codes.failed(flags_lib.words_of(error))
+            return exit_codes.failed(exit_codes.words_of(error))
         except Exception as error:
             ours = user_errors.is_ours(error)
             if debug or not (ours or user_errors.is_noted(error)):

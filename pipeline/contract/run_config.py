@@ -64,7 +64,7 @@ class RunConfig:
         metrics and the time left, and to log at INFO where the program has set no
         level for absl's log. Followers never show it, nor does an output to a file.
       train_distribute: strategy to train with, or a function that makes it of this
-        RunConfig, such as those in `pipeline.strategy.executions`. None: the one of `execution`.
+        RunConfig, such as a row of `strategy/executions`. None: `execution`'s.
       eval_distribute: strategy to evaluate with, or such a function. None: the one to
         train with.
       steps_per_loop: most steps that one call of the compiled loop runs. The loop stops
@@ -88,8 +88,8 @@ class RunConfig:
       execution: 'single_host', 'multi_worker', 'parameter_server' or 'tpu'.
       evaluation: who evaluates in `train_and_evaluate`: 'inline', the training itself
         at its checkpoints; 'evaluator', a job of its own; 'auto', such a job if
-        TF_CONFIG lists one in "cluster", else the training. A scheduler that starts one
-        without listing it, such as the Kubernetes training operator, needs 'evaluator'.
+        TF_CONFIG lists one in "cluster", else the training. Kubernetes' training
+        operator starts one without listing it, and needs 'evaluator'.
       cluster: the processes that train together. None: those of TF_CONFIG or, where it
         is not set, of the SLURM step, read once when the RunConfig is made.
     """

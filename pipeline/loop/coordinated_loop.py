@@ -16,8 +16,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from pipeline.cluster import ports
-from pipeline.cluster.ports import PeerLostError
 from pipeline.contract.spec import TrainOp
 from pipeline.feed.workers import WorkerIterators
 from pipeline.loop import losses
@@ -26,17 +24,17 @@ from pipeline.loop.losses import Totals
 from pipeline.loop.metrics import MetricSet
 from pipeline.loop.packing import packed, unpacked
 from pipeline.process.refusals import RefusedValueError
+from pipeline.strategy import parameter_server
 from pipeline.strategy.parameter_server import ParameterServers
 from pipeline.tracing.compiling import compiled
 
 # Pieces a worker and segment: two, so that a slow worker keeps no other waiting long.
 _PIECES_PER_WORKER = 2
-_MOST_PAUSE_SECS = 0.02
+_PAUSE_SECS = 0.02
 # Where TensorFlow makes what no worker reaches: in this process, before it connects.
 _HERE = "/job:localhost"
 # What a worker says that was handed no table of its own.
 _NO_TABLE = "Placeholder' with dtype resource"
-_CHECK_SECS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +140,7 @@ class CoordinatedLoop:
             if done:
                 idle_since = time.monotonic()
             else:
-                time.sleep(_MOST_PAUSE_SECS)
+                time.sleep(_PAUSE_SECS)
             step = start + sum(piece.num_steps for piece in pieces)
             found = [p.nonfinite_step for p in pieces if p.nonfinite_step >= 0]
             bad = min(found, default=None)
@@ -178,7 +176,7 @@ class CoordinatedLoop:
             args = iterator.per_worker, numbers
             results.append(self._coordinator.schedule(self._call, args=args))
         try:
-            wait_until_done(self._coordinator, self._strategy)
+            parameter_server.wait_until_done(self._coordinator, self._strategy)
             fetched = self._coordinator.fetch(results)
         except tf.errors.InvalidArgumentError as error:
             if _NO_TABLE not in str(error):
@@ -237,39 +235,6 @@ class CoordinatedLoop:
             self._metrics.total([t.metrics for t in totals]),
             max(pieces, key=lambda piece: piece.step).totals.scalars,
         )
-
-
-def wait_until_done(
-    coordinator: tf.distribute.coordinator.ClusterCoordinator,
-    strategy: ParameterServers,
-) -> None:
-    """Returns once all that was scheduled is done; its errors are raised.
-
-    Args:
-      coordinator: of the workers.
-      strategy: whose workers they are.
-
-    Raises:
-      PeerLostError: no worker answers any more, or a task is stopped.
-    """
-    began = checked = answered = time.monotonic()
-    workers, limit = strategy.cluster.jobs["worker"], strategy.lost_after_secs
-    while not coordinator.done():
-        now = time.monotonic()
-        # Short where the work is, so that little of it is spent on waiting.
-        time.sleep(min((now - began) / 20 + 1e-4, _MOST_PAUSE_SECS))
-        if now - checked < _CHECK_SECS:
-            continue
-        checked = now
-        strategy.watch.check()
-        if any(ports.answers(address) for address in workers):
-            answered = now
-        elif now - answered > limit:
-            raise PeerLostError(
-                f"no worker ({', '.join(workers)}) has answered for {limit:g} s. Start "
-                "all tasks again: they go on from the last checkpoint. "
-                "parameter_server.lost_after_secs says how long to wait."
-            )
 
 
 def check_captures(graph: Any) -> None:

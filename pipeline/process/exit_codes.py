@@ -5,7 +5,10 @@ do not.
 """
 
 import contextlib
+import re
 import sys
+
+from absl import flags
 
 # Something failed that the user has to mend; another start may help, or may not.
 FAILED = 1
@@ -49,3 +52,18 @@ def said(message: str, code: int) -> int:
             text = message.encode(errors="backslashreplace").decode()
             sys.stderr.write(f"{text}\n")
     return code
+
+
+def words_of(error: flags.Error) -> str:
+    """Returns what to say of flags that are refused, in sentences.
+
+    Args:
+      error: absl's, or one of our own, which stays as it is.
+    """
+    # absl prints the arguments of an exception that it raised with two.
+    found = re.fullmatch(
+        r"flag (--([^=]*)=.*): \('Non-boolean argument.*\)", str(error), re.DOTALL
+    )
+    if found is None:
+        return str(error)
+    return f"{found[1]}: this flag takes no value: write --{found[2]}."

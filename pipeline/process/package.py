@@ -68,4 +68,6 @@ def other_copy() -> str | None:
     other = sys.modules.get(CHECKOUT_NAME) if IS_INSTALLED else None
     path = getattr(other, "__path__", ())
     # The user may have a package `pipeline` of another kind, without this file.
-    return next((p for p in path if (pathlib.Path(p) / "package.py").exists()), None)
+    return next(
+        (p for p in path if (pathlib.Path(p) / "process" / "package.py").exists()), None
+    )

@@ -116,6 +116,21 @@ def is_wanted(record: python_logging.LogRecord) -> bool:
     return f"{os.sep}tensorflow{os.sep}python{os.sep}" not in record.pathname
 
 
+def open_streams() -> None:
+    """Opens stdin, stdout and stderr on the null device where they are closed.
+
+    Otherwise the next file that is opened gets their number: text for stderr would go
+    into a checkpoint.
+    """
+    # A new file gets the lowest free number.
+    number = os.open(os.devnull, os.O_RDWR)
+    while number <= 2:
+        number = os.open(os.devnull, os.O_RDWR)
+    os.close(number)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for the process's life)
+
+
 @contextlib.contextmanager
 def shown(wanted: bool) -> Iterator[None]:
     """Lets INFO through in the block, where the program left the log as it found it.

@@ -2,16 +2,21 @@
 
 import functools
 import inspect
+import time
 
 import tensorflow as tf
 from absl import logging
 
 from pipeline.cluster import link_watch, liveness, ports, server
+from pipeline.cluster.ports import PeerLostError
 from pipeline.cluster.tf_config import Cluster
 from pipeline.contract.run_config import RunConfig
 from pipeline.process.refusals import Refusal, RefusedValueError
 from pipeline.strategy import sharding
 
+# Between two looks at whether work is done, and at whether the tasks are there.
+_MOST_PAUSE_SECS = 0.02
+_CHECK_SECS = 1.0
 # What workers cannot do, by field of RunConfig.
 _REFUSED = {
     "precision": (
@@ -224,3 +229,36 @@ def _connected(
             lost_after_secs=lost_after_secs,
             resume_input=resume_input,
         )
+
+
+def wait_until_done(
+    coordinator: tf.distribute.coordinator.ClusterCoordinator,
+    strategy: ParameterServers,
+) -> None:
+    """Returns once all that was scheduled is done; its errors are raised.
+
+    Args:
+      coordinator: of the workers.
+      strategy: whose workers they are.
+
+    Raises:
+      PeerLostError: no worker answers any more, or a task is stopped.
+    """
+    began = checked = answered = time.monotonic()
+    workers, limit = strategy.cluster.jobs["worker"], strategy.lost_after_secs
+    while not coordinator.done():
+        now = time.monotonic()
+        # Short where the work is, so that little of it is spent on waiting.
+        time.sleep(min((now - began) / 20 + 1e-4, _MOST_PAUSE_SECS))
+        if now - checked < _CHECK_SECS:
+            continue
+        checked = now
+        strategy.watch.check()
+        if any(ports.answers(address) for address in workers):
+            answered = now
+        elif now - answered > limit:
+            raise PeerLostError(
+                f"no worker ({', '.join(workers)}) has answered for {limit:g} s. Start "
+                "all tasks again: they go on from the last checkpoint. "
+                "parameter_server.lost_after_secs says how long to wait."
+            )

@@ -1,4 +1,4 @@
-"""Reads a checkpoint by the lines in pipeline/checkpoints/checkpoint.py, with plain TensorFlow.
+"""Reads a checkpoint by the lines of pipeline/checkpoints/checkpoint.py, by TensorFlow.
 
     python read_checkpoint.py MODEL_DIR INPUT.npy OUTPUT.npy
 

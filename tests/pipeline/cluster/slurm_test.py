@@ -11,7 +11,7 @@ import pytest
 from pipeline import RunConfig
 from pipeline.cluster import slurm, tf_config
 
-ROOT = pathlib.Path(__file__).parent.parent.parent
+ROOT = pathlib.Path(__file__).parent.parent.parent.parent
 ONE_NODE = {
     "SLURM_JOB_ID": "4123456",
     "SLURM_PROCID": "1",

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.launcher import processes
 
-ROOT = pathlib.Path(__file__).parent.parent.parent
+ROOT = pathlib.Path(__file__).parent.parent.parent.parent
 # Notes its starts; fails where the case says so, once the others are there.
 PROGRAM = """
 import json, os, pathlib, signal, sys, time

@@ -22,7 +22,7 @@ from pipeline.driver import train_and_evaluate
 from pipeline.model_dir import claim, end_marker
 from tests import fakes, patience
 
-ROOT = pathlib.Path(__file__).parent.parent.parent
+ROOT = pathlib.Path(__file__).parent.parent.parent.parent
 SCRIPT = ROOT / "tests" / "scripts" / "claims.py"
 
 

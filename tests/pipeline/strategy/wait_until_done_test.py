@@ -6,7 +6,7 @@ import pytest
 
 from pipeline import PeerLostError
 from pipeline.cluster.tf_config import Cluster
-from pipeline.loop import coordinated_loop
+from pipeline.strategy import parameter_server
 from tests.fakes import listening, silent
 
 
@@ -32,18 +32,18 @@ def strategy_of(*workers):
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch):
-    monkeypatch.setattr(coordinated_loop, "_CHECK_SECS", 0.05)
+    monkeypatch.setattr(parameter_server, "_CHECK_SECS", 0.05)
 
 
 def test_waits_while_a_worker_answers():
     answering, address = listening()
     coordinator = Coordinator(30)
     with answering:
-        coordinated_loop.wait_until_done(coordinator, strategy_of(silent(), address))
+        parameter_server.wait_until_done(coordinator, strategy_of(silent(), address))
     assert coordinator.times < 0
 
 
 def test_without_any_worker_it_gives_up():
     strategy = strategy_of(silent(), silent())
     with pytest.raises(PeerLostError, match="no worker .* has answered for 0.1 s"):
-        coordinated_loop.wait_until_done(Coordinator(10**6), strategy)
+        parameter_server.wait_until_done(Coordinator(10**6), strategy)
