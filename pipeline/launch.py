@@ -71,8 +71,8 @@ def _main(argv: Sequence[str], module: str) -> int:
             return 0
         if rest:
             raise flags.Error(
-                f"unexpected argument {rest[0]!r}: what stands before -- is written "
-                f"--flag=value. For example: {_EXAMPLE}"
+                f"unexpected argument {rest[0]!r} before --: write --flag=value there. "
+                f"For example: {_EXAMPLE}"
             )
         command = [sys.executable, *_program(arguments, options, module)]
     except flags.UnrecognizedFlagError as error:
@@ -95,7 +95,8 @@ def _main(argv: Sequence[str], module: str) -> int:
             exit_secs=options.exit_secs,
             restarts=restarts,
         )
-        # Another start would be refused for the same reason, or was not asked for.
+        # A refusal would be the same at another start, and after a signal nobody wants
+        # one.
         over = outcome.code in (0, exit_codes.REFUSED) or outcome.signum is not None
         if over or not restarts.left:
             return outcome.code
@@ -289,7 +290,15 @@ def _check_module(name: str) -> None:
 
 
 def _found(name: str, places: Sequence[str] | None) -> ModuleSpec | None:
-    """What is at `name`, in the folders of its package; None: it has no package."""
+    """Finds a module without importing it.
+
+    Args:
+      name: full name of the module.
+      places: folders of the package that it belongs to; None at the top.
+
+    Returns:
+      Its spec; None where there is no such module.
+    """
     if places is not None:
         return PathFinder.find_spec(name, list(places))
     try:
@@ -306,13 +315,13 @@ def _for_main(arguments: Sequence[str], options: flags.FlagValues) -> list[str]:
     """
     if not arguments:
         raise flags.Error(
-            f"no -- with what to run after it: the flags of pipeline.main, or a Python "
-            f"program. For example: {_EXAMPLE}"
+            f"nothing stands after --: write the flags of pipeline.main there, or a "
+            f"Python program with its arguments. For example: {_EXAMPLE}"
         )
     if not _value_of("model_dir", arguments):
         raise flags.Error(
-            "no --model_dir after --: each task would make a temporary one of its own. "
-            "Add --model_dir=runs/1."
+            "no --model_dir after --: add --model_dir=runs/1. Without it each task "
+            "would make a temporary one of its own."
         )
     needed = OF_CLUSTERS[options.ps > 0]
     given = _value_of("execution", arguments)

@@ -51,9 +51,8 @@ class CheckpointMismatchError(Refusal, ValueError):
 class Saver:
     """Writes checkpoints of one model_dir and removes old ones.
 
-    An asynchronous save copies the values and writes them in a thread of TensorFlow's:
-    a checkpoint counts once that thread has called `_commit`. One save is under way at
-    a time.
+    An asynchronous save writes a copy of the values in a thread of TensorFlow's, and
+    counts once that thread has called `_commit`. One save is under way at a time.
     """
 
     def __init__(
@@ -271,7 +270,8 @@ def read_value(path: str, name: str) -> Any:
     reader = Reader(path)
     if name not in reader.shapes:
         raise RefusedKeyError(
-            f"{path} holds no variable {name!r}; it holds {sorted(read_names(path))}"
+            f"{path} holds no variable {name!r}: write one of "
+            f"{sorted(read_names(path))}."
         )
     return reader.value(name)
 

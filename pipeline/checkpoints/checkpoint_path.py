@@ -73,6 +73,8 @@ def newest_sound(
             load(path)
         except UnreadableCheckpointError as error:
             problem = error
+        # A damaged file may be seen by one process alone. All go on from the same
+        # checkpoint, so all pass over one that any of them cannot read.
         if agreed(problem is None):
             return path, unreadable
         unreadable.append(path)

@@ -49,6 +49,8 @@ def reading(path: str, *, renew_secs: float = RENEW_SECS) -> Iterator[None]:
     """
     prepare(os.path.dirname(path))
     lease = _file(path, f"{socket.gethostname()}-{os.getpid()}")
+    # Written before the mark is looked for, and `deleting` marks before it looks for
+    # leases.
     _touch(lease)
     try:
         with heartbeat.renewed(lease, lambda: _touch(lease), secs=renew_secs):

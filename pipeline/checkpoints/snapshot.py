@@ -70,6 +70,7 @@ class Snapshot:
                 shard.assign(value if rows is None else value[first : first + rows])
                 first += rows or 0
         for name, table in tables.items():
+            # Keys that the copy lacks would stay after `insert` alone.
             table.remove(table.export()[0])
             table.insert(*self._tables[name])
         modules.spread_seeds()

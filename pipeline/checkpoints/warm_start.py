@@ -230,11 +230,15 @@ def _check_chosen(
     mapped = source.var_name_to_prev_var_name
     unknown = sorted(n for n in mapped if n not in own)
     unknown = [n for n in unknown if not n.startswith(tuple(unbuilt))]
-    if unknown or not (chosen or unbuilt):
+    if unknown:
         raise RefusedValueError(
-            f"vars_to_warm_start={source.vars_to_warm_start!r} chooses {len(chosen)} "
-            f"variables, and var_name_to_prev_var_name names {unknown}, which the "
-            f"model does not have. It has {sorted(own)}."
+            f"var_name_to_prev_var_name names {unknown}, which the model does not "
+            f"have: write names out of {sorted(own)}."
+        )
+    if not (chosen or unbuilt):
+        raise RefusedValueError(
+            f"vars_to_warm_start={source.vars_to_warm_start!r} chooses no variable: "
+            f"write an expression that matches some of {sorted(own)} in full."
         )
 
 
@@ -266,7 +270,10 @@ def _check_there(
 
 
 def _other_choice(chosen: Iterable[str], unfit: set[str]) -> str:
-    """Says how to take over what fits: whole modules, else whole layers, else names."""
+    """Returns the line that takes over all that fits, by as few expressions as do.
+
+    An expression stands for a whole module, else for a layer, else for one name.
+    """
     expressions = {}
     for name in sorted(set(chosen) - unfit):
         folders = [name[: m.end()] for m in re.finditer("/", name)]

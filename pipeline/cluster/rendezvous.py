@@ -73,6 +73,7 @@ def _lead(
                 raise
             with contextlib.suppress(TimeoutError):
                 peer = stack.enter_context(listening.accept()[0])
+                # A stranger that connects and says nothing holds up the others so long.
                 peer.settimeout(_RETRY_SECS * 10)
                 index = _greeted(peer, tasks)
                 if index is not None:

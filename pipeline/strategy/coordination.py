@@ -52,6 +52,8 @@ def connected(
       ValueError: the port of this task is in use, or another task has another cluster.
     """
     cluster_spec = tf.train.ClusterSpec(dict(cluster.jobs))
+    # In this order: once TensorFlow connects, no Python runs until all tasks are there;
+    # the heartbeat is fixed as it connects; and it takes SIGTERM for itself.
     links = rendezvous.meet(
         cluster.training_tasks,
         cluster.global_id_in_cluster,

@@ -102,6 +102,7 @@ def all_reduce(op: tf.distribute.ReduceOp, values: Any) -> Any:
     if not _mirrors_cpus(context.strategy):
         return context.all_reduce(op, values)
 
+    # In one merge call for all values, as each has the replicas wait for each other.
     def reduced(_: tf.distribute.Strategy, *flat: Any) -> tuple[Any, ...]:
         return tuple(_ON_ONE_CPU.batch_reduce(op, [(each, each) for each in flat]))
 

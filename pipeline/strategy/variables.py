@@ -68,8 +68,9 @@ def named_state(module: Any, references: Mapping[str, Any] | None = None) -> dic
         lost = [v.path for v in module.variables if id(v) not in names]
         if lost:
             raise RefusedRuntimeError(
-                f"Keras variables {lost} of {module.name} are in none of its layers; "
-                "they would be missing from checkpoints."
+                f"Keras variables {lost} of {module.name} are in none of its layers, "
+                "and would be missing from checkpoints: make them by add_weight in a "
+                "layer that is an attribute of it."
             )
         return {names[id(v)]: v for v in module.variables}
     return _unique(_object_names(module, seen=set()))

@@ -62,7 +62,7 @@ def test_names_and_values_are_read(tmp_path):
     assert checkpoint.read_value(path, "net/a.b/kernel").tolist() == [1.0, 2.0]
     with pytest.raises(KeyError) as error:
         checkpoint.read_value(path, "net/bias")
-    assert "holds no variable 'net/bias'; it holds ['lone', 'net/a.b/kernel']" in str(
+    assert "no variable 'net/bias': write one of ['lone', 'net/a.b/kernel']." in str(
         error.value
     )
 

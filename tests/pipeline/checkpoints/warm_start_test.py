@@ -315,7 +315,7 @@ def test_an_expression_for_what_is_built_later(trained, tmp_path):
     )
     warm = make(tmp_path, warm_start_from=settings)
     list(warm.predict(PREDICT))  # It may come to be in another mode.
-    with pytest.raises(ValueError, match=r"'network/third/.*' chooses 0 variables"):
+    with pytest.raises(ValueError, match=r"'network/third/.*' chooses no variable: w"):
         warm.train(TRAIN, max_steps=1)
 
 

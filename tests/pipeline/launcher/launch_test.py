@@ -83,8 +83,8 @@ def test_closed_streams(program, tmp_path):
 
 
 REFUSED = {
-    "nothing": ([], "no -- with what to run after it.*For example: python -m"),
-    "nothing_after": (["--workers=2", "--"], "no -- with what to run after it"),
+    "nothing": ([], "nothing stands after --: write .*For example: python -m"),
+    "nothing_after": (["--workers=2", "--"], "nothing stands after --: write"),
     "mistyped": (
         ["--worker=2", "--", "--model_dir=m"],
         "Unknown command line flag 'worker'.*mean: workers.*main are written after --",
@@ -129,7 +129,7 @@ REFUSED = {
         ["--", "my_program.py", "--steps=3"],
         "'my_program.py' after -- is no file.*--module=my_package.my_module",
     ),
-    "no_model_dir": (["--", "--gin_file=f"], "no --model_dir.*Add --model_dir=runs/1"),
+    "no_model_dir": (["--", "--gin_file=f"], "no --model_dir.*add --model_dir=runs/1"),
     "empty_model_dir": (["--", "--model_dir="], "no --model_dir after --"),
     "single_host": (
         ["--", "--model_dir=m", "--execution=single_host"],

@@ -158,8 +158,8 @@ def test_a_variable_that_the_walk_does_not_meet_is_an_error():
     with pytest.raises(RuntimeError) as error:
         variables.named_state(Forgetful(name="net"))
     assert (
-        "Keras variables ['lost'] of net are in none of its layers; they would be "
-        "missing from checkpoints." in str(error.value)
+        "Keras variables ['lost'] of net are in none of its layers, and would be "
+        "missing from checkpoints: make them by add_weight" in str(error.value)
     )
 
 
