@@ -119,7 +119,7 @@ def export_without_an_input(model_dir):
     fakes.make_estimator(model_dir).export_saved_model(f"{model_dir}/export")
 
 
-@told("'network/dense/kernal'", "it holds ['driver/global_step'")
+@told("'network/dense/kernal'", "write one of ['driver/global_step'")
 def variable_of_a_wrong_name(model_dir):
     train(model_dir).get_variable_value("network/dense/kernal")
 
