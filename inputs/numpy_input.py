@@ -204,6 +204,7 @@ def _permutation(num_rows: int, seed: int, epoch: tf.Tensor) -> tf.data.Dataset:
 
 
 def _arrays_of(loaded: Any, *, is_training: bool) -> tuple[Any, Any]:
+    """Returns `(x, y)` of the data to train on, or of the other data."""
     if not isinstance(loaded, tuple) or len(loaded) != 2:
         raise RefusedValueError(
             f"data() returned {type(loaded).__name__}, not a pair: return (x, y), "
@@ -221,6 +222,7 @@ def _tensors(arrays: Any) -> Any:
 
 
 def _num_examples(rows: Any) -> int:
+    """Returns the length of all arrays, which has to be the same."""
     lengths = [
         array.shape[0] if array.shape.rank else None for array in tf.nest.flatten(rows)
     ]

@@ -148,6 +148,7 @@ def tfds_input_fn(
 
 
 def _prepared_builder(name: str, data_dir: str | None, download: bool) -> Any:
+    """Returns the builder of a data set whose files are there."""
     if tfds is None:
         raise RefusedImportError(
             "tfds_input_fn needs tensorflow_datasets: pip install tensorflow-datasets "
@@ -163,6 +164,7 @@ def _prepared_builder(name: str, data_dir: str | None, download: bool) -> Any:
             f"tensorflow_datasets knows no data set {name!r}, and there is none of "
             f"that name in data_dir={data_dir!r}.{hint}"
         ) from error
+    # tensorflow_datasets asserts that it has the version.
     except AssertionError as error:
         raise RefusedValueError(
             f"No data set {name!r} in data_dir={data_dir!r}: {error}"
@@ -245,6 +247,7 @@ def _in_memory(dataset: tf.data.Dataset, num_examples: int) -> Any:
 
 
 def _fits_in_memory(dataset: tf.data.Dataset, num_examples: int) -> bool:
+    """Returns whether examples are surely of fixed size, and fit in 1 GiB."""
     specs = tf.nest.flatten(dataset.element_spec)
     if not all(_is_fixed(spec) and spec.dtype != tf.string for spec in specs):
         return False

@@ -113,6 +113,7 @@ def tfrecord_input_fn(
 def _parser_spec(
     feature_spec: FeatureSpec | Callable[[], FeatureSpec],
 ) -> dict[str, Any]:
+    """Returns the parser of each feature, by name, for `tf.io.parse_example`."""
     spec = feature_spec() if callable(feature_spec) else feature_spec
     return {name: _parser(name, value) for name, value in spec.items()}
 

@@ -150,6 +150,7 @@ def gan(
 
 
 def _predict_spec(features: Any, generator: Any, discriminator: Any) -> EstimatorSpec:
+    """Returns the spec of PREDICT, whose features are noise."""
     if features.shape.rank != 2:
         raise SpecError(
             f"PREDICT takes noise [batch, dim] as features and got {features.shape}: "

@@ -40,6 +40,7 @@ def piecewise_by_epoch(
             f"steps_per_epoch is {steps_per_epoch}: write examples // global batch "
             "size, at least 1."
         )
+    # Parts of epochs are allowed: they are rounded to steps.
     starts = [round(epoch * steps_per_epoch) for epoch in epochs]
     if not starts or any(a >= b for a, b in itertools.pairwise([0, *starts])):
         raise RefusedValueError(

@@ -18,7 +18,7 @@ def lines(job: str, config: RunConfig) -> Iterator[str]:
     CPU.
 
     Args:
-      job: one of `command_line.JOBS`; gin is configured for it.
+      job: one of `flags.JOBS`; gin is configured for it.
       config: how to run it.
 
     Raises:

@@ -187,6 +187,7 @@ def _check_macros(defined: dict[str, Binding]) -> None:
 
 
 def _check_references(binding: Binding, defined: dict[str, Binding]) -> None:
+    """Checks that each reference and macro in a binding's value means something."""
     for item in nested(binding.value):
         if isinstance(item, Reference):
             find(item.name, binding.location)
@@ -199,6 +200,7 @@ def _check_references(binding: Binding, defined: dict[str, Binding]) -> None:
 
 
 def _resolve(binding: Binding) -> Resolved:
+    """Finds the parameter that a binding sets."""
     entry = find(binding.name, binding.location)
     known = entry.parameters()
     if binding.parameter in known:
@@ -249,6 +251,7 @@ def _origin(value: Any, defined: dict[str, Binding]) -> str:
 
 
 def _check_calls(resolved: Resolved, value: Any) -> None:
+    """Checks that a value is called where an object belongs, and only there."""
     selector, name = resolved.entry.selector, resolved.binding.parameter
     where = f"{resolved.binding.location}\n{resolved.entry.name}.{name}"
     for item in nested(value):
@@ -258,13 +261,12 @@ def _check_calls(resolved: Resolved, value: Any) -> None:
         if item.evaluate and name in _FUNCTIONS.get(selector, ()):
             raise ConfigError(
                 f"{where} takes a function that is called later, under the strategy's "
-                f"scope; {item!r} is what it returned. Write {without} instead of "
-                f"{item!r}."
+                f"scope; {item!r} is its result. Write {without} instead of {item!r}."
             )
         if not item.evaluate and name in _OBJECTS.get(selector, ()):
             raise ConfigError(
-                f"{where} takes objects, and {item!r} is what makes one. Write "
-                f"{without}() instead of {item!r}."
+                f"{where} takes objects, and {item!r} makes one. Write {without}() "
+                f"instead of {item!r}."
             )
 
 
@@ -365,6 +367,7 @@ def _defines(path: pathlib.Path, name: str) -> bool:
         source = path.read_text(encoding="utf-8", errors="replace")
     except OSError:  # A link to nothing, or a file that this user may not read.
         return False
+    # Most files are out of the question, and parsing takes long.
     if name not in source or "configurable" not in source:
         return False
     try:

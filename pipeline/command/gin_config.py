@@ -94,7 +94,7 @@ def require(job: str) -> None:
     """Checks that the configuration has the parameters that a job needs.
 
     Args:
-      job: one of `command_line.JOBS`.
+      job: one of `flags.JOBS`.
 
     Raises:
       ConfigError: a parameter is not set; names it, with the line to write.

@@ -91,7 +91,7 @@ def topology(job: str, config: RunConfig) -> Iterator[str]:
     """Yields lines that say where a job would run, without building anything.
 
     Args:
-      job: one of `command_line.JOBS`.
+      job: one of `flags.JOBS`.
       config: how to run it.
     """
     local = ", ".join(config.devices) if config.devices else "all local devices"

@@ -252,6 +252,7 @@ class BestExporter(Exporter):
         return self._is_better(best, eval_result)
 
     def _parsed(self, record: Any) -> dict[str, Any]:
+        # A value that cannot be compared is taken for damage, which is told once.
         best = dict(record.items())
         value = best.get(self._metric, 0.0)
         if self._compare_fn is None and not isinstance(value, (int, float)):

@@ -239,6 +239,7 @@ def existing_exports(export_dir_base: str) -> list[str]:
     """Returns the SavedModels in a directory, oldest first."""
     if not tf.io.gfile.isdir(export_dir_base):
         return []
+    # Other names are of exports under way, or of the user's own files.
     names = [name.rstrip("/") for name in tf.io.gfile.listdir(export_dir_base)]
     numbers = sorted(int(name) for name in names if name.isdigit())
     return [os.path.join(export_dir_base, str(number)) for number in numbers]
@@ -265,6 +266,7 @@ def _root(modules: Modules, signatures: Mapping[str, Any]) -> tf.Module:
     for name, value in modules.named_values().items():
         handles = {id(handle) for handle in _handles(value, modules.strategy)}
         module = modules.by_name.get(name.partition("/")[0])
+        # An optimizer's slots would multiply the size, and no server reads them.
         is_model = not isinstance(module, (keras.optimizers.Optimizer, type(None)))
         if is_model or name == _GLOBAL_STEP or handles & captured.keys():
             root.state[name] = value
@@ -300,6 +302,7 @@ def _handles(value: Any, strategy: tf.distribute.Strategy) -> list[tf.Tensor]:
 
 
 def _check_needs_no_python(name: str, function: Any) -> None:
+    """Checks that no operation calls back into the process that traced it."""
     graph = function.graph.as_graph_def()
     nodes = [graph.node, *(f.node_def for f in graph.library.function)]
     if any(node.op in _PYTHON_OPS for each in nodes for node in each):
@@ -310,10 +313,12 @@ def _check_needs_no_python(name: str, function: Any) -> None:
 
 
 def _export_outputs(spec: EstimatorSpec) -> dict[str, dict[str, tf.Tensor]]:
+    """Returns the outputs of each signature, with the default one among them."""
     if spec.export_outputs is None:
         outputs = {DEFAULT_SIGNATURE: _named_outputs(spec.predictions)}
     else:
         outputs = {name: dict(value) for name, value in spec.export_outputs.items()}
+    # As in tf.estimator, an only signature is also the default.
     if DEFAULT_SIGNATURE not in outputs and len(outputs) == 1:
         (only,) = outputs.values()
         outputs[DEFAULT_SIGNATURE] = only
@@ -326,6 +331,7 @@ def _export_outputs(spec: EstimatorSpec) -> dict[str, dict[str, tf.Tensor]]:
 
 
 def _named_outputs(predictions: Any) -> dict[str, tf.Tensor]:
+    """Returns predictions as a flat dict of tensors, the output of a signature."""
     if tf.is_tensor(predictions):
         return {OUTPUT_NAME: predictions}
     if isinstance(predictions, Mapping) and all(
@@ -340,6 +346,7 @@ def _named_outputs(predictions: Any) -> dict[str, tf.Tensor]:
 
 
 def _any_batch(name: str, spec: Any) -> tf.TypeSpec:
+    """Returns the named spec of any number of examples."""
     if not isinstance(spec, tf.TensorSpec):
         if isinstance(spec, tf.TypeSpec):
             return spec

@@ -176,6 +176,7 @@ def as_arrays(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _wide(variable: Any) -> type:
+    """Returns the dtype in which a variable's increments are added up."""
     return np.float64 if "float" in str(variable.dtype) else np.int64
 
 
@@ -238,6 +239,7 @@ def _build(name: str, declared: Metric) -> keras.metrics.Metric:
 
 
 def _result(name: str, metric: keras.metrics.Metric, state: list[Any]) -> Any:
+    """Computes a metric's value from its state."""
     where = _method_of(name, metric, "result")
     value = user_errors.call(where, metric.stateless_result, state)
     # A compiled function returns tensors alone.
