@@ -70,7 +70,6 @@ def parse(gin_files: Sequence[str], gin_params: Sequence[str] = ()) -> None:
     """
     config = gin_reader.read(gin_files, gin_params)
     gin.clear_config()
-    # Before the imports: a module of the user's may refer to the driver's names.
     gin_registry.register()
     for statement in config.imports:
         _import(statement)

@@ -242,7 +242,7 @@ def _result(name: str, metric: keras.metrics.Metric, state: list[Any]) -> Any:
     """Computes a metric's value from its state."""
     where = _method_of(name, metric, "result")
     value = user_errors.call(where, metric.stateless_result, state)
-    # A compiled function returns tensors alone.
+    # Some metrics return a plain number, where `compute` promises tensors.
     if isinstance(value, (int, float)):
         return tf.convert_to_tensor(value)
     return value
