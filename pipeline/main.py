@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             run_log.keep_chatter()
         # Imported late, as it imports TensorFlow: seconds that nobody is to wait for a
         # mistyped flag.
-        job = importlib.import_module(f"{__package__}.command_job")
+        job = importlib.import_module(f"{__package__}.command.command_job")
         return job.run(options, argv)
 
 
