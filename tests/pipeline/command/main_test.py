@@ -330,7 +330,7 @@ def test_row_options_come_from_gin(monkeypatch, tmp_path):
     """Those of the execution that is chosen."""
     asked = {}
     monkeypatch.setattr(
-        coordination, "connected", lambda cluster, **options: asked.update(options)
+        coordination, "connected", lambda _, options: asked.update(vars(options))
     )
     jobs = {"worker": ["h:1", "h:2"]}
     config = {"cluster": jobs, "task": {"type": "worker", "index": 0}}
