@@ -19,7 +19,9 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 # One for all of this process, since its modules are those of the first who asks.
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["tensorflow", "pipeline.command_job", "tests.faults"])
+SERVER.set_forkserver_preload(
+    ["tensorflow", "pipeline.command.command_job", "tests.faults"]
+)
 
 
 class Program:

@@ -45,7 +45,7 @@ class ServesError(Refusal, ValueError):
     def __init__(self, cluster: Cluster, **waits: float) -> None:
         super().__init__(
             f"{cluster} serves the chief, and trains nothing by itself: call "
-            "train_and_evaluate or Estimator.train, or pipeline.server.serve."
+            "train_and_evaluate or Estimator.train, or pipeline.cluster.server.serve."
         )
         self.waits = waits
 

@@ -178,7 +178,7 @@ def trained(tmp_path_factory):
 def test_five_lines_of_plain_tensorflow_read_a_module(trained):
     model = network()
     model(tf.zeros([1, 6]))
-    # As in the docstring of pipeline.checkpoint.
+    # As in the docstring of pipeline.checkpoints.checkpoint.
     reader = tf.train.load_checkpoint(trained.model_dir)
     keys = sorted(k for k in reader.get_variable_to_shape_map() if k[:8] == "network/")
     for variable, key in zip(model.variables, keys, strict=True):
