@@ -67,7 +67,7 @@ class Mine(ge.Exporter):
         (
             lambda: ge.TrainSpec(TRAIN, saving_listeners=[ge.Hook()]),
             TypeError,
-            "TrainSpec.saving_listeners holds Hook <pipeline.contract.hooks.Hook object",
+            "TrainSpec.saving_listeners holds Hook <pipeline.contract.hooks.Hook ",
         ),
         (
             lambda: ge.EvalSpec(EVAL, hooks=3),
