@@ -1,7 +1,7 @@
 """Chooses the way of feeding that a strategy needs.
 
-A TPU needs a distributed dataset, for an iterator cannot be read on it. Workers of
-parameter servers read for themselves. Everybody else reads a plain iterator in the
+A TPU needs a distributed dataset, for its program cannot read an iterator. Workers of
+parameter servers read their own data. All other strategies read a plain iterator in the
 compiled loop, which is faster and can be saved.
 """
 
@@ -36,6 +36,11 @@ def make(
       strategy: the strategy whose replicas are fed.
       peers: the processes that share the data.
       num_micro_batches: batches per replica and step.
+
+    Raises:
+      TypeError: see `Source.dataset`.
+      ValueError: input_fn yields what the strategy cannot take, see
+        `distributed.dataset_for` and `workers.make_worker_feed`.
     """
     options = {"num_micro_batches": num_micro_batches}
     if has_one_trace(strategy):
@@ -57,7 +62,7 @@ def training_input(
 
     Args:
       feed: the training input.
-      modules: at the step to go on from.
+      modules: modules at the step to go on from.
       peers: the processes that train in step.
       path: path prefix of the checkpoint that the modules were loaded from, or None.
       changed_input: `RunConfig.changed_input`.

@@ -1,10 +1,13 @@
-"""input_fn -> batches for the replicas: call, check, split, position.
+"""Turns an input_fn's dataset into batches for the replicas of this process.
 
-One plain `tf.data` iterator a pipeline, read in the compiled loop: one `next` per local
-replica, in replica order. It is faster than a distributed iterator, and it can be
-saved. Where the data end in the middle of a step, a replica that is left without a
-batch computes on a copy of the first one's that counts for nothing, so that every
-replica runs the same operations and BatchNormalization never sees an empty batch.
+Each pipeline has one plain `tf.data` iterator. The compiled loop reads it by one `next`
+per local replica, in replica order. It is faster than a distributed iterator, and it
+can be saved.
+
+Where the data end in the middle of a step, a replica that is left without a batch
+computes on a copy of the first replica's batch, which counts for nothing. So every
+replica runs the same operations, and BatchNormalization never sees an empty batch: an
+empty batch would make its weights NaN.
 """
 
 import contextlib
@@ -42,14 +45,14 @@ class Plan:
 
     Attributes:
       endless: whether the data never end.
-      replicas: that take them, of which this process has some.
+      replicas: replicas that take the batches; this process has some of them.
       num_micro_batches: batches per replica and step.
-      splits: whether a batch is global and is cut into the replicas' parts.
-      padded: whether the dataset was made endless by `input_dataset.pad`, so that a
-        process whose data end first keeps step with the others.
+      splits: whether a batch is global, and is cut into the replicas' parts.
+      padded: whether the dataset was made endless by `dataset.pad`, so that a process
+        whose data end first keeps step with the others.
       alike: whether batches have the same type specs in every process.
-      num_steps: in one pass over all processes' data, where each knows the length of
-        its own; None where they have to find out.
+      num_steps: steps in one pass over all processes' data, where each process knows
+        the length of its own data; None where the steps have to find the end.
     """
 
     endless: bool
@@ -71,7 +74,14 @@ class Plan:
         return self.num_micro_batches * (1 if self.splits else self.replicas.local)
 
     def take(self, iterator: Any) -> list[list[Batch]]:
-        """One step's batches, by replica and micro-batch; there must be some left."""
+        """Takes one step's batches; data must be left.
+
+        Args:
+          iterator: iterator over the feed's dataset.
+
+        Returns:
+          Batches by local replica and micro-batch.
+        """
         elements = [next(iterator) for _ in range(self.nexts_per_step)]
         if self.padded:
             return self._arrange(elements)
@@ -80,13 +90,18 @@ class Plan:
     def try_take(
         self, iterator: Any
     ) -> tuple[tf.Tensor, Callable[[], list[list[Batch]]]]:
-        """The same from data that may end.
+        """Takes one step's batches from data that may end.
+
+        Args:
+          iterator: iterator over the feed's dataset.
 
         Returns:
-          Whether anything is left here (bool scalar), and what takes it if so; where
-          the data are padded, also if not.
+          Whether any data are left in this process (bool scalar), and a function that
+          returns what `take` returns. The function may be called where data are left;
+          where the data are padded, in any case.
         """
         if self.padded:
+            # Another process may have data left, so this one computes on stand-ins.
             pairs = [next(iterator) for _ in range(self.nexts_per_step)]
             return pairs[0][1], lambda: self._arrange(pairs)
         optionals = [
@@ -94,6 +109,7 @@ class Plan:
         ]
         more = optionals[0].has_value()
 
+        # Called inside of a branch that runs only where the first element is there.
         def taken() -> list[list[Batch]]:
             first = optionals[0].get_value()
             elements: list[Any] = [(first, None)]
@@ -106,15 +122,31 @@ class Plan:
         return more, taken
 
     def where(self, more: tf.Tensor, step: Callable[[], Any], state: Any) -> Any:
-        """Returns what `step` does to `state` where `more` is true, else `state`."""
+        """Returns the state after `step` where `more` is true, else `state`.
+
+        Args:
+          more: bool scalar.
+          step: returns the new state, a nest like `state`.
+          state: nest of tensors.
+        """
         return tf.cond(more, step, lambda: state)
 
     def to_predict(self, batches: list[list[Batch]]) -> tuple[Any, list[Any]]:
-        """What the prediction step takes of a step's batches, and each one's share."""
+        """Returns the features of a step's batches, and the share of each batch.
+
+        Args:
+          batches: what `take` returned, of one micro-batch.
+        """
         mine = [batch for (batch,) in batches]
         return [batch.features for batch in mine], [batch.share for batch in mine]
 
     def _arrange(self, elements: list[Any]) -> list[list[Batch]]:
+        """Returns the batches by local replica and micro-batch.
+
+        Args:
+          elements: `nexts_per_step` pairs of an element and whether it counts, see
+            `batch_of`. One micro-batch of all local replicas comes after the other.
+        """
         if self.replicas.total == 1:
             return [[batch_of(element, has) for element, has in elements]]
         if self.splits:
@@ -127,14 +159,18 @@ class Plan:
         ]
 
     def _split(self, element: Any, has: tf.Tensor | None) -> list[Batch]:
-        """Cuts this process' parts, as equal as they come, out of a global batch."""
+        """Cuts the local replicas' parts out of a global batch.
+
+        The parts' sizes differ by one row at most. A replica whose part is empty gets
+        the first row as a stand-in.
+        """
         rows, total, first = rows_in(element), self.replicas.total, self.replicas.first
         batches = []
         for replica in range(first, first + self.replicas.local):
             start = replica * rows // total
             stop = (replica + 1) * rows // total
             if isinstance(rows, int) and rows >= total:
-                some = has
+                some = has  # Each part has a row, so no step needs to find out.
             else:
                 filled = tf.less(start, stop)
                 start, stop = tf.where(filled, start, 0), tf.where(filled, stop, 1)
@@ -151,14 +187,15 @@ class Feed:
     """One pipeline's data and how they are taken.
 
     Attributes:
-      dataset: what input_fn returned, maybe padded. TensorFlow adds a prefetch where
-        there is none.
-      plan: how its elements become batches.
-      global_batch: what input_fn divided among the replicas; None where it did not say.
-      call: calls input_fn again, for the dataset without so many first elements; None
-        where others read it.
-      starts_anywhere: whether `call` takes another number than 0.
-      yielded: what input_fn returned; None where that is `dataset`.
+      dataset: dataset that input_fn returned, maybe padded. TensorFlow adds a prefetch
+        where there is none.
+      plan: how the elements become batches.
+      global_batch: examples that input_fn divided among the replicas; None where it did
+        not ask for its share.
+      call: calls input_fn again, and returns its dataset without a number of first
+        elements; None where another process reads the data.
+      starts_anywhere: whether `call` takes numbers other than 0.
+      yielded: dataset as input_fn returned it; None where it is `dataset` itself.
     """
 
     dataset: tf.data.Dataset
@@ -170,7 +207,7 @@ class Feed:
 
     @property
     def element_spec(self) -> tuple[Any, Any]:
-        """`(features, labels)` as type specs of one replica's batch."""
+        """The type specs `(features, labels)` of one replica's batch."""
         spec = self.dataset.element_spec
         pair = pair_of(spec[0] if self.plan.padded else spec)
         if not self.plan.splits or self.plan.replicas.total == 1:
@@ -179,14 +216,17 @@ class Feed:
 
     @property
     def saves_position(self) -> bool:
-        """Whether where an iterator stands is saved, if the dataset can be."""
+        """Whether an iterator's position is saved, where TensorFlow can save it."""
         return not self.starts_anywhere
 
     def iterator(self, skipped: int = 0) -> Any:
-        """A new iterator, past so many elements.
+        """Returns a new iterator.
+
+        Args:
+          skipped: elements to leave out at the beginning.
 
         Raises:
-          StepError: reading over them failed.
+          StepError: reading over these elements failed.
         """
         if not skipped:
             return iter(self.dataset)
@@ -202,15 +242,15 @@ class Feed:
         return fingerprint.of(self.dataset if self.yielded is None else self.yielded)
 
     def again(self) -> "Feed":
-        """The same data, of which no iterator was made yet.
+        """Returns the same data in a new dataset, of which no iterator was made yet.
 
-        A seeded shuffle gives each iterator of a dataset another order, so that one
-        that is to read what another has read needs a dataset of its own.
+        A seeded shuffle gives each iterator of one dataset another order. So an
+        iterator that is to read what another one has read needs its own dataset.
         """
         return dataclasses.replace(self, dataset=self.call(0))
 
     def __str__(self) -> str:
-        """Such as 'input pipeline 0 of 2 | global batch 64', for logs."""
+        """Returns 'input pipeline 0 of 2 | global batch 64', for logs."""
         replicas, size = self.plan.replicas, self.global_batch or AS_YIELDED
         place = f"input pipeline {replicas.process} of {replicas.num_processes}"
         return f"{place} | global batch {size}"
@@ -221,13 +261,14 @@ def make_feed(source: Source, *, peers: Peers, num_micro_batches: int = 1) -> Fe
 
     Args:
       source: the input_fn.
-      peers: whose replicas are fed. To predict, each process reads all of the data.
+      peers: processes whose replicas are fed. In PREDICT each process reads all data.
       num_micro_batches: batches per replica and step.
 
     Raises:
       TypeError: see `Source.dataset`.
     """
     replicas, together = peers.replicas, not peers.alone
+    # Each process returns the predictions for all of the data, to its own caller.
     if source.mode == ModeKeys.PREDICT:
         replicas, together = Replicas(replicas.local, replicas.local), False
     input_context = dataset_lib.InputContext(
@@ -271,9 +312,14 @@ def make_feed(source: Source, *, peers: Peers, num_micro_batches: int = 1) -> Fe
 
 @contextlib.contextmanager
 def opened(feed: Feed) -> Iterator[list[Any]]:
-    """A list of one iterator over the data, which is deleted behind the caller's back.
+    """Opens the data, and deletes the iterator in the background afterwards.
 
-    See `iterators.delete_in_background`; so the caller names no iterator by itself.
+    Args:
+      feed: the data.
+
+    Yields:
+      A list of one iterator. The caller keeps no other reference to the iterator, see
+      `iterators.delete_in_background`.
     """
     box = [feed.iterator()]
     try:
@@ -283,7 +329,7 @@ def opened(feed: Feed) -> Iterator[list[Any]]:
 
 
 def endless_input_error(input_fn: Callable[..., Any]) -> ValueError:
-    """What to raise for an evaluation that would never end."""
+    """Returns the error to raise for an evaluation that would never end."""
     return RefusedValueError(
         f"input_fn {calling.name_of(input_fn)} never ends in mode EVAL: drop its "
         "repeat(), or give evaluate(..., steps=100)."
@@ -291,7 +337,7 @@ def endless_input_error(input_fn: Callable[..., Any]) -> ValueError:
 
 
 def empty_input_error(input_fn: Callable[..., Any], mode: str) -> ValueError:
-    """What to raise for an input without any example."""
+    """Returns the error to raise for an input without any example."""
     return RefusedValueError(
         f"input_fn {calling.name_of(input_fn)} yielded no examples in mode {mode!r}. "
         "Is the split empty, a filter too strict, or drop_remainder=True with fewer "
@@ -300,14 +346,20 @@ def empty_input_error(input_fn: Callable[..., Any], mode: str) -> ValueError:
 
 
 def _agreed(plan: Plan, length: int, element_spec: Any, peers: Peers) -> Plan:
-    """The plan of all processes, of which this one's data have `length` elements.
+    """Returns a plan on which all processes agree.
 
-    An exchange in each step costs as much as the gradients' of a small model: where
-    all lengths are known, they are exchanged once.
+    Asking in each step whether data are left costs as much as a small model's
+    gradients. So where all lengths are known, the processes exchange them once.
+
+    Args:
+      plan: plan of this process' data by themselves.
+      length: elements of this process' data, or what `cardinality` says instead.
+      element_spec: type spec of one element here.
+      peers: processes that train in step.
     """
     lengths = [length for (length,) in peers.gather([length])]
     per_step, num_steps = plan.nexts_per_step, None
-    if min(lengths) >= 0:  # What is endless or unknown is negative.
+    if min(lengths) >= 0:  # A cardinality of endless or unknown is negative.
         num_steps = -(-max(lengths) // per_step)
     endless = set(lengths) == {tf.data.INFINITE_CARDINALITY}
     even = num_steps is not None and set(lengths) == {num_steps * per_step}
@@ -316,5 +368,6 @@ def _agreed(plan: Plan, length: int, element_spec: Any, peers: Peers) -> Plan:
         endless=endless,
         num_steps=num_steps,
         padded=not (endless or even),
+        # Processes exchange nothing but numbers.
         alike=peers.same(zlib.crc32(repr(element_spec).encode())),
     )

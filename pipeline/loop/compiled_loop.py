@@ -1,4 +1,9 @@
-"""Many steps in one call: the compiled loop from boundary to boundary."""
+"""Runs many steps in one call: the compiled loop from boundary to boundary.
+
+An iterator, a step and the boundaries go in. One `Segment` for each boundary comes out.
+A call from Python costs more than a small step computes. So one call runs through all
+boundaries at which nobody has to act, and keeps what was measured at each of them.
+"""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -31,11 +36,12 @@ class Segment:
 
     Attributes:
       step: global step afterwards.
-      num_steps: steps that it ran.
-      seconds: how long they took.
-      totals: over these steps; arrays.
-      metrics: what the totals' metrics come to; arrays.
-      nonfinite_step: first step whose loss was NaN or infinite, or None.
+      num_steps: steps from the boundary before to this one.
+      seconds: seconds that these steps took.
+      totals: totals over these steps, as arrays; their scalars are the last step's
+        means over examples, and what `at_end` returned.
+      metrics: the metrics' results over these steps, as arrays by name.
+      nonfinite_step: first step whose loss was NaN or infinite; None without any.
       ended: whether the input has ended.
     """
 
@@ -72,20 +78,24 @@ class CompiledLoop:
         pass_start: Any = 0,
         run_eagerly: bool = False,
     ) -> None:
-        """
+        """Takes what a step does; nothing is traced before the first call.
+
         Args:
           plan: how a step's batches are taken.
-          step_fn: of one step's batches and the steps before.
-          metrics: what the steps keep.
-          scalars: names of what they report besides.
-          name: of the loop, for messages.
-          peers: the processes that run it in step; None for this one alone.
-          stop_at_nonfinite: ends the loop after a step whose loss was not finite.
-          at_end: of the step at a boundary; what it returns joins the scalars.
-          at_end_scalars: the names in what it returns.
+          step_fn: takes one step's batches and the number of steps before it (int64
+            scalar), and returns the step's totals.
+          metrics: metrics whose increments are in the totals.
+          scalars: names of the totals' scalars.
+          name: name of the loop, for messages.
+          peers: processes that run the loop in step; None for this one alone.
+          stop_at_nonfinite: whether the loop ends after a step whose loss is not
+            finite.
+          at_end: takes the step at a boundary (int64 scalar), and returns float32
+            scalars by name, which join the step's own.
+          at_end_scalars: names of the scalars that `at_end` returns.
           pass_start: step at which the pass over the data began (int64 variable, or a
             number), for a plan that counts its steps.
-          run_eagerly: runs it as plain Python.
+          run_eagerly: whether the loop runs as plain Python.
         """
         self._name = name
         self._plan = plan
@@ -101,8 +111,8 @@ class CompiledLoop:
         self._pass_start = pass_start
         self._row_spec: Any = None
         self._run_eagerly = run_eagerly
-        # By the type of the iterator: what one yields may have a batch of fixed size,
-        # and what another yields a batch of another size.
+        # By the iterator's type, which names the shapes that it yields: one iterator's
+        # batches may have a fixed size, and another one's another size.
         self._calls: dict[Any, Callable[..., Any]] = {}
 
     def __call__(
@@ -111,12 +121,13 @@ class CompiledLoop:
         """Runs until the last boundary or the input's end.
 
         Args:
-          iterator: over the dataset that `plan` is of.
-          start: global step before.
+          iterator: iterator over the dataset that the plan was made for.
+          start: global step before the first step.
           boundaries: global steps to pass through, in order.
 
         Returns:
-          What was done up to each boundary; fewer where the input ended.
+          One segment for each boundary that was reached. Where the input ended before
+          a boundary, the last segment ends there.
 
         Raises:
           StepError: an operation failed.
@@ -134,7 +145,8 @@ class CompiledLoop:
                     tf.constant(list(boundaries), tf.int64),
                 )
         except tf.errors.OutOfRangeError as error:
-            # Padding is made of the first batch, and so ends only if there is none.
+            # A padded input repeats its first batch without end. It can only be at its
+            # end where there was no first batch.
             raise RefusedValueError(
                 "input_fn yielded no examples in this process, and each process needs "
                 "a batch: has the data fewer parts than input_context."
@@ -162,6 +174,7 @@ class CompiledLoop:
         return segments
 
     def _call_for(self, iterator: Any) -> Callable[..., Any]:
+        """Returns `_run`, compiled for iterators of this type."""
         if self._run_eagerly:
             return self._run
         spec = tf.type_spec_from_value(iterator)
@@ -175,6 +188,17 @@ class CompiledLoop:
         return self._calls[spec]
 
     def _run(self, iterator: Any, start: tf.Tensor, boundaries: tf.Tensor) -> Any:
+        """Runs through all boundaries, inside of the graph.
+
+        Args:
+          iterator: see `__call__`.
+          start: int64 scalar, global step before the first step.
+          boundaries: int64 vector of global steps.
+
+        Returns:
+          The number of segments; whether more data are left; and `_row()` of each
+          segment, packed, by dtype as a matrix of one row a segment.
+        """
         size = tf.size(boundaries)
         row = self._row()
         self._row_spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, row)
@@ -197,6 +221,7 @@ class CompiledLoop:
                 nonfinite = self._peers.least(nonfinite)
                 totals = _over_processes(totals, self._peers)
             tree = totals.as_tree()
+            # The clock is read after the steps: it does not depend on them by itself.
             with tf.control_dependencies([step]):
                 now = tf.timestamp()
             at_end = self._at_end(step) if self._at_end is not None else {}
@@ -213,10 +238,20 @@ class CompiledLoop:
         return index, more, {name: array.stack() for name, array in arrays.items()}
 
     def segment(self, iterator: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
-        """Steps up to one boundary: step, whether there is more, nonfinite, totals.
+        """Runs the steps up to one boundary, inside of the graph.
 
         Each value that the loop carries costs about as much as an operation in each
-        step, so sums are packed, and what is not needed is left out.
+        step. So sums are packed, and a value that nobody asks for is left out.
+
+        Args:
+          iterator: see `__call__`.
+          start: int64 scalar, global step before the first step.
+          stop: int64 scalar, the boundary.
+
+        Returns:
+          The step reached (int64 scalar); whether more data are left (bool scalar); the
+          first step whose loss was not finite (int64 scalar, -1 without any); and the
+          totals over these steps.
         """
         plan, packing = self._plan, TotalsPacking(self._zeros())
         last = stop
@@ -267,7 +302,7 @@ class CompiledLoop:
             nonfinite = carried["nonfinite"]
         more = carried.get("more", tf.constant(True))
         if plan.num_steps is not None:
-            # As where a step asks: the end is found by wanting a step beyond it.
+            # A plan that asks finds the end by wanting a step beyond it. So does this.
             more = stop <= data_end
         return step, more, nonfinite, packing.unpack(carried)
 
@@ -275,7 +310,7 @@ class CompiledLoop:
         return Totals.zeros(self._metrics, self._scalars)
 
     def _row(self) -> Any:
-        """What is kept at a boundary, of the right dtypes and shapes."""
+        """Returns zeros in the nest, dtypes and shapes of a boundary's results."""
         names = (*self._scalars, *self._at_end_scalars)
         *sums, _ = Totals.zeros(self._metrics, ()).as_tree()
         zeros = (*sums, dict.fromkeys(names, tf.zeros([])))
@@ -284,6 +319,7 @@ class CompiledLoop:
 
 
 def _steps_in_words(start: int, stop: int) -> str:
+    """Returns which steps a call runs, to follow the loop's name in a message."""
     first = start + 1
     return (
         f", step {stop}" if first == stop else f", one of the steps {first} to {stop}"
@@ -291,5 +327,5 @@ def _steps_in_words(start: int, stop: int) -> str:
 
 
 def _over_processes(totals: Totals, peers: Peers) -> Totals:
-    """Totals over all processes."""
+    """Returns the sums of the totals over all processes."""
     return Totals(*peers.total(totals.as_tree()))

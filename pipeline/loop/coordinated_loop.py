@@ -1,8 +1,8 @@
-"""Training with parameter servers: the chief hands pieces of work to the workers.
+"""Trains with parameter servers: the chief hands pieces of work to the workers.
 
-Keras' own counters lose updates when several workers add to them, and a piece that a
+Keras' own counters lose updates when several workers add to them. And a piece that a
 worker did not finish before it died is done again by another. So nothing is counted on
-the servers: each piece returns its sums and its number of steps, what was returned
+the servers. Each piece returns its sums and its number of steps. What was returned
 counts once, and the chief sets the global step and the optimizers' counts from it.
 """
 
@@ -28,26 +28,28 @@ from pipeline.strategy import parameter_server
 from pipeline.strategy.parameter_server import ParameterServers
 from pipeline.tracing.compiling import compiled
 
-# Pieces a worker and segment: two, so that a slow worker keeps no other waiting long.
+# Two, so that the others can take a slow worker's second piece.
 _PIECES_PER_WORKER = 2
+# Pause before steps are handed out again that no worker had data for.
 _PAUSE_SECS = 0.02
-# Where TensorFlow makes what no worker reaches: in this process, before it connects.
+# The job of a resource that TensorFlow made in this process before it connected to the
+# cluster. No worker reaches it.
 _HERE = "/job:localhost"
-# What a worker says that was handed no table of its own.
+# Part of the error of a worker that TensorFlow has handed no table of its own.
 _NO_TABLE = "Placeholder' with dtype resource"
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """What a worker did in one go.
+    """A few steps that one worker did in one go.
 
     Attributes:
-      worker: its index.
-      first: steps before the first one.
-      step: steps after the last one.
-      more: whether the worker's data went on.
-      nonfinite_step: first step whose loss was NaN or infinite, or -1.
-      totals: over its steps; arrays.
+      worker: index of the worker.
+      first: step number before the first step.
+      step: step number after the last step.
+      more: whether data were left to the worker.
+      nonfinite_step: first step whose loss was NaN or infinite; -1 without any.
+      totals: totals over these steps, as arrays.
     """
 
     worker: int
@@ -59,7 +61,7 @@ class Piece:
 
     @property
     def num_steps(self) -> int:
-        """Steps that it did."""
+        """Steps that the worker did."""
         return self.step - self.first
 
 
@@ -69,12 +71,12 @@ class CoordinatedLoop:
     for each boundary:
         while steps are missing, data go on and the loss is finite:
             schedule pieces of a few steps, each with step numbers of its own
-            wait for all, and add up what they return
-        set the global step and the optimizers' counts
+            wait for all pieces, and add up what they return
+        set the optimizers' counts
 
-    What model_fn and `TrainOp(every=)` see as `step` is one of the piece's numbers, so
-    that each number is used once, though not in order; where the data end or a worker
-    dies, some are used again.
+    model_fn and `TrainOp(every=)` get one of the piece's numbers as `step`. So each
+    number is used once, though not in order. Where the data end or a worker dies, some
+    numbers are used again.
     """
 
     def __init__(
@@ -87,14 +89,17 @@ class CoordinatedLoop:
         at_end: Callable[[tf.Tensor], dict[str, tf.Tensor]],
         stop_at_nonfinite: bool,
     ) -> None:
-        """
+        """Takes over how the ops' optimizers count their updates.
+
         Args:
-          loop: does a piece on a worker.
-          metrics: what the steps keep.
-          ops: whose optimizers count their updates.
-          strategy: whose workers compute.
-          at_end: of the step at a boundary; what it returns joins the scalars.
-          stop_at_nonfinite: as that of `loop`.
+          loop: loop that does a piece on a worker.
+          metrics: metrics whose increments are in the totals.
+          ops: train ops, whose optimizers count their updates.
+          strategy: strategy whose workers compute.
+          at_end: takes the step at a boundary (int64 scalar), and returns float32
+            scalars by name, which join the step's own.
+          stop_at_nonfinite: whether training ends where a loss is not finite. The
+            pieces that are handed out are done before.
         """
         self._loop = loop
         self._metrics = metrics
@@ -114,12 +119,17 @@ class CoordinatedLoop:
         """Runs until the last boundary or the input's end.
 
         Args:
-          iterator: one for each worker.
-          start: global step before.
+          iterator: the workers' iterators.
+          start: global step before the first step.
           boundaries: global steps to pass through, in order.
 
         Returns:
-          What was done up to each boundary; fewer where the input ended.
+          One segment for each boundary that was reached. Where the input ended before
+          a boundary, the last segment ends there.
+
+        Raises:
+          ValueError: model_fn uses a table or variable that no worker reaches.
+          PeerLostError: no worker answers any more, or a task is stopped.
         """
         segments: list[Segment] = []
         for boundary in boundaries:
@@ -130,6 +140,7 @@ class CoordinatedLoop:
         return segments
 
     def _segment(self, iterator: WorkerIterators, start: int, stop: int) -> Segment:
+        """Hands out steps until the boundary is reached; returns what was done."""
         began = idle_since = time.monotonic()
         counts = {id(op.optimizer): _count(op.optimizer) for op in self._ops}
         pieces: list[Piece] = []
@@ -145,6 +156,9 @@ class CoordinatedLoop:
             found = [p.nonfinite_step for p in pieces if p.nonfinite_step >= 0]
             bad = min(found, default=None)
             ended = self._have_ended(iterator, idle_since)
+        # Counted from what was returned: the optimizers themselves have also counted
+        # pieces that are done twice, as their first worker died. Several ops may share
+        # an optimizer, so all are added before any count is set.
         for op in self._ops:
             counts[id(op.optimizer)] += sum(op.updates(p.first, p.step) for p in pieces)
         for op in self._ops:
@@ -166,7 +180,14 @@ class CoordinatedLoop:
     def _hand_out(
         self, iterator: WorkerIterators, start: int, stop: int
     ) -> list[Piece]:
-        """Lets the workers do the steps from `start` to `stop`; what they did."""
+        """Lets the workers do the steps from `start` to `stop`; returns what they did.
+
+        Where a worker's data end in the middle of a piece, fewer steps were done.
+
+        Raises:
+          ValueError: model_fn uses a table that a worker was not handed.
+          PeerLostError: no worker answers any more, or a task is stopped.
+        """
         workers = self._strategy.num_workers - len(iterator.ended)
         share = -(-(stop - start) // (workers * _PIECES_PER_WORKER))
         size = min(share, self._strategy.steps_per_closure)
@@ -192,7 +213,16 @@ class CoordinatedLoop:
         return [piece for piece in pieces if piece.num_steps]
 
     def _on_worker(self, iterator: Any, numbers: tf.Tensor) -> Any:
-        """The steps from one number to the other, or to the end of this one's data."""
+        """Does a piece, inside of the graph that a worker runs.
+
+        Args:
+          iterator: the worker's own iterator.
+          numbers: int64 vector of two, the step numbers to start from and to stop at.
+            The piece is shorter where this worker's data end.
+
+        Returns:
+          The fields of `Piece`, packed into one vector a dtype.
+        """
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
         step, more, nonfinite, totals = self._loop.segment(
             iterator, numbers[0], numbers[1]
@@ -205,12 +235,17 @@ class CoordinatedLoop:
         return packed(row)
 
     def _piece(self, vectors: Any) -> Piece:
+        """Returns the piece that a worker returned as vectors."""
         *numbers, tree = unpacked(vectors, self._row_spec)
         worker, first, step, more, nonfinite = (number.item() for number in numbers)
         return Piece(worker, first, step, more, nonfinite, Totals(*tree))
 
     def _have_ended(self, iterator: WorkerIterators, idle_since: float) -> bool:
-        """Whether every worker's data have, but those of workers that are gone."""
+        """Whether every worker's data have ended, or the worker is gone.
+
+        A worker counts as gone where the others have ended and no step was done for
+        `lost_after_secs`: the others get the steps that are left, and have no data.
+        """
         left = set(range(self._strategy.num_workers)) - iterator.ended
         gone = time.monotonic() - idle_since > self._strategy.lost_after_secs
         if left and iterator.ended and gone:
@@ -225,7 +260,7 @@ class CoordinatedLoop:
         return not left
 
     def _sum(self, pieces: Sequence[Piece]) -> Totals:
-        """Over pieces, in float64; the scalars are those of the last step."""
+        """Returns the sums over pieces, in float64, with the last step's scalars."""
         totals = [piece.totals for piece in pieces]
         if not totals:
             return Totals(np.zeros([]), np.zeros([]), self._metrics.zeros(), {})
@@ -238,13 +273,15 @@ class CoordinatedLoop:
 
 
 def check_captures(graph: Any) -> None:
-    """Refuses what a worker cannot reach, which TensorFlow would ask for without end.
+    """Refuses a graph that uses what no worker reaches.
+
+    TensorFlow would have a worker ask for it without end.
 
     Args:
-      graph: of a function for workers.
+      graph: graph of a function for workers.
 
     Raises:
-      ValueError: it uses a table or variable of this process.
+      ValueError: the graph uses a table or variable of this process.
     """
     for value, _ in graph.captures:
         if value.dtype == tf.resource and value.device.startswith(_HERE):
@@ -257,14 +294,15 @@ def check_captures(graph: Any) -> None:
 
 
 def _count(optimizer: keras.optimizers.Optimizer) -> int:
+    """Returns how many updates an optimizer has counted."""
     return int(optimizer.iterations.numpy())
 
 
 def _count_atomically(optimizer: keras.optimizers.Optimizer) -> None:
     """Lets several workers add to an optimizer's count of updates.
 
-    Keras reads it, adds and writes, which loses updates; rates and Adam's correction
-    follow it between boundaries.
+    Keras reads the count, adds to it and writes it, which loses updates of others. The
+    learning rate and Adam's correction follow the count between boundaries.
     """
     count = optimizer.iterations
     count.assign_add = lambda value: count.value.assign_add(tf.cast(value, count.dtype))
