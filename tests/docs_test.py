@@ -304,7 +304,7 @@ def test_a_message_is_one_of_ours(text):
 
 def _raised():
     """Texts in the source, with ~ for what is put in."""
-    for path in (ROOT / "pipeline").glob("*.py"):
+    for path in (ROOT / "pipeline").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 parts = [getattr(part, "value", "~") for part in node.values]
