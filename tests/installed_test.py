@@ -130,15 +130,15 @@ def test_the_wheel_has_one_package_and_all_of_it(wheel):
     assert {name for name in top if not name.endswith(".dist-info")} == {
         "gin_estimator"
     }
-    for source, target in (
-        ("pipeline/*", ""),
-        ("models/*.py", "models/"),
-        ("inputs/*.py", "inputs/"),
-        ("gin/*.gin", "gin/"),
+    for folder, pattern, target in (
+        ("pipeline", "*.py", ""),
+        ("models", "*.py", "models/"),
+        ("inputs", "*.py", "inputs/"),
+        ("gin", "*.gin", "gin/"),
     ):
-        for path in ROOT.glob(source):
-            if path.is_file():
-                assert f"gin_estimator/{target}{path.name}" in names
+        for path in (ROOT / folder).rglob(pattern):
+            inside = path.relative_to(ROOT / folder).as_posix()
+            assert f"gin_estimator/{target}{inside}" in names
     assert "gin_estimator/py.typed" in names
     assert metadata["top_level.txt"].split() == ["gin_estimator"]
     assert "gin-estimator = gin_estimator.main:console" in metadata["entry_points.txt"]
