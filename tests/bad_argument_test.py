@@ -11,12 +11,12 @@ table = mistakes.Table()
 told = table.told
 
 
-@told("steps is 0; it must be an int > 0")
+@told("steps is 0: write an int > 0")
 def no_steps(model_dir):
     fakes.make_estimator(model_dir).train(data(), steps=0)
 
 
-@told("steps is '100'; it must be an int > 0")
+@told("steps is '100': write an int > 0")
 def steps_as_text(model_dir):
     fakes.make_estimator(model_dir).train(data(), steps="100")
 
@@ -26,12 +26,12 @@ def both_steps(model_dir):
     fakes.make_estimator(model_dir).train(data(), steps=1, max_steps=1)
 
 
-@told("TrainSpec.max_steps is '100'; it must be an int > 0")
+@told("TrainSpec.max_steps is '100': write an int > 0")
 def max_steps_as_text(model_dir):
     ge.TrainSpec(data(), max_steps="100")
 
 
-@told("EvalSpec.steps is 0; it must be an int > 0")
+@told("EvalSpec.steps is 0: write an int > 0")
 def evaluation_of_no_steps(model_dir):
     ge.EvalSpec(data(), steps=0)
 

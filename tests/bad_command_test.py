@@ -161,7 +161,7 @@ ROWS = {
     ),
     "max_steps_of_zero": (
         ["--gin.TrainSpec.max_steps=0"],
-        ["TrainSpec.max_steps is 0; it must be an int > 0"],
+        ["TrainSpec.max_steps is 0: write an int > 0"],
     ),
     "text_without_quotes": (
         ["--gin.RunConfig.precision=mixed_bfloat16"],

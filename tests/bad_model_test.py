@@ -317,7 +317,7 @@ def loss_of_an_op_is_a_function(model_dir):
     train(model_dir, model_fn=op_with(loss=keras.losses.Huber()))
 
 
-@told("TrainOp.clip_norm is '1'; it must be > 0")
+@told("TrainOp.clip_norm is '1': write a number > 0")
 def clip_norm_as_text(model_dir):
     train(model_dir, model_fn=op_with(clip_norm="1"))
 

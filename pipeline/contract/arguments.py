@@ -1,4 +1,7 @@
-"""Checks of what a caller of Estimator gave, before anything is built."""
+"""Checks the arguments that a caller of Estimator gave, before anything is built.
+
+A mistake is refused at the caller's own line, rather than after an hour of training.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,19 +24,19 @@ def contract(
     modules: Mapping[str, Callable[..., Any]] | None,
     params: Any,
 ) -> tuple[dict[str, Callable[..., Any]], Any]:
-    """Checks what is trained.
+    """Checks the arguments that say what is trained.
 
     Args:
-      model_fn: the user's.
-      modules: factory by name, or None.
-      params: see `params.checked`.
+      model_fn: the user's function.
+      modules: factories by name, or None.
+      params: hyperparameters, see `params.checked`.
 
     Returns:
-      The factories, and a copy of the params.
+      The factories by name, and a copy of the params.
 
     Raises:
-      TypeError: an argument of another kind, or that model_fn does not take.
-      ValueError: another Keras backend than TensorFlow.
+      TypeError: an argument has a wrong type, or model_fn does not take a module.
+      ValueError: Keras runs on another backend than TensorFlow.
     """
     checks.check_backend()
     checks.check_kind("modules", modules, Mapping, "{'network': make_network}")
@@ -49,12 +52,12 @@ def evaluation_name(field: str, name: Any) -> None:
     """Checks the name of an evaluation, which becomes a part of its directories.
 
     Args:
-      field: where it was given, for the message.
-      name: None for none.
+      field: argument that gave the name, for the message.
+      name: the name; None for the evaluation without one.
 
     Raises:
-      TypeError: it is no string.
-      ValueError: it leads out of model_dir.
+      TypeError: the name is no string.
+      ValueError: the name leads out of model_dir.
     """
     checks.check_kind(field, name, str, "'test'")
     if name and (name.startswith("/") or ".." in name.split("/")):
@@ -65,15 +68,16 @@ def evaluation_name(field: str, name: Any) -> None:
 
 
 def run_config(config: RunConfig | None, model_dir: Any) -> RunConfig:
-    """How to run, with a `model_dir`.
+    """Returns the RunConfig of an Estimator, with a `model_dir`.
 
     Args:
-      config: None for the defaults.
-      model_dir: tf.estimator's other place for it, or None.
+      config: the caller's RunConfig; None for the defaults.
+      model_dir: directory that was given to the Estimator itself, as tf.estimator
+        allows; None for that of `config`.
 
     Raises:
-      TypeError: no RunConfig.
-      ValueError: two different ones, or none for an evaluator.
+      TypeError: `config` is no RunConfig.
+      ValueError: two different directories are given, or none to an evaluator.
     """
     checks.check_kind("config", config, RunConfig, "RunConfig(model_dir='runs/1')")
     config = config or RunConfig()
@@ -89,10 +93,10 @@ def run_config(config: RunConfig | None, model_dir: Any) -> RunConfig:
 
 
 def check_trains(config: RunConfig) -> None:
-    """Checks that this task is one that trains.
+    """Checks that this task of the cluster trains.
 
     Raises:
-      ValueError: it evaluates.
+      ValueError: the task is the evaluator.
     """
     if config.task_type == EVALUATOR:
         raise RefusedValueError(
@@ -105,15 +109,16 @@ def training(config: RunConfig, steps: Any, max_steps: Any, listeners: Any) -> N
     """Checks a call of `train`.
 
     Args:
-      config: how it runs.
-      steps: steps from here, or None.
+      config: the RunConfig of the Estimator.
+      steps: steps to train from here, or None.
       max_steps: global step to train to, or None.
-      listeners: those of a caller are warned of where nothing is saved.
+      listeners: saving listeners. A warning is logged where nothing will be saved, and
+        so the user's own listeners will not be called.
 
     Raises:
-      TypeError: a listener that is none.
-      ValueError: this task evaluates; or steps and max_steps are both given, or one is
-        no int above 0.
+      TypeError: a listener is no SavingListener.
+      ValueError: this task is the evaluator; steps and max_steps are both given; or
+        one of them is no int above 0.
     """
     check_trains(config)
     checks.check_positive("steps", steps)
@@ -137,7 +142,7 @@ def training(config: RunConfig, steps: Any, max_steps: Any, listeners: Any) -> N
 def _check_params_taken(
     model_fn: Callable[..., Any], factories: Mapping[str, Any]
 ) -> None:
-    """Warns where neither model_fn nor a factory takes the `params` that were given."""
+    """Logs a warning where neither model_fn nor a factory takes the `params`."""
     names, takes_any = calling.declared(model_fn)
     wanted = (calling.wanted_by(f, {"params": None}) for f in factories.values())
     if not (takes_any or "params" in names or any(wanted)):

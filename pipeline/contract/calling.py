@@ -1,7 +1,7 @@
-"""Calling the user's functions: each gets the arguments that it declares, by name.
+"""Calls the user's functions with the arguments that they declare, by name.
 
-What a function declares and nobody supplies, and what is supplied for nobody, is an
-error that lists both sides.
+A function that requires an argument which nobody supplies is an error that lists both
+sides: the arguments that it requires, and those that are there.
 """
 
 import functools
@@ -21,20 +21,20 @@ _BY_NAME = (
 
 
 def name_of(fn: Any) -> str:
-    """A name for messages: of a function, partial, bound method or object."""
+    """Returns the name of a function, partial, bound method or object, for messages."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return getattr(fn, "__qualname__", None) or type(fn).__qualname__
 
 
 def declared(fn: Callable[..., Any]) -> tuple[dict[str, bool], bool]:
-    """What `fn` can be given by name.
+    """Returns the arguments that `fn` can be given by name.
 
     Args:
       fn: any callable; decorators that keep `__wrapped__` are looked through.
 
     Returns:
-      `({name: required}, takes_any)`; `takes_any` where it declares `**kwargs`.
+      `({name: is_required}, takes_any)`; `takes_any` where `fn` declares `**kwargs`.
     """
     parameters = inspect.signature(fn).parameters.values()
     names = {p.name: p.default is p.empty for p in parameters if p.kind in _BY_NAME}
@@ -43,18 +43,21 @@ def declared(fn: Callable[..., Any]) -> tuple[dict[str, bool], bool]:
 
 
 def call(fn: Callable[..., Any], supplied: Mapping[str, Any], *, role: str) -> Any:
-    """Calls `fn` with those of `supplied` that it declares.
+    """Calls `fn` with the arguments that it declares and that are supplied.
 
-    Of `params` it gets a copy, which it may change.
+    It gets a copy of `params`, which it may change.
 
     Args:
-      fn: what to call.
-      supplied: argument by name.
-      role: what `fn` is, for messages: "model_fn", "input_fn".
+      fn: function to call.
+      supplied: arguments by name.
+      role: kind of function, for messages: "model_fn", "input_fn".
+
+    Returns:
+      The result of `fn`.
 
     Raises:
-      TypeError: `fn` requires an argument that nobody supplies. A decorated
-        function (gin) is called first: its decorator may know the value.
+      TypeError: `fn` requires an argument that nobody supplies. A decorated function
+        (gin) is called all the same: its decorator may know the value.
     """
     names, takes_any = declared(fn)
     chosen = {k: v for k, v in supplied.items() if takes_any or k in names}
@@ -76,22 +79,26 @@ def call(fn: Callable[..., Any], supplied: Mapping[str, Any], *, role: str) -> A
 def call_factory(
     factory: Callable[..., Any], context: Mapping[str, Any], *, role: str
 ) -> Any:
-    """Calls the factory of a module with what it requires of `params` and `config`.
+    """Calls the factory of a module with `params` and `config`, where it requires them.
 
-    An argument with a default keeps it, `**kwargs` get nothing, and what gin binds
-    wins: a class such as an optimizer may have an argument of such a name, too.
+    An argument with a default keeps it, `**kwargs` get nothing, and gin's bindings win:
+    a class such as an optimizer may have an argument of such a name for itself.
 
     Args:
       factory: the user's function or class.
-      context: `params` and `config`.
-      role: what it is, for messages.
+      context: `params` and `config` by name.
+      role: kind of function, for messages.
+
+    Returns:
+      The module.
 
     Raises:
-      TypeError: it requires something else.
+      TypeError: the factory requires another argument.
     """
     wanted = wanted_by(factory, context)
     decorated = factory.__init__ if isinstance(factory, type) else factory
     if wanted and hasattr(decorated, "__wrapped__"):
+        # gin may bind what the factory requires: it is asked first, without arguments.
         try:
             return user_errors.invoke(factory)
         except TypeError as error:
@@ -103,7 +110,7 @@ def call_factory(
 def wanted_by(
     factory: Callable[..., Any], context: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Those of `context` that a module's factory requires."""
+    """Returns the arguments of `context` that a module's factory requires."""
     try:
         names, _ = declared(factory)
     except (TypeError, ValueError):  # A builtin has no signature to look at.
@@ -112,7 +119,7 @@ def wanted_by(
 
 
 def _began(fn: Callable[..., Any], error: TypeError) -> bool:
-    """Whether the body of `fn` raised it, so that not just an argument was missing."""
+    """Whether the body of `fn` raised the error, rather than the call of `fn`."""
     code = getattr(inspect.unwrap(fn), "__code__", None)
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_code is code for frame, _ in frames)

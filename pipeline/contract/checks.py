@@ -1,4 +1,4 @@
-"""Checks of what users give, in one voice: NAME is VALUE: write LINE."""
+"""Checks the values that users give, in one voice: NAME is VALUE: write LINE."""
 
 import numbers
 from collections.abc import Iterator
@@ -12,34 +12,34 @@ from pipeline.process.refusals import RefusedTypeError, RefusedValueError
 
 
 def kind_of(value: Any) -> str:
-    """A value for messages: its type and the start of its repr."""
+    """Returns the type of a value and the start of its repr, for messages."""
     if value is None:
         return "None"
     return f"{type(value).__name__} {value!r:.60}"
 
 
 def is_int(value: Any) -> bool:
-    """Whether it is an integer; True is none here, though Python has it as 1."""
+    """Returns whether a value is an integer; True, which Python takes for 1, is not."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a real number; True is none here, though Python has it as 1."""
+    """Returns whether a value is a real number; True is not."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def check_positive(name: str, value: Any) -> None:
-    """Checks a count that a caller gave.
+    """Checks a number of steps that a caller gave.
 
     Raises:
-      ValueError: it is neither None nor an int above 0.
+      ValueError: the value is neither None nor an int above 0.
     """
     if value is not None and not (is_int(value) and value > 0):
-        raise RefusedValueError(f"{name} is {value!r}; it must be an int > 0, or None.")
+        raise RefusedValueError(f"{name} is {value!r}: write an int > 0, or None.")
 
 
 def in_words(value: Any) -> str:
-    """Dtypes and shapes of a nest of tensors or specs: `{'x': float32 [None, 6]}`."""
+    """Returns dtypes and shapes of a nest of tensors: `{x: float32 [None, 6]}`."""
 
     def leaf(item: Any) -> str:
         shape = getattr(item, "shape", None)
@@ -52,10 +52,10 @@ def in_words(value: Any) -> str:
 
 
 def check_backend() -> None:
-    """Refuses another Keras than TensorFlow's.
+    """Checks that Keras runs on TensorFlow.
 
     Raises:
-      ValueError: says what to set.
+      ValueError: Keras runs on another backend.
     """
     if keras.config.backend() != "tensorflow":
         raise RefusedValueError(
@@ -65,10 +65,16 @@ def check_backend() -> None:
 
 
 def check_kind(name: str, value: Any, kind: type, example: str) -> None:
-    """Checks an argument that a caller gave.
+    """Checks the type of an argument that a caller gave.
+
+    Args:
+      name: name of the argument.
+      value: the argument, or None.
+      kind: type that it has to have.
+      example: a value to write instead, as source text.
 
     Raises:
-      TypeError: it is neither None nor of that kind.
+      TypeError: the value is neither None nor of that kind.
     """
     if value is not None and not isinstance(value, kind):
         raise RefusedTypeError(f"{name} is {kind_of(value)}: write {name}={example}.")
@@ -78,12 +84,12 @@ def check_all(name: str, values: Any, kind: type) -> None:
     """Checks objects that a caller gave, such as hooks.
 
     Args:
-      name: of the argument.
-      values: a list or tuple.
-      kind: what each has to be.
+      name: name of the argument.
+      values: list or tuple of objects.
+      kind: type that each has to have.
 
     Raises:
-      TypeError: no list, one that is of another kind, or a class in an object's place.
+      TypeError: `values` is no list, or holds an object of another kind or a class.
     """
     a_kind = f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
     if not isinstance(values, (list, tuple)):
@@ -104,16 +110,16 @@ def check_all(name: str, values: Any, kind: type) -> None:
 
 
 def check_alike(spec: Any, mode: str, other: Any, other_mode: str) -> None:
-    """Checks that a model_fn is given the same dtypes in two modes.
+    """Checks that a model_fn gets the same dtypes in two modes.
 
     Args:
       spec: `(features, labels)` as type specs of one batch.
-      mode: in which it is given these.
-      other: the same, of `other_mode`.
-      other_mode: another mode.
+      mode: mode of `spec`.
+      other: `(features, labels)` as type specs of one batch.
+      other_mode: mode of `other`.
 
     Raises:
-      TypeError: one and the same tensor has two dtypes.
+      TypeError: a tensor has two dtypes.
     """
     here, there = (_dtypes(pair) for pair in (spec, other))
     for name in here:
@@ -126,7 +132,7 @@ def check_alike(spec: Any, mode: str, other: Any, other_mode: str) -> None:
 
 
 def components(element_spec: Any) -> Iterator[tuple[str, Any]]:
-    """Each tensor's spec by its place: `features['image']`, `labels`."""
+    """Yields the place of each tensor, such as `features['image']`, and its spec."""
     for root, specs in zip(("features", "labels"), element_spec, strict=True):
         if specs is None:
             continue
@@ -135,16 +141,16 @@ def components(element_spec: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _dtypes(element_spec: Any) -> dict[str, str]:
-    """Dtype by place, where there is one."""
+    """Returns dtypes by place, of the specs that have one."""
     specs = components(element_spec)
     return {place: spec.dtype.name for place, spec in specs if hasattr(spec, "dtype")}
 
 
 def check_every(name: str, every_steps: Any) -> None:
-    """Checks how many steps lie between two calls of a hook.
+    """Checks the number of steps between two calls of a hook.
 
     Raises:
-      ValueError: it is neither None nor an int of at least 0.
+      ValueError: the number is neither None nor an int of at least 0.
     """
     if every_steps is not None:
         check_count(name, every_steps, least=0, instead=", or None for no step")
@@ -154,13 +160,13 @@ def check_count(name: str, value: Any, *, least: int, instead: str = "") -> None
     """Checks a number of steps that a caller gave to a hook.
 
     Args:
-      name: of the class and the argument, as "StopAtStepHook.num_steps".
-      value: what was given.
-      least: the least that it may be.
-      instead: what else might be given, for the message.
+      name: names of the class and the argument, as "StopAtStepHook.num_steps".
+      value: the number.
+      least: least number that is allowed.
+      instead: other values that are allowed, for the message.
 
     Raises:
-      ValueError: it is no int, or less than that.
+      ValueError: the number is no int, or less than `least`.
     """
     if not is_int(value) or value < least:
         field = name.partition(".")[2]

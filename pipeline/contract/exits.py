@@ -3,11 +3,15 @@
     if __name__ == "__main__":
         pipeline.run(main)
 
-SIGTERM, or a first Ctrl-C, stops a training in order: it is saved, and the exit code 75
-asks for the same command again, to go on from there. The loss of another task of the
-cluster ends in 75, too. The code is 2 where this project refuses something, and 1 where
-the user's own functions failed; each is said in few lines. It is 130 after Ctrl-C at
-another time, or twice. Any other error keeps its traceback, with code 1.
+The exit code tells a supervisor what to do next:
+
+    0    the program ended well
+    75   start the same command again, which goes on from the last save: SIGTERM came,
+         or a first Ctrl-C in a training, or another task of the cluster died
+    2    this project refused something, in few lines: another start changes nothing
+    1    the user's own functions failed, in few lines; or any other error, whose
+         traceback is shown
+    130  Ctrl-C came at another time, or twice
 """
 
 import contextlib
@@ -39,9 +43,10 @@ def run(
     cluster.
 
     Args:
-      main: takes no argument; or one, the command line without absl's flags, which are
-        parsed before, as by absl's `app.run`. An int that it returns is the exit code.
-      argv: command line; None for this process's.
+      main: function of no argument, or of one: the command line without absl's flags,
+        which are parsed before, as by absl's `app.run`. An int that it returns becomes
+        the exit code.
+      argv: command line, the program's name first; None for this process's.
       debug: whether all errors keep their traceback, and the log begins at DEBUG.
     """
     argv = list(sys.argv if argv is None else argv)
@@ -59,11 +64,11 @@ def code_of(main: Callable[[], Any], *, debug: bool, more: str) -> int:
 
     Args:
       main: the program.
-      debug: whether errors of ours and of the user's functions keep their traceback.
+      debug: whether refusals and errors of the user's functions keep their traceback.
       more: sentence that says how to see the traceback.
 
     Returns:
-      The exit code: the int that `main` returned, or 0, or that of the error.
+      The exit code: the int that `main` returned, or 0, or the code of the error.
     """
     with signals.answered() as answers:
         run_log.set_up(debug=debug)
@@ -73,8 +78,8 @@ def code_of(main: Callable[[], Any], *, debug: bool, more: str) -> int:
         except PreemptedError as error:
             return exit_codes.said(str(error), exit_codes.AGAIN)
         except PeerLostError as error:
-            # Without the interpreter's end, in which TensorFlow would wait for the task
-            # that is lost.
+            # The interpreter's own end is left out: TensorFlow would wait in it for the
+            # task that is lost.
             return _exit_now(exit_codes.failed(str(error), exit_codes.AGAIN))
         except EndedBySignal as error:
             return exit_codes.said(f"\n{error}", error.code)
@@ -90,7 +95,7 @@ def code_of(main: Callable[[], Any], *, debug: bool, more: str) -> int:
             text = user_errors.text_of(error)
             if ours and not isinstance(error, user_errors.StepError):
                 return exit_codes.failed(f"{text}{user_errors.place_of(error)}")
-            # Not 2, as of a refusal: another start may succeed, once a file is there.
+            # 1 rather than 2: another start may succeed, once a file is there.
             return exit_codes.failed(f"{text}\n{more}", exit_codes.FAILED)
         return code if isinstance(code, int) else 0
 
@@ -102,7 +107,7 @@ def _parsed(argv: Sequence[str]) -> list[str]:
 
 
 def _takes_argv(main: Callable[..., Any]) -> bool:
-    """Whether a function has a positional argument that must be given."""
+    """Returns whether a function has a positional argument that must be given."""
     parameters = inspect.signature(main).parameters.values()
     return any(
         p.default is p.empty
@@ -112,7 +117,7 @@ def _takes_argv(main: Callable[..., Any]) -> bool:
 
 
 def _exit_now(code: int) -> NoReturn:
-    """Ends the process without Python's cleaning up, once all output is written."""
+    """Ends the process once its output is written, without Python's own clean-up."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Hooks watch the training loop from outside, listeners the checkpoints.
+"""Hooks, which watch the training loop from outside, and listeners, its checkpoints.
 
 The driver runs one compiled loop up to the next step that any hook asks to see, and
 calls the hooks there. A hook costs nothing between its steps.
@@ -14,15 +14,16 @@ from pipeline.process.refusals import RefusedValueError
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What happened in a hook's window: since its last call, or the beginning.
+    """The numbers of a hook's window: since its last call, or the run's beginning.
 
     Attributes:
-      step: the global step at its end.
-      num_steps: steps in it.
-      seconds: wall time of it, evaluations and checkpoints left out.
-      loss: mean over its examples, with the regularization.
-      metrics: value by name, over its examples.
-      scalars: the last step's value by name; the learning rate is among them.
+      step: global step at the end of the window.
+      num_steps: number of steps in the window.
+      seconds: wall time of the window, without evaluations and checkpoints.
+      loss: mean over the window's examples, with the regularization.
+      metrics: value of each metric over the window's examples, by name.
+      scalars: value of each scalar at the last step, by name; the learning rate is
+        among them.
     """
 
     step: int
@@ -34,30 +35,32 @@ class Report:
 
     @property
     def steps_per_sec(self) -> float:
-        """Rate over the window; 0 where it is empty."""
+        """Steps per second of the window; 0 where it is empty."""
         return self.num_steps / self.seconds if self.seconds > 0 else 0.0
 
     def values(self) -> dict[str, Any]:
-        """Loss, metrics and scalars together, as they are logged."""
+        """Returns loss, metrics and scalars together, by name, as they are logged."""
         return {"loss": self.loss, **self.metrics, **self.scalars}
 
 
 class Run:
-    """What a hook sees of the run, and the one thing that it may ask for.
+    """The run as a hook sees it. A hook may ask for one thing, that the run stops.
 
     Attributes:
-      model_dir: of the Estimator.
+      model_dir: directory of the Estimator.
       first_step: global step at the beginning of this run.
       step: global step now.
-      max_step: where the run ends by itself; None where the input decides.
+      max_step: global step at which the run ends by itself; None where the input
+        decides.
       nonfinite_step: first step whose loss was NaN or infinite in the last call of
         the compiled loop; None where all were finite.
-      finished: whether the last step was run, and only `end` is still called.
-      stop_reasons: what stops were asked for; they accumulate.
-      leads: whether this process logs and writes for all that train in step; hooks are
-        called in each.
-      agree: whether any process gives True; each has to call it. For what a hook
-        decides by its own lights, such as a clock.
+      finished: whether the last step was run, so that only `end` is still called.
+      stop_reasons: reasons of the stops that were asked for. They accumulate, so that
+        no hook takes back the stop of another.
+      leads: whether this process logs and writes for all that train in step. Hooks are
+        called in each of these.
+      agree: function of a bool that returns whether any process gave True; each has to
+        call it. For decisions in which processes may differ, such as by a clock.
       shows_progress: whether to show a line that moves where somebody looks.
     """
 
@@ -85,39 +88,50 @@ class Run:
 
     @property
     def report(self) -> Report:
-        """The calling hook's window; reading it waits for the device."""
+        """The report of the calling hook's window; reading it waits for the device."""
         return self.read_report()
 
     def request_stop(self, reason: str) -> None:
-        """Ends the run after this step; what was done is saved."""
+        """Ends the run after this step, with a checkpoint.
+
+        Args:
+          reason: text for the log.
+        """
         self.stop_reasons.append(str(reason))
 
 
 class Hook:
-    """Called at the steps that it asks for. Override what you need.
+    """A watcher, called at the steps that it asks for. Override what you need.
 
-    begin, and restore where the run goes on from a checkpoint
-    after_loop   whenever the compiled loop returns, for clocks and guards
-    after_step   at step 100, 200, ... with every_steps = 100
-    after_hooks  when all hooks had their turn
-    end          after a run that ended cleanly
+        begin        before the first step
+        restore      after begin, where the run goes on from a checkpoint
+        after_loop   whenever the compiled loop returns, for clocks and guards
+        after_step   at steps 100, 200, ... with every_steps = 100
+        after_hooks  whenever the compiled loop returns, after every after_step
+        end          after a run that ended cleanly
 
-    What it has to know from one step to the next is its `state`, which is saved with
-    each checkpoint. So are the windows of all hooks: a run that is broken off and goes
-    on reports what it would have.
+    A hook that has to know something of earlier steps returns it as its `state`, which
+    is saved with each checkpoint. The windows of all hooks are saved, too: a run that
+    is broken off and goes on reports the same as one that never stopped.
     """
 
     every_steps: int | None = None
-    # Whether `after_step` only reads its report, and so may be called up to half a
-    # second late, when the loop has gone on; the report is that of the step itself.
+    # Whether `after_step` only reads its report. It may then be called up to half a
+    # second late, so that the loop need not wait; the report is still the step's own.
     only_watches: bool = False
 
     def next_step(self, step: int) -> int | None:
-        """The first step after `step` that this hook wants to see; None for none.
+        """Returns the first step after `step` that this hook wants to see.
+
+        Args:
+          step: global step.
+
+        Returns:
+          A greater global step; None for none.
 
         Raises:
-          ValueError: `every_steps` is no such number, or is not set where the hook has
-            an `after_step`; None means never.
+          ValueError: `every_steps` is neither None nor an int of at least 0, or it is
+            not set and the hook has an `after_step`. None, set on purpose, means never.
         """
         own = type(self)
         check_every(f"{own.__name__}.every_steps", self.every_steps)
@@ -133,46 +147,57 @@ class Hook:
         return (step // self.every_steps + 1) * self.every_steps
 
     def begin(self, run: Run) -> None:
-        """Before the first step."""
+        """Called before the first step."""
 
     def after_step(self, run: Run) -> None:
-        """At each step that `next_step` gave; `run.report` is the window since."""
+        """Called at each step that `next_step` gave.
+
+        Args:
+          run: the run; `run.report` is the window since the last call.
+        """
 
     def after_loop(self, run: Run) -> None:
-        """Whenever the compiled loop returned, before any `after_step`."""
+        """Called whenever the compiled loop returns, before any `after_step`."""
 
     def after_hooks(self, run: Run) -> None:
-        """Whenever the compiled loop returned, after every `after_step`."""
+        """Called whenever the compiled loop returns, after every `after_step`."""
 
     def end(self, run: Run) -> None:
-        """After the last step; `run.report` is the window since the last call."""
+        """Called after the last step of a run that ended cleanly.
+
+        Args:
+          run: the run; `run.report` is the window since the last call.
+        """
 
     def state(self) -> Any:
-        """What `restore` needs in another process, as JSON; None for nothing."""
+        """Returns JSON for `restore` in another process; None for nothing."""
         return None
 
     def restore(self, run: Run, state: Any) -> None:
         """Called after `begin` where the run goes on from a checkpoint of this hook.
 
         Args:
-          run: at the checkpoint's step. A stop that was asked for there is to be asked
-            for again, as the process may have been killed before it ended.
-          state: what `state` returned when the checkpoint was saved.
+          run: the run, at the checkpoint's step. A stop that was asked for there is to
+            be asked for again, as the process may have been killed before it ended.
+          state: the value that `state` returned when the checkpoint was saved.
         """
 
 
 class SavingListener:
-    """Told before and after each checkpoint. Override what you need."""
+    """A watcher, called before and after each checkpoint. Override what you need."""
 
     def before_save(self, run: Run) -> None:
-        """The checkpoint of `run.step` is about to be written."""
+        """Called before the checkpoint of `run.step` is written."""
 
     def after_save(self, run: Run) -> None:
-        """It was written; True, or `run.request_stop(reason)`, asks for a stop.
+        """Called after the checkpoint of `run.step` was written.
 
-        Where saving is asynchronous its files come later: what reads them wants
-        RunConfig(async_checkpoint=False).
+        Where saving is asynchronous the files come later: a listener that reads them
+        needs RunConfig(async_checkpoint=False).
+
+        Returns:
+          True to stop the run, as `run.request_stop(reason)` does.
         """
 
     def end(self, run: Run) -> None:
-        """After the last checkpoint of a run that ended cleanly."""
+        """Called after the last checkpoint of a run that ended cleanly."""

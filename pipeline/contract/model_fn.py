@@ -1,4 +1,8 @@
-"""How a model_fn is called: what it is given by name, and what it may answer."""
+"""Calls a model_fn with the arguments that it declares, and checks its answer.
+
+A model_fn gets arguments by name and returns an `EstimatorSpec`. What it declares is
+checked against the modules before anything is built, for a build may take minutes.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +17,7 @@ from pipeline.contract.spec import EstimatorSpec, ModeKeys, SpecError
 from pipeline.process.refusals import RefusedTypeError
 
 RESERVED_ARGUMENTS = ("features", "labels", "mode", "params", "config", "step")
-# `model_fn` as a function of features, labels and step alone, see `modules.bind`.
+# A model_fn as a function of features, labels and step alone, see `modules.bind`.
 BoundModelFn = Callable[[Any, Any, tf.Tensor], EstimatorSpec]
 
 
@@ -29,16 +33,19 @@ def call_model_fn(
     """Calls `model_fn` with the arguments that it declares and checks its answer.
 
     Args:
-      model_fn: the user's.
-      features: nest of tensors, one replica's batch.
-      labels: the same, or None.
+      model_fn: the user's function.
+      features: nest of tensors `[batch, ...]` of one replica.
+      labels: nest of tensors `[batch, ...]` of one replica, or None.
       mode: one of `ModeKeys`.
       modules: the modules by name.
-      context: `params`, `config` and `step`.
+      context: `params`, `config` and `step` by name.
+
+    Returns:
+      The spec that `model_fn` returned.
 
     Raises:
       SpecError: the answer breaks the contract; the message names the model_fn.
-      TypeError: an argument that nobody supplies.
+      TypeError: `model_fn` requires an argument that nobody supplies.
     """
     supplied = {"features": features, "labels": labels, "mode": mode}
     name = name_of(model_fn)
@@ -67,16 +74,16 @@ def call_model_fn(
 def check_model_fn(
     model_fn: Callable[..., Any], module_names: Sequence[str], *, has_labels: bool
 ) -> None:
-    """Checks what `model_fn` declares against what it will be given.
+    """Checks the arguments that `model_fn` declares against those that it will get.
 
     Args:
-      model_fn: the user's.
+      model_fn: the user's function.
       module_names: names under which modules were handed in.
-      has_labels: whether the input yields labels that model_fn has to take.
+      has_labels: whether the input yields labels, which model_fn then has to take.
 
     Raises:
-      TypeError: not callable, no `features`, a module that model_fn does not take,
-        labels that it does not take, or a module under a reserved name.
+      TypeError: `model_fn` is not callable, or takes no `features`; it does not take a
+        module or the labels; or a module has a reserved name.
     """
     if not callable(model_fn):
         raise RefusedTypeError(f"model_fn is {kind_of(model_fn)}, not a callable.")
@@ -119,7 +126,7 @@ def _check_module_names(names: Sequence[str]) -> None:
             "a module has the name 'driver', under which a checkpoint holds the global "
             "step: rename it."
         )
-    # The first part of a variable's full name, "network/dense/kernel".
+    # A module's name begins its variables' full names, "network/dense/kernel".
     wrong = [n for n in names if not isinstance(n, str) or not n or "/" in n]
     if wrong:
         raise RefusedTypeError(
@@ -129,7 +136,7 @@ def _check_module_names(names: Sequence[str]) -> None:
 
 
 def _model_call(name: str, mode: str, features: Any, labels: Any) -> str:
-    """What model_fn was called with, and what looks wrong with it."""
+    """Tells in lines what model_fn was called with, and what looks wrong with it."""
     lines = [
         f"model_fn {name}, mode {mode!r}, on one replica's batch of",
         f"  features {in_words(features)}",

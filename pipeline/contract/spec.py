@@ -1,4 +1,4 @@
-"""What a model_fn returns: EstimatorSpec, TrainOp, metric.
+"""EstimatorSpec and its parts, checked at the line of model_fn that makes them.
 
 def model_fn(features, labels, mode, network, optimizer):
     logits = network(features, training=mode == ModeKeys.TRAIN)
@@ -26,13 +26,13 @@ import tensorflow as tf
 from pipeline.contract.checks import is_int, kind_of
 from pipeline.process.refusals import Refusal
 
-# What the driver reports itself, beside metrics and scalars.
+# Names of the values that the driver reports itself, beside metrics and scalars.
 _RESERVED = ("loss", "global_step", "global_step/sec", "learning_rate")
 _RESERVED_PREFIX = "learning_rate/"
 
 
 class ModeKeys:
-    """What model_fn is called for."""
+    """The modes in which a model_fn is called."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -54,23 +54,23 @@ class TrainOp:
         `global_clipnorm` and `clipvalue` act on the all-reduced gradient.
       variables: the variables to update, usually `network.trainable_variables`
         (after the network was called, where its layers build on first call).
-      loss: what to minimise, of the same shapes as `EstimatorSpec.loss`; None for
-        the spec's own loss with its weights and regularization. A loss of its own
-        is weighted by examples alone, and brings its own regularization.
+      loss: loss to minimise, of the shapes that `EstimatorSpec.loss` may have; None
+        for the spec's own loss with its weights and regularization. A loss given
+        here is weighted by examples alone, and contains its own regularization.
       clip_norm: global norm to which the all-reduced gradient is clipped; None
-        leaves it.
-      every: apply at global steps that this divides. `every=5` on a generator
-        makes five discriminator updates, on fresh batches, to one of it.
-      at: which of each `every` steps to apply at, from 1; None for the last. With
-        `every=2, at=1` it takes turns with an op of `every=2`, each on a fresh batch.
-      repeat: updates a step, all on the step's batch, each on a forward pass of
-        its own; the others' updates come with the last of them.
-      sequential: whether its gradient is of a forward pass of its own on the step's
-        batch, after the ops listed before it were applied. False: of the pass of
-        the op listed before, whose update it does not see.
+        clips nothing.
+      every: global steps in a round, one of which applies the op. `every=5` on a
+        generator makes five discriminator updates, on fresh batches, to one of it.
+      at: number in the round, from 1, of the step, or steps, to apply the op at; None
+        for the last. An op of `every=2, at=1` takes turns with one of `every=2`.
+      repeat: updates a step, all on the step's batch, each after a forward pass of
+        its own. The other ops are applied together with the last of them.
+      sequential: whether the gradient is taken from a forward pass of its own on
+        the step's batch, after the ops listed before were applied. False: the op
+        shares the pass of the op before it, and does not see that op's update.
 
     Raises:
-      SpecError: a field is not of its kind.
+      SpecError: a field has a wrong type or value.
     """
 
     optimizer: Any
@@ -123,11 +123,11 @@ class TrainOp:
                 )
         clip = self.clip_norm
         if clip is not None and (isinstance(clip, str) or not clip > 0):
-            raise SpecError(f"TrainOp.clip_norm is {clip!r}; it must be > 0.")
+            raise SpecError(f"TrainOp.clip_norm is {clip!r}: write a number > 0.")
         for name in ("every", "repeat"):
             value = getattr(self, name)
             if not is_int(value) or value < 1:
-                raise SpecError(f"TrainOp.{name} is {value!r}; it must be an int >= 1.")
+                raise SpecError(f"TrainOp.{name} is {value!r}: write an int > 0.")
         at = self.every if self.at is None else self.at
         at = set(at) if isinstance(at, Iterable) else {at}
         if not at or not at <= set(range(1, self.every + 1)):
@@ -138,14 +138,14 @@ class TrainOp:
         object.__setattr__(self, "at", tuple(sorted(at)))
 
     def updates(self, first: int, last: int) -> int:
-        """How often it is applied at the steps from `first` + 1 to `last`."""
+        """Returns the number of updates at the steps from `first` + 1 to `last`."""
         turns = ((last - a) // self.every - (first - a) // self.every for a in self.at)
         return self.repeat * sum(turns)
 
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A metric to keep: its factory and what one batch updates it with."""
+    """A metric to keep: its factory, and the tensors of one batch to update it with."""
 
     factory: Callable[[], keras.metrics.Metric]
     args: tuple[Any, ...]
@@ -158,12 +158,12 @@ def metric(factory: Callable[[], Any], *args: Any, **kwargs: Any) -> Metric:
     The driver keeps its state, over all replicas and batches.
 
     Args:
-      factory: returns a Keras metric; called once, without arguments.
+      factory: function or class that makes a Keras metric; called without arguments.
       *args: tensors of this replica's batch for `update_state`.
-      **kwargs: the same by name, such as `sample_weight`.
+      **kwargs: more of these by name, such as `sample_weight`.
 
     Raises:
-      SpecError: an already built metric instead of its factory.
+      SpecError: `factory` is a metric that was already built, or cannot be called.
     """
     if isinstance(factory, keras.metrics.Metric) or not callable(factory):
         raise SpecError(
@@ -176,32 +176,33 @@ def metric(factory: Callable[[], Any], *args: Any, **kwargs: Any) -> Metric:
 
 @dataclasses.dataclass(frozen=True)
 class EstimatorSpec:
-    """What a model_fn returns.
+    """The answer of a model_fn: what to minimise, to measure, to predict.
 
     Attributes:
       mode: the mode that model_fn was called with.
       loss: per-example losses `[batch, ...]`, or a scalar that is the mean over
         this replica's batch. Floating point. Required in TRAIN and EVAL.
-      loss_weights: broadcastable to `loss`: token masks, example weights. The
+      loss_weights: token masks or example weights, broadcastable to `loss`. The
         minimised loss is sum(loss * weights) / sum(weights), over all replicas.
-      regularization_losses: scalars added once; `network.losses` is not added
-        unless it is handed in here.
-      train_op: a `TrainOp` or a list, applied in order; all gradients are of one
-        forward pass, before any update, unless one is `sequential`. Required in TRAIN.
+      regularization_losses: scalars, added once over all replicas; `network.losses`
+        is not added unless it is given here.
+      train_op: a `TrainOp`, or a list of them, applied in order. All gradients come
+        from one forward pass, before any update, unless an op is `sequential`.
+        Required in TRAIN.
       metrics: `{name: metric(factory, ...)}`, or `{name: tensor}` for a mean.
       predictions: nest of tensors with a leading batch dimension. Required in
         PREDICT.
       export_outputs: `{signature name: dict of tensors}` for a SavedModel; None
         exports `predictions` as `serving_default`.
-      scalars: `{name: scalar}`; reported as of the last step, the mean over replicas
+      scalars: `{name: scalar}`, reported for the last step: the mean over replicas
         and micro-batches, each counted by its examples.
       eval_metric_ops: tf.estimator's name for `metrics`.
 
     Raises:
-      SpecError: a field is missing for the mode, or not of its kind.
+      SpecError: the mode requires a field that is missing, or one has a wrong type.
     """
 
-    # The first six in tf.estimator's order.
+    # The order of the first six is tf.estimator's, whose users give them by position.
     mode: str
     predictions: Any = None
     loss: Any = None
@@ -275,7 +276,10 @@ def _checked_loss(loss: Any, weights: Any) -> tf.Tensor:
     except (TypeError, ValueError) as error:
         raise SpecError(f"loss is {kind_of(loss)}, not a tensor: {error}") from error
     if not loss.dtype.is_floating:
-        raise SpecError(f"loss has dtype {loss.dtype.name}; it must be floating point.")
+        raise SpecError(
+            f"loss has dtype {loss.dtype.name}; it must be floating point: write "
+            "tf.cast(loss, tf.float32)."
+        )
     if weights is not None and loss.shape.rank == 0:
         raise SpecError(
             "loss_weights are given with a scalar loss, which has already been "
@@ -288,7 +292,7 @@ def _checked_loss(loss: Any, weights: Any) -> tf.Tensor:
             broadcast = tf.broadcast_static_shape(loss.shape, shape)
         except ValueError:
             broadcast = None
-        # Of an unknown length they are examples', and would weigh the last dimension.
+        # One weight for each example would broadcast over the last dimension instead.
         ambiguous = (loss.shape.rank or 0) > 1 and shape.rank == 1 and shape[0] is None
         fits = broadcast is not None and broadcast.is_compatible_with(loss.shape)
         if ambiguous or not fits:
@@ -301,7 +305,7 @@ def _checked_loss(loss: Any, weights: Any) -> tf.Tensor:
 
 
 def _checked_train_ops(mode: str, train_op: Any) -> tuple[TrainOp, ...]:
-    # As this class keeps that of EVAL and PREDICT, for `dataclasses.replace`.
+    # `dataclasses.replace` hands in the () that EVAL and PREDICT have of this class.
     if train_op is None or (mode != ModeKeys.TRAIN and train_op == ()):
         return ()
     ops = tuple(train_op) if isinstance(train_op, (list, tuple)) else (train_op,)
@@ -370,13 +374,13 @@ def _check_export_outputs(outputs: Any) -> None:
         isinstance(value, Mapping) and value for value in outputs.values()
     ):
         raise SpecError(
-            f"export_outputs is {outputs!r}; it must be "
+            f"export_outputs is {outputs!r}: write "
             "{'serving_default': {'name': tensor}}."
         )
 
 
 def reserved(name: str) -> bool:
-    """Whether the driver reports something of its own under `name`."""
+    """Whether the driver reports a value of its own under `name`."""
     return name in _RESERVED or name.startswith(_RESERVED_PREFIX)
 
 

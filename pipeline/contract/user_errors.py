@@ -1,10 +1,10 @@
-"""What went wrong in the user's functions: where, on what, in few lines.
+"""Tells what went wrong in the user's functions: where, on what, in few lines.
 
-What is raised while a function of the user's is called keeps its type and traceback
-and gets a note: the function, what it was given, and the user's own lines. The same
-holds for the methods of hooks, listeners and metrics, see `call_method`. What
-TensorFlow raises while compiled steps run, with a page about where each operation was
-made, becomes a `StepError` of that page's essence.
+An error that is raised while a function of the user's is called keeps its type and
+traceback and gets a note: the function, its arguments, and the user's own lines. So do
+errors of the methods of hooks, listeners and metrics, see `call_method`. TensorFlow's
+errors while compiled steps run have a page about where each operation was made; they
+become a `StepError` with the lines of that page that matter.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ _DRIVER = os.path.join(package.PACKAGE_ROOT, "")
 _MODELS_AND_INPUTS = tuple(
     os.path.join(package.HOME, name, "") for name in package.LIBRARIES
 )
-# Where a function of the user's is called: what follows in a stack is its doing.
+# User's functions are called in this file: what follows in a stack is their doing.
 _CALLER = os.path.abspath(__file__)
 _LIBRARIES = (
     *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")},
-    "<",
+    "<",  # Code that is in no file, as "<frozen runpy>" or "<string>".
 )
 _NOTE = "This happened in "
 _FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)')
@@ -40,8 +40,8 @@ _NOISE = re.compile(
     r"Traceback \(most recent call last\):|\d+ root error\(s\) found\.|\s.*|"
     r"\d+ successful operations\.|\d+ derived errors ignored\.|"
 )
-# Whose callers know better: those that the others of a cluster see where a task died,
-# see `peers`, and the end of padded data.
+# Errors whose callers know what they mean: the death of a task, as the others of its
+# cluster see it (`peers`), and the end of padded data.
 _KNOWN = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -61,10 +61,11 @@ class StepError(Refusal, RuntimeError):
 
 @contextlib.contextmanager
 def noted(where: Callable[[], str]) -> Iterator[None]:
-    """Adds a note to what is raised inside, unless this project raised it.
+    """Adds a note to an error that is raised inside, unless this project raised it.
 
     Args:
-      where: what was called and on what, for the note.
+      where: function that returns what was called, and on what. It is called only for
+        the note, as it takes time to put a batch into words.
     """
     try:
         yield
@@ -76,30 +77,30 @@ def noted(where: Callable[[], str]) -> Iterator[None]:
 
 
 def call(where: Callable[[], str], fn: Callable[..., Any], *args: Any) -> Any:
-    """Calls a function of the user's; what it raises gets a note, see `noted`.
+    """Calls a function of the user's; an error of it gets a note, see `noted`.
 
     Args:
-      where: what is called, for the note.
-      fn: the function.
-      *args: its arguments.
+      where: function that returns what is called, for the note.
+      fn: the user's function.
+      *args: arguments of `fn`.
 
     Returns:
-      What it returned.
+      The result of `fn`.
     """
     with noted(where):
         return fn(*args)
 
 
 def invoke(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls a function of the user's, where stacks show that its doing begins.
+    """Calls a function of the user's, so that a stack shows where its doing begins.
 
     Args:
-      fn: the function.
-      *args: its arguments.
-      **kwargs: its arguments by name.
+      fn: the user's function.
+      *args: arguments of `fn`.
+      **kwargs: arguments of `fn` by name.
 
     Returns:
-      What it returned.
+      The result of `fn`.
     """
     return fn(*args, **kwargs)
 
@@ -107,17 +108,17 @@ def invoke(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def call_method(kind: str, owner: Any, name: str, *args: Any) -> Any:
     """Calls a method of the user's hook, listener or exporter, as `call` does.
 
-    An object of this project's own classes gets no note: what it raises unasked is a
-    fault of the project, and keeps its traceback.
+    Errors of this project's own classes get no note: they are a fault of the project,
+    and keep their traceback.
 
     Args:
-      kind: what `owner` is, such as "hook".
-      owner: has the method.
-      name: of the method.
-      *args: its arguments; a `Run` that comes first tells the step.
+      kind: the object's role, such as "hook".
+      owner: object that has the method.
+      name: name of the method.
+      *args: arguments of the method; a `Run` that comes first tells the step.
 
     Returns:
-      What it returned.
+      The result of the method.
     """
     method = getattr(owner, name)
     if package.defines(type(owner)):
@@ -129,19 +130,20 @@ def call_method(kind: str, owner: Any, name: str, *args: Any) -> Any:
 
 @contextlib.contextmanager
 def running(where: Callable[[], str], *, hint: str = "") -> Iterator[None]:
-    """Turns what an operation raises inside into a `StepError`.
+    """Turns an error that an operation raises inside into a `StepError`.
 
     Args:
-      where: what ran, such as "mode 'train', step 3".
-      hint: what to write to find out more of a model_fn.
+      where: function that returns what ran, such as "mode 'train', step 3".
+      hint: sentence that says how to find out more about a model_fn.
 
     Raises:
-      StepError: the operation's own words, and the user's line that made it.
+      StepError: an operation failed. The message has the operation's own words, and
+        the user's line that made it.
     """
     try:
         yield
     except tf.errors.OpError as error:
-        # A noted one was raised in Python, where steps are run eagerly.
+        # An error with a note was raised in Python, where steps are run eagerly.
         if isinstance(error, _KNOWN) or is_noted(error):
             raise
         is_input = "IteratorGetNext" in str(error.message)
@@ -155,34 +157,35 @@ def running(where: Callable[[], str], *, hint: str = "") -> Iterator[None]:
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether this project raised it on purpose, and so wrote its words for the user.
+    """Returns whether this project raised an error on purpose, in words for the user.
 
-    Not so where Python, TensorFlow or Keras raised it inside of a line of ours.
+    An error that Python, TensorFlow or Keras raised in a line of this project is not.
     """
     return isinstance(error, Refusal)
 
 
 def is_noted(error: BaseException) -> bool:
-    """Whether `noted` has said where it happened."""
+    """Returns whether `noted` has said where an error happened."""
     return any(note.startswith(_NOTE) for note in getattr(error, "__notes__", ()))
 
 
 def words_of(error: tf.errors.OpError) -> str:
-    """What an operation says is wrong, without the stack that made it."""
+    """Returns the words of an operation's error, without the stack that made it."""
     text = re.sub(r"\{\{function_node [^}]*\}\}\s*", "", str(error.message))
     text = re.sub(r"\s*\[Op:\w+\].*", "", text)
-    # Of several roots of one failure: "  (0) INVALID_ARGUMENT:  ...".
+    # A failure of several roots numbers them: "  (0) INVALID_ARGUMENT:  ...".
     text = re.sub(r"(?m)^\s+\(\d+\) [A-Z_]+:\s*", "", text)
     lines = [line for line in text.split("\n") if not _NOISE.fullmatch(line)]
     return "\n".join(dict.fromkeys(line.strip() for line in lines))[:_MOST_CHARACTERS]
 
 
 def text_of(error: BaseException) -> str:
-    """What to print of an error: its own words, without what gin adds of the call.
+    """Returns the text to print of an error: its words and its notes.
 
-    With its notes; and its type where it is not this project's.
+    The lines that gin adds are left out. An error that is not this project's begins
+    with its type.
     """
-    # That of a KeyError is quoted.
+    # The str() of a KeyError is the repr of its text.
     one = isinstance(error, KeyError) and len(error.args) == 1
     text = str(error.args[0]) if one and is_ours(error) else str(error)
     text = _STYLE.sub("", text.partition("\n  In call to configurable")[0])
@@ -201,13 +204,13 @@ def place_of(error: BaseException) -> str:
 
 
 def lines_of(error: BaseException) -> list[str]:
-    """The user's lines that led to it, as a traceback shows them."""
+    """Returns the user's lines that led to an error, as a traceback shows them."""
     frames = traceback.extract_tb(error.__traceback__)
     return list(_shown(_users([(f.filename, f.lineno or 0, f.name) for f in frames])))
 
 
 def _frames_in(text: str) -> list[Frame]:
-    """The user's lines that an operation's error tells of."""
+    """Returns the user's lines that an operation's error tells of."""
     _, python, inner = text.partition("Traceback (most recent call last):")
     found = _FRAME.findall(inner if python else text)
     frames = [(file, int(line), name) for file, line, name in found]
@@ -216,7 +219,7 @@ def _frames_in(text: str) -> list[Frame]:
 
 
 def _users(frames: Sequence[Frame]) -> list[Frame]:
-    """Of a stack, what the user's function did: neither libraries nor who called it."""
+    """Returns the frames of a user's function, without libraries and its callers."""
     calls = [i for i, (file, _, _) in enumerate(frames) if file == _CALLER]
     after = frames[calls[-1] + 1 :] if calls else frames
     return [frame for frame in after if _is_users(frame[0])]
@@ -224,7 +227,7 @@ def _users(frames: Sequence[Frame]) -> list[Frame]:
 
 def _is_users(file: str) -> bool:
     if file.startswith(_MODELS_AND_INPUTS):
-        return True  # Wherever it is installed: a model_fn is one of the user's.
+        return True  # Also where they are installed: a model_fn is the user's code.
     return not (
         file.startswith((*_LIBRARIES, _DRIVER))
         or "site-packages" in file

@@ -216,4 +216,4 @@ def test_counts_that_are_taken(value):
 def test_counts_that_are_refused(value):
     with pytest.raises(ValueError) as error:
         checks.check_positive("steps", value)
-    assert str(error.value) == f"steps is {value!r}; it must be an int > 0, or None."
+    assert str(error.value) == f"steps is {value!r}: write an int > 0, or None."

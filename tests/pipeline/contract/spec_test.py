@@ -49,14 +49,14 @@ def test_modes_are_those_of_tf_estimator():
             {"variables": ["kernel"]},
             "TrainOp.variables holds str 'kernel', not a variable: write",
         ),
-        ({"clip_norm": 0.0}, "TrainOp.clip_norm is 0.0; it must be > 0."),
+        ({"clip_norm": 0.0}, "TrainOp.clip_norm is 0.0: write a number > 0."),
         (
             {"clip_norm": float("nan")},
-            "TrainOp.clip_norm is nan; it must be > 0.",
+            "TrainOp.clip_norm is nan: write a number > 0.",
         ),
-        ({"every": 0}, "TrainOp.every is 0; it must be an int >= 1."),
-        ({"repeat": 1.5}, "TrainOp.repeat is 1.5; it must be an int >= 1."),
-        ({"repeat": True}, "TrainOp.repeat is True; it must be an int >= 1."),
+        ({"every": 0}, "TrainOp.every is 0: write an int > 0."),
+        ({"repeat": 1.5}, "TrainOp.repeat is 1.5: write an int > 0."),
+        ({"repeat": True}, "TrainOp.repeat is True: write an int > 0."),
         ({"at": 2}, "TrainOp.at is 2; it counts the steps of every=1 from 1: write"),
         ({"every": 3, "at": (0, 1)}, "TrainOp.at is (0, 1); it counts the steps of"),
         ({"every": 3, "at": ()}, "TrainOp.at is (); it counts the steps of every=3"),
@@ -114,7 +114,7 @@ _LOSS = {"loss": tf.constant([1.0, 2.0])}
         (
             EVAL,
             {"loss": tf.constant([1, 2])},
-            "loss has dtype int32; it must be floating point.",
+            "loss has dtype int32; it must be floating point: write tf.cast(loss, ",
         ),
         (
             EVAL,
@@ -183,12 +183,12 @@ _LOSS = {"loss": tf.constant([1.0, 2.0])}
         (
             PREDICT,
             {"predictions": 1.0, "export_outputs": {"logits": 1.0}},
-            "export_outputs is {'logits': 1.0}; it must be {'serving_default': {'name'",
+            "export_outputs is {'logits': 1.0}: write {'serving_default': {'name'",
         ),
         (
             PREDICT,
             {"predictions": 1.0, "export_outputs": [1.0]},
-            "export_outputs is [1.0]; it must be {'serving_default': {'name': tensor}}",
+            "export_outputs is [1.0]: write {'serving_default': {'name': tensor}}",
         ),
     ],
 )

@@ -69,11 +69,11 @@ def test_params_are_a_copy():
         ),
         (
             lambda e: e.train(TRAIN, steps=0),
-            "steps is 0; it must be an int > 0, or None.",
+            "steps is 0: write an int > 0, or None.",
         ),
-        (lambda e: e.train(TRAIN, max_steps=-3), "max_steps is -3; it must be an int"),
-        (lambda e: e.train(TRAIN, max_steps=True), "max_steps is True; it must be an"),
-        (lambda e: e.evaluate(EVAL, steps=1.5), "steps is 1.5; it must be an int > 0"),
+        (lambda e: e.train(TRAIN, max_steps=-3), "max_steps is -3: write an int > 0"),
+        (lambda e: e.train(TRAIN, max_steps=True), "max_steps is True: write an int"),
+        (lambda e: e.evaluate(EVAL, steps=1.5), "steps is 1.5: write an int > 0"),
         (
             lambda e: e.evaluate(TRAIN),
             "input_fn make_input_fn.<locals>.input_fn never ends in mode EVAL: drop "

@@ -52,12 +52,12 @@ class Mine(ge.Exporter):
         (
             lambda: ge.TrainSpec(TRAIN, max_steps=0),
             ValueError,
-            "TrainSpec.max_steps is 0; it must be an int > 0, or None.",
+            "TrainSpec.max_steps is 0: write an int > 0, or None.",
         ),
         (
             lambda: ge.EvalSpec(EVAL, steps=-1),
             ValueError,
-            "EvalSpec.steps is -1; it must be an int > 0, or None.",
+            "EvalSpec.steps is -1: write an int > 0, or None.",
         ),
         (
             lambda: ge.TrainSpec(TRAIN, hooks=[ge.Hook]),
