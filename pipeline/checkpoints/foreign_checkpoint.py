@@ -49,6 +49,7 @@ def _of_folder(path: str) -> str:
         )
         return f"{path!r} is a SavedModel. {inside}"
     names = sorted(name.rstrip("/") for name in tf.io.gfile.listdir(path))
+    # A folder that was copied in part may lack the file `checkpoint`.
     indices = [name for name in names if name.endswith(".index")]
     latest = tf.train.latest_checkpoint(path) or os.path.join(path, *indices[-1:])
     prefix = _prefix_of(latest)
@@ -102,6 +103,7 @@ def _some(items: Iterable[str]) -> str:
 
 
 def _in_the_factory(*lines: str) -> str:
+    """Returns the code of a factory with the given lines in it."""
     code = [
         "def make_network():",
         "    network = keras.Sequential([keras.Input([8]), keras.layers.Dense(1)])",
@@ -110,8 +112,8 @@ def _in_the_factory(*lines: str) -> str:
     ]
     return "\n".join(
         [
-            "A warm start takes values by this project's names. Of others the factory "
-            "takes them, from where training begins:",
+            "A warm start takes values by this project's names. Values of other names "
+            "are taken in the factory, and training begins with them:",
             *(f"    {line}" for line in code),
         ]
     )

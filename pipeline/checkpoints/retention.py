@@ -105,6 +105,7 @@ class Retention:
         return age >= self.keep_every_n_hours * 3600
 
     def _delete(self, name: str) -> bool:
+        """Deletes a checkpoint unless somebody reads it; returns whether it did."""
         path = os.path.join(self.directory, name)
         with lease.deleting(path) as allowed:
             if allowed:

@@ -227,6 +227,10 @@ def _check_chosen(
     chosen: Mapping[str, str],
     unbuilt: Sequence[str],
 ) -> None:
+    """Checks that the settings choose something, by names that the model has.
+
+    Names below `unbuilt` may come to be, in another mode.
+    """
     mapped = source.var_name_to_prev_var_name
     unknown = sorted(n for n in mapped if n not in own)
     unknown = [n for n in unknown if not n.startswith(tuple(unbuilt))]
@@ -248,6 +252,17 @@ def _check_there(
     chosen: Mapping[str, str],
     fresh: Mapping[str, str],
 ) -> None:
+    """Checks that a checkpoint has all that is to be taken over, of the same shapes.
+
+    Args:
+      reader: of the checkpoint.
+      own: variables and tables of the model, by name.
+      chosen: by the model's name the checkpoint's, of all that the settings choose.
+      fresh: the same, of what is taken over now.
+
+    Raises:
+      CheckpointMismatchError: lists what is missing, and says how to take the rest.
+    """
     saved = {**reader.shapes, **dict.fromkeys(reader.tables)}
     absent = sorted(there for there in fresh.values() if there not in saved)
     reshaped, unfit = [], {n for n, there in fresh.items() if there not in saved}

@@ -186,6 +186,14 @@ def _read(path: str) -> Claim | None:
 
 
 def _take(path: str, own: Claim, role: Role, expire_secs: float) -> None:
+    """Writes the claim once there is none, or its holder is known to be dead.
+
+    A holder on another machine is watched: it is alive as soon as the file changes, and
+    dead once the file is old.
+
+    Raises:
+      ClaimedError: the holder is alive; names it.
+    """
     seen: Claim | None = None
     while True:
         with _alone(os.path.dirname(path)) as alone:
@@ -247,6 +255,7 @@ def _alone(directory: str) -> Iterator[bool]:
 
 
 def _is_stale(found: Claim, path: str, own: Claim, expire_secs: float) -> bool:
+    """Whether a claim's holder is dead: its process is gone, or the file is old."""
     if _is_of(found, own):
         return not _lives(found)
     # Written now, so that both times are the file system's.

@@ -62,6 +62,7 @@ def seeded(seed: int | None) -> Iterator[None]:
 
 def of_program() -> int | None:
     """Returns TensorFlow's seed, as the program has set it; None where it has not."""
+    # `tf.random` can only set it.
     return tf.compat.v1.get_seed(None)[0]
 
 
