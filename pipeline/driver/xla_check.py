@@ -28,6 +28,7 @@ from pipeline.feed import distributed
 from pipeline.feed.batch import Batch, pair_of
 from pipeline.loop import losses, steps
 from pipeline.loop.metrics import MetricSet
+from pipeline.process import package
 from pipeline.process.refusals import RefusedValueError
 
 # The user's call for each operation that XLA names.
@@ -161,9 +162,8 @@ def _refused(message: str) -> str:
 
 def _source(message: str) -> str:
     """Returns the innermost line of the user's that made the operation, or ""."""
-    libraries = [
-        os.path.dirname(module.__file__) + os.sep for module in (tf, keras, losses)
-    ]
+    folders = [os.path.dirname(module.__file__) for module in (tf, keras)]
+    libraries = [os.path.join(each, "") for each in (*folders, package.PACKAGE_ROOT)]
     places = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', message)
     for path, line, function in reversed(places):
         # TensorFlow's stack traces leave out the first slash of a path.

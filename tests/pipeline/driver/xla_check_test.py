@@ -134,6 +134,13 @@ def test_what_xla_refuses(change, named, line):
     assert f"in {change.__name__}" in text
 
 
+@pytest.mark.parametrize("module", [tf, keras, xla_check, distributed, ge])
+def test_lines_of_libraries_and_of_the_driver_are_not_the_users(module):
+    lines = [f'File "{file}", line 1, in f' for file in (__file__, module.__file__)]
+    text = xla_check._refused("\n".join(["Detected at", *lines]))
+    assert f"  {__file__}, line 1, in f" in text
+
+
 def test_a_table_belongs_in_input_fn():
     def lookup(x):
         found = table.lookup(tf.cast(x, tf.int64))
