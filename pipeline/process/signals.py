@@ -7,8 +7,9 @@ with signals.answered() as answers:
     with Notes() as notes:
         ...                  # A signal is noted, in `notes.received`.
 
-Each answer takes more time than the one before it, and saves more. A process that does
-not get to its answer in time, because TensorFlow hangs, is ended all the same.
+Each answer takes more time than the one before it, and saves more. Where Python cannot
+raise in time, because TensorFlow hangs, the process is ended all the same; a note waits
+for its training until a second signal comes.
 """
 
 import contextlib
@@ -147,7 +148,7 @@ class Answers:
 
     def _answer(self, number: int, handler: Any, *, is_first: bool) -> None:
         """Says that a signal is noted, or sees to it that the process ends in time."""
-        # The module of the function, for `default_int_handler`: of no class here.
+        # A module for `default_int_handler`, which matches none of the classes below.
         owner = handler.__self__
         if isinstance(owner, Notes) and (is_first or number != signal.SIGINT):
             owner.say()
