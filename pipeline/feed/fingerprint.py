@@ -44,7 +44,8 @@ _GENERATES = "generator "
 _CHOOSE = {"shard", "skip", "take"}
 # Attributes of a dataset object that are not arguments of its operation.
 _HIDDEN = {"name", "structure", "seed", "seed2"}
-_HANDLES = (tf.variant, tf.resource)
+# Types of tensors that hold no data themselves.
+HANDLES = (tf.variant, tf.resource)
 # Of so many files, at most, the size is asked for; remotely each is a round trip.
 _MOST_FILES = 10_000
 _MOST_REMOTE_FILES = 16
@@ -130,6 +131,31 @@ def of(dataset: tf.data.Dataset) -> Fingerprint:
     return Fingerprint(list(_operations(dataset, set())), made_by)
 
 
+def parts_of(
+    dataset: tf.data.Dataset,
+) -> tuple[str, list[tf.data.Dataset], dict[str, list[Any]]]:
+    """Returns what a dataset's last operation is made of.
+
+    Returns:
+      Its kind, such as "tensor slice"; the datasets that it reads, as often as it reads
+      each; and what else it holds, as flat lists by the attribute's name.
+    """
+    inputs, values = [], {}
+    for name, value in vars(dataset).items():
+        leaves = _leaves(value)
+        if any(isinstance(leaf, tf.data.Dataset) for leaf in leaves):
+            inputs += [leaf for leaf in leaves if isinstance(leaf, tf.data.Dataset)]
+        else:
+            values[name.strip("_")] = leaves
+    return _kind(type(dataset).__name__), inputs, values
+
+
+def function_in(value: Any) -> Any:
+    """Returns the traced function in tf.data's wrapper of a user's one, or None."""
+    function = getattr(value, "function", None)
+    return function if hasattr(function, "captured_inputs") else None
+
+
 def compare(before: Fingerprint, now: Fingerprint) -> Change | None:
     """Returns how `now` differs from `before`; None where it does not."""
     comparable = before.made_by == now.made_by
@@ -159,16 +185,9 @@ def _operations(dataset: tf.data.Dataset, seen: set[int]) -> Iterator[Operation]
     if id(dataset) in seen:
         return
     seen.add(id(dataset))
-    inputs, values = [], {}
-    for name, value in vars(dataset).items():
-        leaves = _leaves(value)
-        if any(isinstance(leaf, tf.data.Dataset) for leaf in leaves):
-            inputs += [leaf for leaf in leaves if isinstance(leaf, tf.data.Dataset)]
-        else:
-            values[name.strip("_")] = leaves
+    kind, inputs, values = parts_of(dataset)
     for each in inputs:
         yield from _operations(each, seen)
-    kind = _kind(type(dataset).__name__)
     # Options say how a dataset is read, not which data.
     if kind != "options":
         yield _operation(kind, values, is_source=not inputs)
@@ -182,9 +201,7 @@ def _operation(
         if name in _HIDDEN:
             continue
         for leaf in leaves:
-            # A function of the user's stands in a wrapper of tf.data's.
-            function = getattr(leaf, "function", None)
-            if hasattr(function, "captured_inputs"):
+            if (function := function_in(leaf)) is not None:
                 title, digest, held, generates = _function(leaf, function)
                 data += [*held, *([f"{_GENERATES}{title} #{digest}"] * generates)]
                 functions[title] = digest
@@ -193,7 +210,7 @@ def _operation(
                     data.append(_held(leaf))
                 else:
                     texts.setdefault(name, []).append(_held(leaf))
-            elif isinstance(leaf, tf.Tensor) and leaf.dtype not in _HANDLES:
+            elif isinstance(leaf, tf.Tensor) and leaf.dtype not in HANDLES:
                 texts.setdefault(name, []).append(str(leaf.numpy()))
             elif isinstance(leaf, (bool, int, float, str, bytes)):
                 texts.setdefault(name, []).append(str(leaf))
@@ -223,7 +240,7 @@ def _function(wrapper: Any, function: Any) -> tuple[str, str, list[str], bool]:
     held = [
         _held(tensor)
         for tensor in function.captured_inputs
-        if tensor.dtype not in _HANDLES and hasattr(tensor, "numpy")
+        if tensor.dtype not in HANDLES and hasattr(tensor, "numpy")
     ]
     return title, code_digest.of(text.encode()), held, _GENERATOR in kinds
 

@@ -95,10 +95,12 @@ def read(prefix: str) -> InputRecord | None:
     text = atomic_file.read(f"{prefix}{_END}")
     if text is None:
         folder, name = os.path.split(prefix)
-        first = f"{name.rpartition('.')[0]}.0-of-*{_END}"
-        # Any process tells what the input was; all had read alike.
-        others = tf.io.gfile.glob(os.path.join(folder, first))
-        text = atomic_file.read(others[0]) if others else None
+        first = f"{name.rpartition('.')[0]}.0-of-"
+        # Any process tells what the input was; all had read alike. Not by `glob`, to
+        # which brackets in a path mean something else.
+        files = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+        others = [f for f in files if f.startswith(first) and f.endswith(_END)]
+        text = atomic_file.read(os.path.join(folder, others[0])) if others else None
     try:
         if text is None:
             return None

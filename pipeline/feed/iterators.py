@@ -11,6 +11,8 @@ long as the data, and so do those that it reads, with their seeds.
 """
 
 import contextlib
+import itertools
+import os
 import re
 import sys
 import threading
@@ -20,6 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from pipeline.feed import fingerprint
 from pipeline.process.refusals import Refusal
 
 _IGNORE_EXTERNAL_STATE = 1
@@ -39,6 +42,10 @@ _MADE = re.compile(
 )
 _RANDOM_OPS = re.compile(r"(Shuffle|ShuffleAndRepeat|Random)Dataset(V\d)?")
 _REPEAT_OPS = re.compile(r"(ShuffleAnd)?RepeatDataset(V\d)?")
+# The same of objects; and those that read no other dataset, and hide none.
+_DRAWS_SEEDS = re.compile(r"shuffle|random")
+_SOURCES = {"range", "tensor", "tensor slice", "random"}
+_OWN_HANDLE = "variant_tensor_attr"
 _CACHE_OPS = re.compile(r"CacheDataset(V2)?")
 # They read their input to its end, so that a cache above them is filled in one pass.
 _READS_ALL = re.compile(
@@ -141,6 +148,9 @@ def lacks(prefix: str, dataset: tf.data.Dataset) -> str:
             num_kept += bool(_DRAWS in keys or _CACHE.search(name))
     if not goes_on:
         return ""
+    at_most = _needed_at_most(dataset)
+    if at_most is not None and at_most <= num_kept:
+        return ""
     try:
         graph = _Graph(definition_of(dataset))
     except TooLargeError:
@@ -159,8 +169,11 @@ def lacks(prefix: str, dataset: tf.data.Dataset) -> str:
 def _states(prefix: str) -> Iterator[tuple[bytes, bytes]]:
     """Name and keys of each saved iterator, in a checkpoint of any size."""
     seen = set()
-    for path in tf.io.gfile.glob(f"{prefix}.data-*"):
-        with tf.io.gfile.GFile(path, "rb") as file:
+    folder, name = os.path.split(prefix)
+    # Not by `glob`, to which brackets in a path mean something else.
+    files = tf.io.gfile.listdir(folder)
+    for each in (file for file in files if file.startswith(f"{name}.data-")):
+        with tf.io.gfile.GFile(os.path.join(folder, each), "rb") as file:
             rest = b""
             while block := file.read(_BLOCK_BYTES):
                 block = rest + block
@@ -169,6 +182,31 @@ def _states(prefix: str) -> Iterator[tuple[bytes, bytes]]:
                         seen.add(match[0])
                         yield match[1], match[2]
                 rest = block[-_LONGEST_KEY:]
+
+
+def _needed_at_most(dataset: tf.data.Dataset) -> int | None:
+    """Counts what draws seeds, without a copy of the data as a graph has one.
+
+    Returns:
+      A number that `_Graph.num_needed` does not exceed; None where the objects do not
+      tell, or where there is a cache.
+    """
+    kind, inputs, attributes = fingerprint.parts_of(dataset)
+    if kind == "cache" or not (inputs or kind in _SOURCES):
+        return None
+    for name, values in attributes.items():
+        functions = [fingerprint.function_in(each) for each in values]
+        captured = [each.captured_inputs for each in functions if each is not None]
+        # A tensor that is a handle may be another dataset.
+        held = [*itertools.chain(*captured), *(() if name == _OWN_HANDLE else values)]
+        if any(getattr(t, "dtype", None) in fingerprint.HANDLES for t in held):
+            return None
+    number = int(bool(_DRAWS_SEEDS.search(kind)))
+    for each in inputs:
+        if (more := _needed_at_most(each)) is None:
+            return None
+        number += more
+    return number
 
 
 class _Graph:

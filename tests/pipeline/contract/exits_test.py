@@ -226,7 +226,8 @@ def test_a_signal_to_an_evaluator(tmp_path, monkeypatch):
 # TensorFlow is imported meanwhile; what would import it asks instead.
 IMPORTS = """
 import importlib, os, signal, sys
-from pipeline import launch, main, processes
+from pipeline import launch, main
+from pipeline.launcher import processes
 def asks(*args, **kwargs):
     os.kill(os.getpid(), int(sys.argv[1]))
 importlib.import_module = processes.run_once = asks

@@ -13,14 +13,15 @@ from tests.clusters import ROOT
 LEFT_OPEN = """
 import sys
 import tensorflow as tf
-from pipeline import input_fn, predictions
+from pipeline.feed import feed as input_lib
 from pipeline.feed.dataset import Source
+from pipeline.loop import predictions
 from pipeline.strategy.peers import Peers
 
 def endless():
     return tf.data.Dataset.range(8).batch(4).repeat()
 
-feed = input_fn.make_feed(
+feed = input_lib.make_feed(
     Source(endless, "infer"), peers=Peers(tf.distribute.get_strategy())
 )
 left_open = predictions.predict(lambda features: features, feed)

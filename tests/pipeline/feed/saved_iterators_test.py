@@ -139,10 +139,77 @@ def test_without_a_seed_a_position_is_read(tmp_path, caplog):
 
 def test_data_too_large_to_be_looked_at_are_skipped(monkeypatch, tmp_path, caplog):
     """TensorFlow writes no graph of more than 2 GB, and returns an empty string."""
-    names = "shuffle repeat batch"
+    names = "shuffle cache shuffle repeat batch"
     batches, prefixes = saved(names, tmp_path)
     monkeypatch.setattr(tf.raw_ops, "DatasetToGraphV2", lambda **_: tf.constant(b""))
     with caplog.at_level("WARNING", logger="absl"):
         opened = position.open_at(make_feed(names), prefix=prefixes[3], num_steps=4)
     assert "more than 2 GB" in caplog.text
     assert take(opened, len(batches) - 4) == batches[4:]
+
+
+def refuse_graphs(monkeypatch):
+    def refuse(dataset):
+        raise AssertionError(f"the graph of {dataset} was written")
+
+    monkeypatch.setattr(iterators, "definition_of", refuse)
+
+
+@pytest.mark.parametrize(
+    "names", ["shuffle repeat batch", "shuffle interleave shuffle_all repeat map batch"]
+)
+def test_where_all_that_draws_is_kept_no_graph_copies_the_data(
+    names, monkeypatch, tmp_path
+):
+    refuse_graphs(monkeypatch)
+    _, prefixes = saved(names, tmp_path)
+    dataset = make_feed(names).dataset
+    assert [iterators.lacks(prefix, dataset) for prefix in prefixes] == [""] * STEPS
+
+
+def hidden_in_a_function():
+    inner = Dataset.range(6).shuffle(6, seed=1)
+    return Dataset.range(9).shuffle(9, seed=2).flat_map(lambda _: inner)
+
+
+def hidden_in_a_tensor():
+    inner = Dataset.range(6).shuffle(6, seed=1)
+    return Dataset.from_tensors(inner).flat_map(lambda each: each).shuffle(9, seed=2)
+
+
+def hidden_behind_a_handle():
+    inner = Dataset.range(6).shuffle(6, seed=1)
+    handle = tf.data.experimental.to_variant(inner)
+    there = tf.data.experimental.from_variant(handle, inner.element_spec)
+    return there.shuffle(9, seed=2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        hidden_in_a_function,
+        hidden_in_a_tensor,
+        hidden_behind_a_handle,
+        lambda: Dataset.range(6).cache(),
+        lambda: Dataset.range(6).shuffle(6, seed=1).concatenate(Dataset.range(9)),
+    ],
+    ids=["function", "tensor", "handle", "cache", "more_than_is_kept"],
+)
+def test_where_the_objects_do_not_tell_the_graph_does(make, monkeypatch, tmp_path):
+    refuse_graphs(monkeypatch)
+    dataset = make().shuffle(9, seed=2).repeat()
+    iterator = iter(dataset)
+    next(iterator)
+    prefix = str(tmp_path / "position")
+    tf.train.Checkpoint(iterator=iterator).write(prefix)
+    with pytest.raises(AssertionError, match="was written"):
+        iterators.lacks(prefix, dataset)
+
+
+def test_brackets_in_a_path_hide_no_saved_iterator(tmp_path):
+    folder = tmp_path / "run[1]"
+    folder.mkdir()
+    names = "shuffle batch repeat"
+    _, prefixes = saved(names, folder)
+    dataset = make_feed(names).dataset
+    assert any(iterators.lacks(prefix, dataset) for prefix in prefixes)

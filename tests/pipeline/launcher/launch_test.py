@@ -65,7 +65,8 @@ def test_tasks_have_the_log_level_that_the_user_set(monkeypatch, level):
 CLOSED = """
 import os, sys
 sys.stderr = sys.stdout = None
-from pipeline import exits, launch
+from pipeline import launch
+from pipeline.contract import exits
 if sys.argv[1] == "launch":
     code = launch.main(["launch", "--", sys.argv[2]])
 else:

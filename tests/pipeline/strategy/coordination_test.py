@@ -10,7 +10,7 @@ import sys
 CODE = """
 import tensorflow as tf
 from tensorflow.python.eager import context
-from pipeline import coordination
+from pipeline.strategy import coordination
 
 spec = tf.train.ClusterSpec({"chief": ["localhost:1"], "worker": ["a:1", "b:1"]})
 coordination.set_heartbeat_timeout(spec, 3.5)
