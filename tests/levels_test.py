@@ -60,7 +60,7 @@ def imported_files(path):
 
 
 # What goes when what happens at a stop is called from the driver's loop.
-TO_GO = {("loop", "hooks"), ("loop", "checkpoints")}
+TO_GO = set()
 
 
 def arrows(paths):

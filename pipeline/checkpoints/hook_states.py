@@ -7,12 +7,12 @@ committed: a checkpoint is never without its hooks' state.
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import types
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from pipeline.contract.hooks import Hook
 from pipeline.model_dir import atomic_file
 from pipeline.process.refusals import (
     RefusedKeyError,
@@ -20,26 +20,14 @@ from pipeline.process.refusals import (
     RefusedValueError,
 )
 
+# The states of no hook.
+NONE: Mapping[str, Any] = types.MappingProxyType({"hooks": {}, "windows": ()})
+
 # Below model_dir, apart from the checkpoints that the states belong to.
 _FOLDER = "hooks"
 _END = ".json"
 # The keys that `Window.restore` reads.
 _IN_A_WINDOW = {"step", "num_steps", "seconds", "loss", "weight", "metrics", "scalars"}
-
-
-def named(hooks: Sequence[Hook]) -> dict[str, Hook]:
-    """Returns the hooks by their classes' names, a second one as `LoggingHook_1`.
-
-    Args:
-      hooks: in the order of the run, by which hooks of one class are told apart.
-    """
-    by_name: dict[str, Hook] = {}
-    taken: dict[str, int] = {}
-    for hook in hooks:
-        name = type(hook).__name__
-        count = taken[name] = taken.get(name, -1) + 1
-        by_name[f"{name}_{count}" if count else name] = hook
-    return by_name
 
 
 def write(path: str, states: Mapping[str, Any]) -> None:

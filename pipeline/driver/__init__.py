@@ -3,9 +3,11 @@
 From the bottom up; a file imports only files above it:
 
     holding             what modules hold: which checkpoint, or what is in none
+    recipe              what an Estimator was made of
     runtime             the modules on one strategy and what is compiled for them
     runtime_pair        the runtime that trains and the one that evaluates
-    trainer             one training, with everything around the loop
+    start               before the first step: claim, load, find the input
+    trainer             the loop: one training, from stop to stop
     xla_check           what a TPU's compiler would refuse, found on a CPU
     exporting           a runtime's PREDICT, at a checkpoint or live, as a SavedModel
     estimator           the facade

@@ -24,13 +24,14 @@ from pipeline.contract.hooks import Hook, Run, SavingListener
 from pipeline.contract.run_config import RunConfig
 from pipeline.contract.spec import ModeKeys
 from pipeline.driver import exporting
+from pipeline.driver.recipe import Recipe
 from pipeline.driver.runtime_pair import Runtimes
-from pipeline.driver.trainer import Trainer
+from pipeline.driver.trainer import Evaluation, Trainer
 from pipeline.export import saved_model
 from pipeline.feed import feed as input_lib
 from pipeline.hooks import summary
 from pipeline.hooks.stock import log_line
-from pipeline.loop import predictions, train_loop
+from pipeline.loop import eval_loop, predictions
 from pipeline.model_dir import paths, storage
 from pipeline.process import run_log
 from pipeline.process.refusals import RefusedValueError
@@ -68,31 +69,29 @@ class Estimator:
           TypeError: an argument of another kind, or that model_fn does not take.
           ValueError: a backend other than TensorFlow, or no model_dir to evaluate.
         """
-        factories, self._params = arguments.contract(model_fn, modules, params)
-        self._config = arguments.run_config(config, model_dir)
+        factories, params = arguments.contract(model_fn, modules, params)
+        config = arguments.run_config(config, model_dir)
         if isinstance(start := warm_start_from, (str, os.PathLike)):
             start = WarmStartSettings(start)
         checks.check_kind("warm_start_from", start, WarmStartSettings, "'runs/1'")
-        self._warm_start_from = start
-        self._runtimes = Runtimes(
-            model_fn, factories, self._config, self._params, start
-        )
+        self._recipe = Recipe(model_fn, factories, config, params, start)
+        self._runtimes = Runtimes(self._recipe)
         self._eval_writers = summary.Writers()
 
     @property
     def config(self) -> RunConfig:
         """How it runs; `model_dir` is set."""
-        return self._config
+        return self._recipe.config
 
     @property
     def model_dir(self) -> str:
         """Where checkpoints, events and exports go."""
-        return self._config.model_dir
+        return self.config.model_dir
 
     @property
     def params(self) -> Any:
         """A copy of what model_fn gets as `params`."""
-        return params_lib.own(self._params)
+        return params_lib.own(self._recipe.params)
 
     @property
     def global_step(self) -> int:
@@ -105,7 +104,7 @@ class Estimator:
 
         While training it may still be being written, see `wait_until_saved`.
         """
-        return self._runtimes.values_from
+        return self._runtimes.loaded
 
     @habits.train
     @run_log.shows
@@ -118,6 +117,7 @@ class Estimator:
         max_steps: int | None = None,
         hooks: Sequence[Hook] = (),
         saving_listeners: Sequence[SavingListener] = (),
+        evaluations: Sequence[Evaluation] = (),
     ) -> "Estimator":
         """Trains from the last checkpoint on, and from the example after its last.
 
@@ -132,6 +132,7 @@ class Estimator:
             trains to the end of the input.
           hooks: called besides the ones of the config.
           saving_listeners: told of each checkpoint.
+          evaluations: of the checkpoints; `train_and_evaluate` makes them of EvalSpecs.
 
         Returns:
           This Estimator.
@@ -145,19 +146,18 @@ class Estimator:
           ClaimedError: another training goes on in model_dir.
           StorageError: model_dir cannot be written.
         """
-        if self._config.cluster.serves:
-            parameter_server.serve(self._config)
+        if self.config.cluster.serves:
+            parameter_server.serve(self.config)
             return self
-        arguments.training(self._config, steps, max_steps, saving_listeners)
+        arguments.training(self.config, steps, max_steps, saving_listeners)
         if self._runtimes.finished(self.latest_checkpoint(), max_steps):
             return self
-        trainer = Trainer(self._runtimes.to_train(), input_fn)
-        trainer(
-            self._warm_start_from,
+        Trainer(self._runtimes.to_train(), input_fn)(
             steps=steps,
             max_steps=max_steps,
             hooks=hooks,
             saving_listeners=saving_listeners,
+            evaluations=evaluations,
         )
         return self
 
@@ -202,14 +202,14 @@ class Estimator:
         program = runtime.program(ModeKeys.EVAL, feed)
         self._runtimes.prepare(runtime, checkpoint_path, "evaluating", together=True)
         run = runtime.run()
-        report = train_loop.evaluate(
+        report = eval_loop.evaluate(
             program.compiled,
             program.metrics,
             feed,
             run=run,
             hooks=hooks,
             steps=steps,
-            steps_per_loop=self._config.steps_per_loop,
+            steps_per_loop=self.config.steps_per_loop,
         )
         if not report.num_steps:
             raise input_lib.empty_input_error(input_fn, ModeKeys.EVAL)

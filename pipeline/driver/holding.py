@@ -5,8 +5,10 @@ loaded again, values that came from elsewhere are nobody's beginning, and what i
 checkpoint is not lost.
 """
 
+import contextlib
 import os
 import weakref
+from collections.abc import Iterator
 
 from absl import logging
 
@@ -41,7 +43,22 @@ class Holding(SavingListener):
         self._identity: str | None = None
         self._is_being_written = False
         self._unsaved: _Unsaved | None = None
+        self._is_live = False
         self._readers: weakref.WeakSet[OnOwnWeights] = weakref.WeakSet()
+
+    @contextlib.contextmanager
+    def live(self) -> Iterator[None]:
+        """Lets what the modules hold be where the run stands: the block trains them."""
+        self._is_live = True
+        try:
+            yield
+        finally:
+            self._is_live = False
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a training is under way, which would lose what another call loads."""
+        return self._is_live
 
     def equals(self, path: str) -> bool:
         """Whether the modules hold what is in a checkpoint.

@@ -3,25 +3,25 @@
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from pipeline.checkpoints import checkpoint, checkpoint_path
 from pipeline.checkpoints.configured import Configured
-from pipeline.checkpoints.warm_start import WarmStart, WarmStartSettings
+from pipeline.checkpoints.warm_start import WarmStart
 from pipeline.contract import checks, user_errors
 from pipeline.contract.hooks import Run
 from pipeline.contract.model_fn import BoundModelFn, check_model_fn
-from pipeline.contract.run_config import RunConfig
 from pipeline.contract.spec import EstimatorSpec, ModeKeys, SpecError
 from pipeline.driver.holding import Holding
+from pipeline.driver.recipe import Recipe
 from pipeline.feed import by_strategy
 from pipeline.feed.dataset import Source
-from pipeline.feed.feed import Plan
+from pipeline.feed.feed import AnyFeed, Plan
 from pipeline.loop import steps
-from pipeline.loop.compiled_loop import CompiledLoop
+from pipeline.loop.compiled_loop import CompiledLoop, StepsLoop
 from pipeline.loop.coordinated_loop import CoordinatedLoop
 from pipeline.loop.metrics import MetricSet
 from pipeline.process.refusals import RefusedRuntimeError
@@ -57,41 +57,35 @@ class Runtime:
     """Modules made once, programs made once a mode.
 
     Attributes:
-      config: the Estimator's.
+      recipe: what the Estimator was made of.
+      config: the recipe's.
+      context: `params` and `config`, for the user's functions.
       modules: on the strategy.
       peers: the processes that train on it.
       holding: what the variables hold now.
-      training: whether a training loop is under way.
       features_spec: spec of the features of the last input, or None.
       configured: what the factories have set.
     """
 
     def __init__(
         self,
-        model_fn: Callable[..., Any],
-        factories: Mapping[str, Callable[..., Any]],
+        recipe: Recipe,
         strategy: tf.distribute.Strategy,
-        config: RunConfig,
-        params: Any,
         *,
         seeded: bool = True,
     ) -> None:
-        """Calls the factories; the arguments are the Estimator's.
+        """Calls the factories.
 
         Args:
-          model_fn: the user's.
-          factories: of the modules.
-          strategy: where their variables are.
-          config: how to run.
-          params: for model_fn and input_fn.
+          recipe: what the Estimator was made of.
+          strategy: where the modules' variables are.
           seeded: by the config's seed, where it has one.
         """
-        self._model_fn = model_fn
-        self._factories = factories
-        self.config = config
-        self.context = {"params": params, "config": config}
+        self.recipe = recipe
+        self.config = config = recipe.config
+        self.context = recipe.context
         self.modules = modules.Modules(
-            factories,
+            recipe.factories,
             strategy,
             context=self.context,
             precision=config.precision,
@@ -101,7 +95,6 @@ class Runtime:
         self._warm_start = WarmStart(self.modules)
         self.peers = Peers(strategy)
         self.holding = Holding(self.modules)
-        self.training = False
         self.features_spec: Any = None
         self._saver: checkpoint.Saver | None = None
         self._saver_names: dict[str, tuple[str, ...]] = {}
@@ -114,9 +107,9 @@ class Runtime:
 
     def bound(self, mode: str) -> BoundModelFn:
         """model_fn in `mode`, as a function of features, labels and step."""
-        return modules.bind(self._model_fn, mode, self.modules, self.context)
+        return modules.bind(self.recipe.model_fn, mode, self.modules, self.context)
 
-    def feed(self, input_fn: Callable[..., Any], mode: str) -> by_strategy.AnyFeed:
+    def feed(self, input_fn: Callable[..., Any], mode: str) -> AnyFeed:
         """Calls `input_fn` for this strategy's replicas; see `feeds.make`."""
         micro_batches = self.config.gradient_accumulation_steps
         feed = by_strategy.make(
@@ -128,7 +121,7 @@ class Runtime:
         self.features_spec = feed.element_spec[0]
         return feed
 
-    def program(self, mode: str, feed: by_strategy.AnyFeed) -> Program:
+    def program(self, mode: str, feed: AnyFeed) -> Program:
         """The program for `mode` on `feed`, built unless it was for the like before.
 
         Several evaluations may be of several shapes; those used last are kept.
@@ -147,7 +140,9 @@ class Runtime:
         if mode == ModeKeys.PREDICT:
             labels = None
         check_model_fn(
-            self._model_fn, list(self.modules.by_name), has_labels=labels is not None
+            self.recipe.model_fn,
+            list(self.modules.by_name),
+            has_labels=labels is not None,
         )
         element_spec = features, labels
         with self._compared(mode, element_spec):
@@ -200,7 +195,7 @@ class Runtime:
         outline = self.modules.build(model_fn, element_spec)
         self.configured.note()
         added = sorted(set(self.modules.named_variables()) - before)
-        if added and self.training:
+        if added and self.holding.is_live:
             raise SpecError(
                 f"model_fn uses {added} in mode {mode!r} and not in TRAIN, so that "
                 "they would be in no checkpoint: call those layers in TRAIN too, or "
@@ -210,7 +205,7 @@ class Runtime:
             self.holding.after_build()
         return outline
 
-    def start(self, warm_start_from: str | WarmStartSettings | None) -> None:
+    def start(self) -> None:
         """Without a checkpoint: the values to start warm from, each once.
 
         Raises:
@@ -221,9 +216,9 @@ class Runtime:
                 f"{self.config.model_dir} was emptied a moment ago, by whoever else "
                 "writes there: call this again, to begin anew with initial values."
             )
-        if warm_start_from is not None:
+        if self.recipe.warm_start_from is not None:
             self.holding.before_change()
-            self._warm_start(warm_start_from)
+            self._warm_start(self.recipe.warm_start_from)
 
     def load_newest(
         self, path: str, *, together: bool = False
@@ -286,7 +281,7 @@ class Runtime:
         """
         if self.holding.equals(path):
             return
-        if self.training:
+        if self.holding.is_live:
             raise RefusedRuntimeError(
                 f"checkpoint {path} cannot be loaded while this Estimator trains; "
                 "evaluate it in an Estimator of its own."
@@ -308,20 +303,13 @@ class Runtime:
         Args:
           seeded: see `Runtime`.
         """
-        made = Runtime(
-            self._model_fn,
-            self._factories,
-            self.modules.strategy,
-            self.config,
-            self.context["params"],
-            seeded=seeded,
-        )
+        made = Runtime(self.recipe, self.modules.strategy, seeded=seeded)
         made.features_spec = self.features_spec
         return made
 
     def _train_loop(
         self, plan: Plan, outline: EstimatorSpec, metrics: MetricSet
-    ) -> CompiledLoop | CoordinatedLoop:
+    ) -> StepsLoop:
         step = steps.TrainStep(
             self.bound(ModeKeys.TRAIN),
             self.modules,

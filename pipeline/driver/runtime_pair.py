@@ -1,6 +1,7 @@
 """An Estimator's runtimes: the one that trains, and the one that evaluates."""
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -8,11 +9,10 @@ from absl import logging
 
 from pipeline.checkpoints import checkpoint, checkpoint_path
 from pipeline.checkpoints.snapshot import Snapshot
-from pipeline.checkpoints.warm_start import WarmStartSettings
-from pipeline.contract.run_config import RunConfig
 from pipeline.contract.spec import ModeKeys
+from pipeline.driver.recipe import Recipe
 from pipeline.driver.runtime import Runtime
-from pipeline.feed import by_strategy
+from pipeline.feed.feed import AnyFeed
 from pipeline.loop.predictions import OnOwnWeights
 from pipeline.model_dir import paths
 from pipeline.process.refusals import RefusedRuntimeError, RefusedValueError
@@ -23,21 +23,14 @@ from pipeline.tracing import seeds
 class Runtimes:
     """The runtime that trains and the one that evaluates, made when first used."""
 
-    def __init__(
-        self,
-        model_fn: Callable[..., Any],
-        factories: Mapping[str, Callable[..., Any]],
-        config: RunConfig,
-        params: Any,
-        warm_start_from: str | WarmStartSettings | None = None,
-    ) -> None:
-        """The arguments are the Estimator's."""
+    def __init__(self, recipe: Recipe) -> None:
+        """
+        Args:
+          recipe: what the Estimator was made of.
+        """
         strategy_lib.look_for_devices()
-        self._model_fn = model_fn
-        self._factories = factories
-        self._config = config
-        self._params = params
-        self._warm_start_from = warm_start_from
+        self._recipe = recipe
+        self._config = recipe.config
         self._training: Runtime | None = None
         self._evaluating: Runtime | None = None
 
@@ -45,7 +38,8 @@ class Runtimes:
     def training(self) -> Runtime:
         """On the strategy to train on."""
         if self._training is None:
-            self._training = self._made(self._config)
+            strategy = strategy_lib.create(self._config)
+            self._training = Runtime(self._recipe, strategy)
         return self._training
 
     @property
@@ -62,7 +56,8 @@ class Runtimes:
         if self._evaluating is None:
             made = strategy_lib.resolved(strategy, self._config)
             config = self._config.replace(train_distribute=made, devices=None)
-            self._evaluating = self._made(config)
+            recipe = dataclasses.replace(self._recipe, config=config)
+            self._evaluating = Runtime(recipe, strategy_lib.create(config))
         self.wait_until_saved()
         return self._evaluating
 
@@ -99,7 +94,7 @@ class Runtimes:
           ValueError: it is not there.
         """
         live = self._training.holding.path if self._training is not None else None
-        if path and live and self._training.training and paths.same(path, live):
+        if path and live and self._training.holding.is_live and paths.same(path, live):
             return live
         return checkpoint_path.found(path)
 
@@ -127,13 +122,13 @@ class Runtimes:
         else:
             if runtime.holding.initial:
                 values = "initial values"
-                if self._warm_start_from is not None:
+                if self._recipe.warm_start_from is not None:
                     values = "what training would start warm from"
                 text = "%s has no checkpoint: %s %s."
                 logging.warning(text, self._config.model_dir, doing, values)
-            runtime.start(self._warm_start_from)
+            runtime.start()
 
-    def reader(self, runtime: Runtime, feed: by_strategy.AnyFeed) -> OnOwnWeights:
+    def reader(self, runtime: Runtime, feed: AnyFeed) -> OnOwnWeights:
         """The prediction step on what the modules hold now, whatever they hold later.
 
         Args:
@@ -183,7 +178,9 @@ class Runtimes:
           newest: path prefix of the newest checkpoint in model_dir, or None.
         """
         live = self._training
-        return live is not None and (live.training or live.holding.is_unsaved(newest))
+        return live is not None and (
+            live.holding.is_live or live.holding.is_unsaved(newest)
+        )
 
     def finished(self, latest: str | None, max_steps: int | None) -> bool:
         """Whether there is nothing to train; says so.
@@ -214,7 +211,7 @@ class Runtimes:
         return specs[0] if specs else None
 
     @property
-    def values_from(self) -> str | None:
+    def loaded(self) -> str | None:
         """Checkpoint whose values the trained modules hold, or None."""
         return self._training.holding.path if self._training is not None else None
 
@@ -230,7 +227,7 @@ class Runtimes:
           latest: path prefix of the latest checkpoint, or None.
         """
         live = self._training
-        if live is not None and live.training:
+        if live is not None and live.holding.is_live:
             return live.modules.step
         if self.is_live(latest):
             return live.holding.unsaved_step
@@ -238,7 +235,7 @@ class Runtimes:
 
     def _take_live(self, runtime: Runtime, *, together: bool) -> None:
         live = self._training
-        if not live.training:
+        if not live.holding.is_live:
             live.holding.bring_back()
         if together or live.peers.alone:
             # All add up. What one process exports was evaluated by all before.
@@ -270,7 +267,3 @@ class Runtimes:
         else:
             self._evaluating = made
         return made
-
-    def _made(self, config: RunConfig) -> Runtime:
-        strategy = strategy_lib.create(config)
-        return Runtime(self._model_fn, self._factories, strategy, config, self._params)

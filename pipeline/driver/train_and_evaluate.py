@@ -1,6 +1,5 @@
 """train_and_evaluate: training with evaluations at its checkpoints, and exports."""
 
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from pipeline.driver import specs
 from pipeline.driver.estimator import Estimator
 from pipeline.driver.evaluator import Evaluator
 from pipeline.driver.specs import EvalSpec, Result, TrainSpec
+from pipeline.driver.trainer import Evaluation
 from pipeline.hooks import preemption
 from pipeline.hooks.preemption import PreemptedError, PreemptionHook
 from pipeline.model_dir import end_marker, storage
@@ -79,32 +79,28 @@ def _by_role(
     if not config.evaluates_inline:
         train(estimator, train_spec)
         return None
-    hooks = preemption.hooks_of(train_spec.hooks)
-    signals = [hook for hook in hooks if isinstance(hook, PreemptionHook)]
-    evaluations = [
-        _Evaluation(estimator, spec, eval_specs, signals) for spec in eval_specs
-    ]
     if config.is_chief:
         with storage.writing(estimator.model_dir, "the record of an export"):
             specs.keep_records(estimator.model_dir, eval_specs)
-    both = dataclasses.replace(
-        train_spec,
-        hooks=[*hooks, *evaluations],
-        saving_listeners=[*train_spec.saving_listeners, *evaluations],
-    )
-    train(estimator, both)
+    evaluations = [EvaluationAlong(estimator, spec, eval_specs) for spec in eval_specs]
+    train(estimator, train_spec, evaluations)
     results = [each.finish() for each in evaluations]
     # One that ended while the chief still exports would look as if it had died.
     estimator.wait_for_peers()
     return specs.combined(eval_specs, results)
 
 
-def train(estimator: Estimator, train_spec: TrainSpec) -> None:
+def train(
+    estimator: Estimator,
+    train_spec: TrainSpec,
+    evaluations: Sequence[Evaluation] = (),
+) -> None:
     """Trains, and leaves word in model_dir of how that ended, see `end_marker`.
 
     Args:
       estimator: what to train.
       train_spec: on what, how far.
+      evaluations: of the checkpoints, along the training.
 
     Raises:
       ValueError: this task is an evaluator.
@@ -123,6 +119,7 @@ def train(estimator: Estimator, train_spec: TrainSpec) -> None:
             max_steps=train_spec.max_steps,
             hooks=[watch, *train_spec.hooks],
             saving_listeners=[*train_spec.saving_listeners, watch],
+            evaluations=evaluations,
         )
     except (PeerLostError, ClaimedError, PreemptedError):
         raise  # All tasks are started again; and another training goes on.
@@ -196,8 +193,8 @@ class _Watch(Hook, SavingListener):
         )
 
 
-class _Evaluation(Hook, SavingListener):
-    """One EvalSpec along a training run.
+class EvaluationAlong:
+    """One EvalSpec along a training, see `trainer.Evaluation`.
 
     A run that was killed between a checkpoint and the end of its evaluation evaluates
     it when it goes on from there.
@@ -208,16 +205,20 @@ class _Evaluation(Hook, SavingListener):
         estimator: Estimator,
         spec: EvalSpec,
         all_specs: Sequence[EvalSpec],
-        signals: Sequence[PreemptionHook] = (),
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """
+        Args:
+          estimator: is trained, evaluates and exports.
+          spec: how to evaluate.
+          all_specs: of all evaluations along the training.
+          clock: seconds.
+        """
         self._estimator = estimator
         self._spec = spec
         self._export_folder = specs.export_folder(estimator.model_dir, spec, all_specs)
-        self._signals = signals
         self._clock = clock
-        self._run: Run | None = None
         self._given_up = False
         self._last_time = clock()
         self._last_result: dict[str, Any] | None = None
@@ -227,37 +228,37 @@ class _Evaluation(Hook, SavingListener):
 
         Not earlier, as TRAIN comes first in making them.
         """
-        self._run = run
         self._spec.check_exports(self._estimator)
 
-    def state(self) -> Any:
+    def state(self, run: Run) -> Any:
         """Whether the checkpoint that is being saved will be evaluated."""
-        is_next = self._given_up or self._is_next(self._run)
-        return {"is_next": True} if is_next else None
+        return {"is_next": True} if self._given_up or _is_next(run) else None
 
-    def restore(self, run: Run, state: Any) -> None:
+    def restore(
+        self, run: Run, state: Any, signals: Sequence[PreemptionHook] = ()
+    ) -> None:
         """Evaluates the checkpoint, maybe again: nothing says that it was done."""
-        self._evaluate_unless_too_soon(run)
+        self._evaluate_unless_too_soon(run, signals)
 
-    def after_save(self, run: Run) -> None:
+    def after_save(self, run: Run, signals: Sequence[PreemptionHook] = ()) -> None:
         """Evaluates the checkpoint, unless it is the first or comes too soon."""
-        if self._is_next(run):
-            self._evaluate_unless_too_soon(run)
+        if _is_next(run):
+            self._evaluate_unless_too_soon(run, signals)
 
-    def _is_next(self, run: Run) -> bool:
-        """Not of the first; and the last is left to `finish`, which knows it is."""
-        return not (
-            run.step == run.first_step or run.finished or run.step == run.max_step
-        )
+    def finish(self) -> Result:
+        """The last evaluation, and its exports."""
+        return self._evaluate(is_final=True)
 
-    def _evaluate_unless_too_soon(self, run: Run) -> None:
+    def _evaluate_unless_too_soon(
+        self, run: Run, signals: Sequence[PreemptionHook]
+    ) -> None:
         wait = self._spec.throttle_secs - (self._clock() - self._last_time)
         if run.agree(wait <= 0):
             try:
-                self._evaluate([each.interrupts() for each in self._signals])
+                self._evaluate(signals)
             except PreemptedError:
                 self._given_up = True
-                self._signals[0].stop(run)
+                signals[0].stop(run)
         elif run.leads:
             logging.info(
                 "eval | step %d is passed over; the next evaluation is that of the "
@@ -267,12 +268,8 @@ class _Evaluation(Hook, SavingListener):
                 self._spec.throttle_secs,
             )
 
-    def finish(self) -> Result:
-        """The last evaluation, and its exports."""
-        return self._evaluate(is_final=True)
-
     def _evaluate(
-        self, hooks: Sequence[Hook] = (), *, is_final: bool = False
+        self, signals: Sequence[PreemptionHook] = (), *, is_final: bool = False
     ) -> Result:
         spec, estimator = self._spec, self._estimator
         step = estimator.global_step
@@ -280,7 +277,7 @@ class _Evaluation(Hook, SavingListener):
             self._last_result = estimator.evaluate(
                 spec.input_fn,
                 steps=spec.steps,
-                hooks=[*spec.hooks, *hooks],
+                hooks=[*spec.hooks, *(each.interrupts() for each in signals)],
                 name=spec.name,
             )
         result = self._last_result
@@ -298,3 +295,8 @@ class _Evaluation(Hook, SavingListener):
             is_final=is_final,
         )
         return result, exported
+
+
+def _is_next(run: Run) -> bool:
+    """Skips the first checkpoint, and the last, which `finish` evaluates."""
+    return not (run.step == run.first_step or run.finished or run.step == run.max_step)

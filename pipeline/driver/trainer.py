@@ -1,37 +1,66 @@
-"""One training: from where the modules stand to the end, with everything around it."""
+"""The loop: one training, from where the modules stand to the end.
 
-import contextlib
+`Estimator.train` and `train_and_evaluate` both run it:
+
+    claim model_dir
+    load the newest checkpoint that can be read
+    find the input where it stood
+    begin with hooks and evaluations, and what was saved of them; save the first step
+    until it is decided that this is the end:
+        train to the next stop
+        call the hooks; save if it is time; evaluate and export what was saved
+    end with the hooks; save the last step
+
+`Trainer` is what comes once in a training, `TrainLoop` what comes at its stops.
+Whether and how far to go on is said by `TrainLoop._decide`, and nowhere else. To go
+back to a checkpoint is to load it, and to begin a `TrainLoop` from there.
+"""
+
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
+import tensorflow as tf
 from absl import logging
 
 from pipeline.checkpoints import checkpoint, checkpoint_files, hook_states
-from pipeline.checkpoints.warm_start import WarmStartSettings
 from pipeline.contract import checks
 from pipeline.contract.hooks import Hook, Run, SavingListener
 from pipeline.contract.spec import ModeKeys
+from pipeline.driver import start
 from pipeline.driver.runtime import Program, Runtime
-from pipeline.feed import by_strategy, position
 from pipeline.feed import feed as input_lib
+from pipeline.feed.by_strategy import TrainingData
 from pipeline.hooks import preemption
-from pipeline.hooks.checkpoint_hook import CheckpointHook
+from pipeline.hooks.preemption import PreemptionHook
+from pipeline.hooks.saving import Saving
 from pipeline.hooks.stock import LoggingHook, NanHook, SummaryHook
-from pipeline.loop import train_loop
-from pipeline.model_dir import claim, end_marker, storage
-from pipeline.process import progress
-from pipeline.process.refusals import RefusedValueError
+from pipeline.loop.compiled_loop import Segment, StepsLoop
+from pipeline.loop.watchers import Watchers, names_of
+from pipeline.strategy.peers import Peers
+
+# The name under which a checkpoint keeps the state of an evaluation.
+_EVALUATION = "_Evaluation"
+
+
+class Evaluation(Protocol):
+    """What is done along a training with the checkpoints that it saves."""
+
+    def begin(self, run: Run) -> None:
+        """Called when the hooks have begun."""
+
+    def state(self, run: Run) -> Any:
+        """Returns what `restore` needs, as JSON; None for nothing."""
+
+    def restore(self, run: Run, state: Any, signals: Sequence[PreemptionHook]) -> None:
+        """Called after `begin` where the run goes on from a checkpoint of this one."""
+
+    def after_save(self, run: Run, signals: Sequence[PreemptionHook]) -> None:
+        """Evaluates what was saved, if it is to; `signals` may end that."""
 
 
 class Trainer:
-    """Trains a runtime's modules on one input.
-
-    build what TRAIN needs
-    claim model_dir; load the newest checkpoint that can be read
-    find the input where it stood
-    run the loop, with the config's hooks and the caller's
-    """
+    """Trains a runtime's modules on one input."""
 
     def __init__(self, runtime: Runtime, input_fn: Callable[..., Any]) -> None:
         """Calls `input_fn` and builds what TRAIN needs.
@@ -52,21 +81,21 @@ class Trainer:
 
     def __call__(
         self,
-        warm_start_from: str | WarmStartSettings | None,
         *,
         steps: int | None,
         max_steps: int | None,
         hooks: Sequence[Hook],
         saving_listeners: Sequence[SavingListener],
+        evaluations: Sequence[Evaluation] = (),
     ) -> None:
         """Trains.
 
         Args:
-          warm_start_from: values to take where model_dir has no checkpoint, or None.
           steps: steps from here, or None.
           max_steps: global step to train to, or None.
           hooks: called besides the ones of the config.
           saving_listeners: told of each checkpoint.
+          evaluations: of the checkpoints, along the training.
 
         Raises:
           TypeError: a hook or a listener that is none.
@@ -77,200 +106,201 @@ class Trainer:
         """
         hooks = preemption.hooks_of(hooks)
         checks.check_all("saving_listeners", saving_listeners, SavingListener)
-        model_dir = self._runtime.config.model_dir
-        saved = functools.partial(checkpoint.latest, model_dir)
-        with preemption.ending(hooks, saved), self._only_writer() as fence:
-            path = self._load(warm_start_from)
-            self._train(
-                path,
-                steps=steps,
-                max_steps=max_steps,
-                hooks=hooks,
-                saving_listeners=[*fence, *saving_listeners],
-            )
-
-    @contextlib.contextmanager
-    def _only_writer(self) -> Iterator[list[SavingListener]]:
-        """Claims model_dir, for all processes; yields what is to see to each save."""
-        peers, model_dir = self._runtime.peers, self._runtime.config.model_dir
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(
-                storage.writing(
-                    model_dir,
-                    "a file in model_dir",
-                    last_good=lambda: checkpoint.latest(model_dir),
-                    only_named=True,  # Reading the data can fail, too.
+        runtime, config = self._runtime, self._runtime.config
+        saved = functools.partial(checkpoint.latest, config.model_dir)
+        with preemption.ending(hooks, saved), start.claimed(runtime) as check:
+            path = start.load(runtime, self._feed)
+            if steps is not None:
+                max_steps = runtime.modules.step + steps
+            run = runtime.run(max_steps)
+            with start.reading(runtime, self._feed, path) as data:
+                saving = Saving(
+                    config,
+                    runtime.modules,
+                    runtime.saver(),
+                    data.save,
+                    check_claim=check,
+                    listeners=[runtime.holding, *saving_listeners],
                 )
-            )
-            fence = []
-            if peers.leads:
-                fence.append(_Fence(stack.enter_context(claim.held(model_dir))))
-                end_marker.remove(model_dir)
-            # What the one before wrote is there for all to see.
-            peers.wait()
-            try:
-                yield fence
-            except BaseException:
-                # Nothing is written any more when the claim ends.
-                self._runtime.saver().settle()
-                raise
-            finally:
-                self._runtime.holding.after_writing()
+                loop = TrainLoop(
+                    self._steps,
+                    data,
+                    Watchers(
+                        [*self._hooks(), *hooks],
+                        self._program.metrics,
+                        steps_per_loop=config.steps_per_loop,
+                    ),
+                    saving,
+                    evaluations=evaluations,
+                    peers=runtime.peers,
+                    any_pass=steps is not None,
+                )
+                ended = loop(run, hook_states.read(path) if path else None)
+            if config.save_checkpoints_steps == 0:
+                # As a checkpoint does: each replica is to go on from the same.
+                runtime.modules.synchronize()
+            # The last checkpoint is there for all.
+            runtime.peers.wait()
+            if ended and run.step == run.first_step:
+                raise input_lib.empty_input_error(self._input_fn, ModeKeys.TRAIN)
 
-    def _load(self, warm_start_from: str | WarmStartSettings | None) -> str | None:
-        """Loads what there is to go on from, and returns its path."""
-        runtime = self._runtime
-        newest = checkpoint.latest(runtime.config.model_dir)
-        unsaved = runtime.holding.is_unsaved(newest)
-        if unsaved:
-            runtime.holding.bring_back()
-        goes_by_modules = unsaved or newest is None
-        self._check_start(
-            runtime.modules.step if goes_by_modules else checkpoint.step_of(newest)
-        )
-        path, unreadable = None, []
-        if unsaved:
-            runtime.configured.forget()
-        elif newest is None:
-            runtime.start(warm_start_from)
-        else:
-            path, unreadable = runtime.load_newest(newest, together=True)
-            runtime.configured.apply(tells=runtime.peers.leads)
-        if runtime.peers.leads:
-            runtime.saver().resume(path, unreadable=unreadable)
-            position.remove_unfinished(runtime.config.model_dir)
-            # Those of checkpoints that were never committed, or were set aside: what
-            # is saved under their names from now on is of another run.
-            position.remove_old_positions(runtime.config.model_dir, keep=path)
-        if unreadable:
-            runtime.peers.wait()  # All are to see which one is the latest now.
-        if runtime.config.save_checkpoints_steps == 0 and not unsaved:
-            runtime.holding.begin_unsaved(path)
-        return path
-
-    def _train(
-        self,
-        path: str | None,
-        *,
-        steps: int | None,
-        max_steps: int | None,
-        hooks: Sequence[Hook],
-        saving_listeners: Sequence[SavingListener],
-    ) -> None:
-        runtime, config, peers = (
-            self._runtime,
-            self._runtime.config,
-            self._runtime.peers,
-        )
-        start = runtime.modules.step
-        source = by_strategy.training_input(
-            self._feed,
-            runtime.modules,
-            peers=peers,
-            path=path,
-            changed_input=config.changed_input,
-        )
-        if path is not None and peers.leads:
-            text = "train | resumed from step %d of %s | input at %s"
-            logging.info(text, start, path, source.place)
-        run = runtime.run(max_steps if steps is None else start + steps)
-        loop = train_loop.TrainLoop(
-            self._steps,
-            self._program.metrics,
-            steps_per_loop=config.steps_per_loop,
-            peers=peers,
-        )
-        saving = CheckpointHook(
-            config,
-            runtime.modules,
-            runtime.saver(),
-            source.save,
-            states=loop.state,
-            listeners=[runtime.holding, *saving_listeners],
-        )
-
-        in_old_pass = source.resumed
-
-        def next_pass() -> Any:
-            # Where so many steps were asked for, what is left of a pass is no limit.
-            # And a checkpoint may be of the end of the data, which shows only here.
-            nonlocal in_old_pass
-            if not in_old_pass or (steps is None and run.step > start):
-                return None
-            in_old_pass = False
-            return source.begin_anew()
-
-        runtime.training = True
-        try:
-            ended = loop(
-                run,
-                source.iterator,
-                self._hooks(hooks, saving),
-                next_pass=next_pass,
-                saved=hook_states.read(path) if path else None,
-            )
-        finally:
-            runtime.training = False
-            progress.close_all()
-            source.close()
-        if config.save_checkpoints_steps == 0:
-            # What else a checkpoint sees to: each replica is to go on from the same.
-            runtime.modules.synchronize()
-        # The last checkpoint is there for all.
-        peers.wait()
-        if ended and run.step == start:
-            raise input_lib.empty_input_error(self._input_fn, ModeKeys.TRAIN)
-
-    def _steps(self, iterator: Any, start: int, boundaries: Sequence[int]) -> Any:
+    def _steps(
+        self, iterator: Any, start: int, boundaries: Sequence[int]
+    ) -> list[Segment]:
         """The compiled loop, which changes what predictions may be made with."""
         self._runtime.holding.before_change()
         # Now, not after the loop: one that fails has made updates all the same.
         self._runtime.holding.after_change()
         return self._program.compiled(iterator, start, boundaries)
 
-    def _hooks(self, hooks: Sequence[Hook], saving: Hook) -> list[Hook]:
-        """The config's hooks and the caller's, in the order in which they are called.
-
-        Args:
-          hooks: the caller's.
-          saving: comes last, so that a checkpoint holds what the others did.
-        """
+    def _hooks(self) -> list[Hook]:
+        """The config's hooks, which are called before the caller's."""
         config = self._runtime.config
-        stops = config.on_nan == "stop"
-        result: list[Hook] = [NanHook(fail_on_nan_loss=stops)]
+        result: list[Hook] = [NanHook(fail_on_nan_loss=config.on_nan == "stop")]
         if config.log_step_count_steps:
             result.append(LoggingHook(config.log_step_count_steps))
         if config.save_summary_steps:
             result.append(SummaryHook(config.save_summary_steps))
-        result.extend(hooks)
-        if config.save_checkpoints_steps != 0:
-            result.append(saving)
         return result
 
-    def _check_start(self, start: int) -> None:
-        """All have to go on from the same checkpoint; says who takes part."""
-        peers = self._runtime.peers
-        replicas, config = peers.replicas, self._runtime.config
-        steps = [step for (step,) in peers.gather([start])]
-        if len(set(steps)) > 1:
-            raise RefusedValueError(
-                f"the processes start at different steps, {steps} by process: is "
-                f"model_dir {config.model_dir!r} on storage that all of them share?"
-            )
-        logging.info(
-            "train | %s | replicas %d of %d | %s",
-            config.cluster if config.cluster.jobs else "one process",
-            replicas.local,
-            replicas.total,
-            self._feed,
-        )
 
+class TrainLoop:
+    """Trains from stop to stop, until it is decided that this is the end."""
 
-class _Fence(SavingListener):
-    """Sees to it that a training that lost model_dir does not write there."""
+    def __init__(
+        self,
+        steps: StepsLoop,
+        data: TrainingData,
+        watchers: Watchers,
+        saving: Saving,
+        *,
+        evaluations: Sequence[Evaluation] = (),
+        peers: Peers | None = None,
+        any_pass: bool = False,
+    ) -> None:
+        """
+        Args:
+          steps: the loop over train steps.
+          data: what it reads.
+          watchers: the hooks.
+          saving: saves when it is time.
+          evaluations: of what was saved.
+          peers: the processes that train in step; None for this one alone.
+          any_pass: whether to go on in a new pass over the data wherever an earlier
+            run's pass ends; else only where it had ended before.
+        """
+        self._steps = steps
+        self._data = data
+        self._watchers = watchers
+        self._saving = saving
+        own = [_EVALUATION] * len(evaluations)
+        names = names_of(watchers.hooks, others=own)[len(watchers.hooks) :]
+        self._evaluations = dict(zip(names, evaluations, strict=True))
+        kind = PreemptionHook
+        self._signals = [hook for hook in watchers.hooks if isinstance(hook, kind)]
+        self._peers = peers or Peers(tf.distribute.get_strategy())
+        self._any_pass = any_pass
+        self._ended = False
 
-    def __init__(self, check: Callable[[], None]) -> None:
-        self._check = check
+    def __call__(self, run: Run, saved: Mapping[str, Any] | None = None) -> bool:
+        """Trains.
 
-    def before_save(self, run: Run) -> None:
-        self._check()
+        Args:
+          run: at the step to start from; its `step` goes along.
+          saved: what hooks and evaluations held in the run that this one goes on with,
+            or None.
+
+        Returns:
+          Whether the input ended first.
+        """
+        self._begin(run, saved or hook_states.NONE)
+        while stops := self._decide(run):
+            segments = self._steps(self._data.iterator, run.step, stops)
+            self._at_stop(run, segments)
+            self._ended = segments[-1].ended and not self._begins_anew(run)
+        self._end(run)
+        return self._ended
+
+    def _begin(self, run: Run, saved: Mapping[str, Any]) -> None:
+        self._watchers.begin(run, saved)
+        held = saved["hooks"]
+        states = {name: held[name]["state"] for name in held if "state" in held[name]}
+        for name, evaluation in self._evaluations.items():
+            evaluation.begin(run)
+            if name in states:
+                evaluation.restore(run, states[name], self._signals)
+        known = {*names_of(self._watchers.hooks), *self._evaluations}
+        lost = [name for name in states if name not in known]
+        if lost and run.leads:
+            text = "train | the checkpoint holds the state of %s, which is no hook now."
+            logging.info(text, ", ".join(lost))
+        self._save_by(self._saving.at_begin, run)
+
+    def _decide(self, run: Run) -> list[int]:
+        """Returns the stops to train to next, in all processes alike; none at the end.
+
+        That is where max_step is reached, the input has ended, or anybody asks to stop.
+        Each process gives its stops up to the first at which one may act: hooks, clocks
+        and speed differ between them. They go to the first that is anybody's last.
+        """
+        if self._ended or (run.max_step is not None and run.step >= run.max_step):
+            return []
+        stops: list[int] = []
+        if not run.stop_reasons:
+            stops = self._watchers.stops(run, self._saving.next_step(run.step))
+        given = self._peers.gather(stops)
+        if not all(given):
+            if not run.stop_reasons:
+                run.request_stop("another process asked for it")
+            return []
+        last = min(theirs[-1] for theirs in given)
+        return sorted({step for theirs in given for step in theirs if step <= last})
+
+    def _at_stop(self, run: Run, segments: Sequence[Segment]) -> None:
+        self._watchers.after_steps(run, segments)
+        self._save_by(self._saving.at_step, run)
+        self._watchers.after_hooks(run)
+        self._save_by(self._saving.by_clock, run)
+
+    def _begins_anew(self, run: Run) -> bool:
+        """Begins another pass over data that ended, if this run may.
+
+        Where so many steps were asked for, what is left of a pass is no limit. And a
+        checkpoint may be of the end of the data, which shows only here.
+        """
+        if not self._data.resumed or (run.step > run.first_step and not self._any_pass):
+            return False
+        self._data.begin_anew()
+        return True
+
+    def _end(self, run: Run) -> None:
+        run.finished = True
+        self._watchers.end(run)
+        self._save_by(self._saving.at_end, run)
+        reasons = [*run.stop_reasons, *(["the input ended"] if self._ended else [])]
+        if run.leads:
+            words = ["train", f"ended at step {run.step}", *reasons]
+            logging.info("%s", " | ".join(words))
+
+    def _save_by(self, save: Callable[..., bool], run: Run) -> None:
+        """Saves if it is time by `save`; evaluates and exports what was saved."""
+        self._watchers.before_save(run)
+        if not save(run, functools.partial(self._state, run)):
+            return
+        self._watchers.after_save()
+        for evaluation in self._evaluations.values():
+            evaluation.after_save(run, self._signals)
+
+    def _state(self, run: Run) -> dict[str, Any]:
+        """What hooks and evaluations hold now, to be saved with a checkpoint.
+
+        At a run's end all windows were reported, unless it was broken off, and is to
+        go on with them.
+        """
+        reported = run.finished and not preemption.is_stopped(run)
+        found = self._watchers.state(reported=reported)
+        for name, evaluation in self._evaluations.items():
+            state = evaluation.state(run)
+            if state is not None:
+                found["hooks"][name] = {"state": state}
+        return found

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from pipeline.contract.run_config import RunConfig
 from pipeline.contract.spec import ModeKeys
+from pipeline.driver.recipe import Recipe
 from pipeline.driver.runtime import Runtime
 from pipeline.feed import dataset as dataset_lib
 from pipeline.feed import distributed
@@ -80,7 +81,7 @@ def compile_steps(
     """
     with tf.device("/CPU:0"):
         here = tf.distribute.get_strategy()
-        runtime = Runtime(model_fn, factories, here, config, params or {})
+        runtime = Runtime(Recipe(model_fn, factories, config, params or {}), here)
         one = dataset_lib.InputContext(num_replicas_in_sync=num_replicas)
         datasets = []  # All are checked before the first is compiled for.
         for mode, input_fn in input_fns:

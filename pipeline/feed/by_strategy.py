@@ -5,13 +5,14 @@ parameter servers read their own data. All other strategies read a plain iterato
 compiled loop, which is faster and can be saved.
 """
 
+from typing import Any, Protocol
+
 import tensorflow as tf
 
 from pipeline.feed import distributed, workers
 from pipeline.feed import feed as feed_lib
 from pipeline.feed.dataset import Source
-from pipeline.feed.distributed import DistributedFeed
-from pipeline.feed.feed import Feed
+from pipeline.feed.feed import AnyFeed
 from pipeline.feed.position import TrainingInput
 from pipeline.feed.workers import WorkerFeed, WorkerInput
 from pipeline.strategy.modules import Modules
@@ -19,7 +20,32 @@ from pipeline.strategy.parameter_server import ParameterServers
 from pipeline.strategy.peers import Peers
 from pipeline.strategy.replicas import has_one_trace
 
-AnyFeed = Feed | DistributedFeed | WorkerFeed
+
+class TrainingData(Protocol):
+    """The training data's iterators, and where they stand.
+
+    Attributes:
+      resumed: whether they go on in an earlier run's pass, maybe at its end.
+    """
+
+    resumed: bool
+
+    @property
+    def iterator(self) -> Any:
+        """What a `StepsLoop` reads, after the last example trained on."""
+
+    @property
+    def place(self) -> str:
+        """Where it was opened, for logs; known until the first step."""
+
+    def begin_anew(self) -> Any:
+        """Starts another pass over the data."""
+
+    def save(self, path: str) -> bool:
+        """Writes where it stands, at the checkpoint of that path prefix."""
+
+    def close(self) -> None:
+        """Lets go of the iterators."""
 
 
 def make(
@@ -57,7 +83,7 @@ def training_input(
     peers: Peers,
     path: str | None,
     changed_input: str = "auto",
-) -> TrainingInput | WorkerInput:
+) -> TrainingData:
     """Opens the training data where an earlier run left them.
 
     Args:

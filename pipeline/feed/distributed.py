@@ -91,6 +91,11 @@ class DistributedFeed:
         """Such as 'one input pipeline a host | global batch 64', for logs."""
         return f"one input pipeline a host | global batch {self.global_batch}"
 
+    @property
+    def num_steps(self) -> int | None:
+        """Steps in one pass, None where nobody knows before its end."""
+        return self.plan.num_steps
+
     def iterator(self, skipped: int = 0) -> Any:
         """A new distributed iterator, past so many elements on each host."""
         return iter(

@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -182,6 +182,46 @@ class Plan:
         return batches
 
 
+class AnyFeed(Protocol):
+    """What an input_fn yields, and how a step's batches are taken of it."""
+
+    @property
+    def plan(self) -> Plan:
+        """How elements become batches."""
+
+    @property
+    def element_spec(self) -> tuple[Any, Any]:
+        """`(features, labels)` as type specs of one replica's batch."""
+
+    def fingerprint(self) -> Fingerprint:
+        """Describes the data, so that a run that goes on knows them again."""
+
+
+class ReadableFeed(AnyFeed, Protocol):
+    """A feed over which this process opens iterators; others do for parameter servers.
+
+    Attributes:
+      starts_anywhere: whether input_fn takes `first_batch`; else what was read is read
+        over.
+    """
+
+    starts_anywhere: bool
+
+    @property
+    def saves_position(self) -> bool:
+        """Whether where an iterator stands is saved, if the dataset can be."""
+
+    @property
+    def num_steps(self) -> int | None:
+        """Steps in one pass, None where nobody knows before its end."""
+
+    def iterator(self, skipped: int = 0) -> Any:
+        """Returns a new iterator, past so many elements."""
+
+    def again(self) -> "ReadableFeed":
+        """Returns the same data, of which no iterator was made yet."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Feed:
     """One pipeline's data and how they are taken.
@@ -218,6 +258,14 @@ class Feed:
     def saves_position(self) -> bool:
         """Whether an iterator's position is saved, where TensorFlow can save it."""
         return not self.starts_anywhere
+
+    @property
+    def num_steps(self) -> int | None:
+        """Steps in one pass, None where nobody knows before its end."""
+        if self.plan.num_steps is not None:
+            return self.plan.num_steps
+        length = int(self.dataset.cardinality())
+        return -(-length // self.plan.nexts_per_step) if length >= 0 else None
 
     def iterator(self, skipped: int = 0) -> Any:
         """Returns a new iterator.
@@ -311,7 +359,7 @@ def make_feed(source: Source, *, peers: Peers, num_micro_batches: int = 1) -> Fe
 
 
 @contextlib.contextmanager
-def opened(feed: Feed) -> Iterator[list[Any]]:
+def opened(feed: ReadableFeed) -> Iterator[list[Any]]:
     """Opens the data, and deletes the iterator in the background afterwards.
 
     Args:

@@ -25,7 +25,7 @@ from pipeline.checkpoints import checkpoint_files
 from pipeline.checkpoints.checkpoint_reader import Reader, UnreadableCheckpointError
 from pipeline.contract import user_errors
 from pipeline.feed import input_record, iterators
-from pipeline.feed.feed import Feed
+from pipeline.feed.feed import AnyFeed, Feed, ReadableFeed
 from pipeline.feed.input_record import InputRecord, Verdict
 from pipeline.strategy.modules import Modules
 from pipeline.strategy.peers import Peers
@@ -65,7 +65,7 @@ class TrainingInput:
 
     def __init__(
         self,
-        feed: Feed,
+        feed: ReadableFeed,
         modules: Modules,
         peers: Peers,
         path: str | None,
@@ -119,6 +119,7 @@ class TrainingInput:
             "train | the input ended at step %d: it begins anew.", self._modules.step
         )
         self.close()
+        self.resumed = False
         self._feed = self._feed.again()
         self._begin()
         return self.iterator
@@ -217,11 +218,11 @@ class TrainingInput:
         return [iterator]
 
 
-def recorded(feed: Any, *, pipelines: int) -> InputRecord:
+def recorded(feed: AnyFeed, *, pipelines: int) -> InputRecord:
     """Returns the record of an input before its first element is read.
 
     Args:
-      feed: a `Feed`, `DistributedFeed` or `WorkerFeed`.
+      feed: the training input.
       pipelines: processes that each read a part of the data.
     """
     described = feed.fingerprint()
@@ -272,7 +273,7 @@ def save_position(iterator: Any, prefix: str, *, nexts_per_step: int = 1) -> boo
 
 
 def open_at(
-    feed: Feed,
+    feed: ReadableFeed,
     *,
     prefix: str | None,
     num_steps: int,
@@ -296,7 +297,7 @@ def open_at(
     skipped = num_steps * feed.plan.nexts_per_step if read is None else read
     if skipped == 0 or prefix is None or feed.starts_anywhere or not restores:
         return feed.iterator(skipped)
-    if not feed.saves_position:
+    if not isinstance(feed, Feed):  # A distributed iterator cannot be saved.
         logging.warning(_NOT_SAVED, prefix, num_steps)
         return feed.iterator(skipped)
     iterator = _restored(feed, prefix, num_steps, any_steps=read is not None)

@@ -10,7 +10,7 @@ From the bottom up; a file imports only files above it:
     packing           a loop's tensors as few vectors, one a dtype
     compiled_loop     many steps in one call, from boundary to boundary
     coordinated_loop  the same, by workers to whom the chief hands pieces
-    windows           what happened between two calls of a hook
-    train_loop        training and evaluation: boundaries and hooks
+    watchers          the hooks of a training, and what happened between two calls
+    eval_loop         an evaluation, a few steps at a time
     predictions       one step at a time, then example by example
 """

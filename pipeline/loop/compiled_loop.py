@@ -7,7 +7,7 @@ boundaries at which nobody has to act, and keeps what was measured at each of th
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -52,6 +52,15 @@ class Segment:
     metrics: dict[str, Any]
     nonfinite_step: int | None
     ended: bool
+
+
+class StepsLoop(Protocol):
+    """Runs steps through one or more stops: in this process, or by its workers."""
+
+    def __call__(
+        self, iterator: Any, start: int, boundaries: Sequence[int]
+    ) -> list[Segment]:
+        """Runs until the last stop or the input's end, see `CompiledLoop`."""
 
 
 class CompiledLoop:

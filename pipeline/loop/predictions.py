@@ -14,7 +14,7 @@ import tensorflow as tf
 from pipeline.contract import user_errors
 from pipeline.contract.hooks import Hook, Run
 from pipeline.contract.spec import ModeKeys
-from pipeline.feed.feed import Feed, opened
+from pipeline.feed.feed import ReadableFeed, opened
 from pipeline.process.refusals import RefusedValueError
 
 
@@ -67,7 +67,7 @@ class OnOwnWeights:
             self._kept = self._copied()
 
 
-def predict(compiled: Callable[[Any], Any], feed: Feed) -> Iterator[Any]:
+def predict(compiled: Callable[[Any], Any], feed: ReadableFeed) -> Iterator[Any]:
     """Runs the prediction step over the input, batch by batch, as they are asked for.
 
     Args:

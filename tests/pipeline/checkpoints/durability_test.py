@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import pipeline as ge
 from pipeline.checkpoints import checkpoint, checkpoint_reader
-from pipeline.driver import evaluator, runtime
+from pipeline.driver import evaluator, recipe, runtime
 from pipeline.feed import position
 from pipeline.model_dir import claim, end_marker
 from tests import fakes, patience
@@ -183,13 +183,9 @@ def test_all_processes_take_one_that_each_can_read(trained, caplog):
     damage(trained, 4)
     estimator = make(trained)
     estimator.evaluate(EVAL)
-    one = runtime.Runtime(
-        fakes.classifier_fn,
-        {"network": lambda: fakes.network(dropout=0.5), "optimizer": fakes.adam},
-        tf.distribute.get_strategy(),
-        estimator.config,
-        {},
-    )
+    factories = {"network": lambda: fakes.network(dropout=0.5), "optimizer": fakes.adam}
+    made_of = recipe.Recipe(fakes.classifier_fn, factories, estimator.config, {})
+    one = runtime.Runtime(made_of, tf.distribute.get_strategy())
     one.program("train", one.feed(TRAIN, "train"))
     one.peers = Peers(False, True)
     taken, unreadable = one.load_newest(path(trained, 4), together=True)

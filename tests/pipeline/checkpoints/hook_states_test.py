@@ -9,6 +9,7 @@ import pytest
 import pipeline as ge
 from pipeline import Hook, LoggingHook
 from pipeline.checkpoints import hook_states
+from pipeline.loop import watchers
 from tests import fakes
 
 X, Y = fakes.classification_data(64)
@@ -197,7 +198,7 @@ def test_windows_of_other_metrics_begin_anew(tmp_path):
 
 def test_hooks_are_named_by_class_and_order():
     hooks = [LoggingHook(), Patience(), LoggingHook()]
-    assert list(hook_states.named(hooks)) == [
+    assert watchers.names_of(hooks) == [
         "LoggingHook",
         "Patience",
         "LoggingHook_1",

@@ -5,7 +5,7 @@ import pytest
 
 import pipeline as ge
 from pipeline.contract.hooks import Run
-from pipeline.driver import train_and_evaluate
+from pipeline.driver.train_and_evaluate import EvaluationAlong
 from tests import fakes
 
 X, Y = fakes.classification_data(rows=40)
@@ -163,13 +163,13 @@ class FakeEstimator:
 
 
 class Evaluations:
-    """The listener of one EvalSpec, driven by hand."""
+    """The evaluations by one EvalSpec, driven by hand."""
 
     def __init__(self, max_step=100, first_step=0, **fields):
         self.seconds = 0.0
         self.estimator = FakeEstimator()
         spec = ge.EvalSpec(EVAL, **fields)
-        self.listener = train_and_evaluate._Evaluation(
+        self.along = EvaluationAlong(
             self.estimator, spec, [spec], clock=lambda: self.seconds
         )
         self.run = Run("model_dir", first_step, max_step)
@@ -177,7 +177,7 @@ class Evaluations:
     def save(self, step, seconds=None):
         self.seconds = step if seconds is None else seconds
         self.run.step = self.estimator.global_step = step
-        self.listener.after_save(self.run)
+        self.along.after_save(self.run)
 
     @property
     def evaluated(self):
@@ -189,7 +189,7 @@ def test_each_checkpoint_but_the_first_and_the_last_is_evaluated():
     for step in (5, 10, 20, 30):
         evaluations.save(step)
     assert evaluations.evaluated == [10, 20]
-    evaluations.listener.finish()
+    evaluations.along.finish()
     assert evaluations.evaluated == [10, 20, 30]
 
 
@@ -244,7 +244,7 @@ def test_checkpoints_that_come_too_soon_are_passed_over(log):
     # The last never is.
     evaluations.seconds = 202
     evaluations.estimator.global_step = 6
-    evaluations.listener.finish()
+    evaluations.along.finish()
     assert evaluations.evaluated == [3, 5, 6]
 
 
@@ -252,7 +252,7 @@ def test_a_step_is_evaluated_once_and_exported_as_the_last():
     exporter = Mine()
     evaluations = Evaluations(throttle_secs=0, exporters=exporter)
     evaluations.save(10)
-    result, paths = evaluations.listener.finish()
+    result, paths = evaluations.along.finish()
     assert evaluations.evaluated == [10]
     assert [(step, final) for _, _, step, final in exporter.calls] == [
         (10, False),

@@ -44,13 +44,13 @@ def train(model_dir, *hooks, max_steps=40, eval_hooks=(), **options):
     ("number", "reason"),
     [(signal.SIGTERM, "preempted"), (signal.SIGINT, "stopped by Ctrl-C")],
 )
-def test_saves_and_goes_on_exactly(tmp_path, number, reason, caplog):
+def test_saves_and_goes_on_exactly(tmp_path, number, reason, log):
     handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
     with pytest.raises(ge.PreemptedError) as error:
         train(tmp_path / "parts", Signals(17, number), ge.PreemptionHook())
     step = fakes.checkpoint_steps(tmp_path / "parts")[-1]
     assert 17 <= step <= 22
-    assert f"train | ended at step {step} | {reason}" in caplog.messages
+    assert f"train | ended at step {step} | {reason}" in log()
     assert f"model.ckpt-{step} was saved: the same command goes on" in str(error.value)
     assert end_marker.read(str(tmp_path / "parts")) is None
     now = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]

@@ -16,6 +16,7 @@ import tensorflow as tf
 import pipeline as ge
 from pipeline import ModeKeys
 from pipeline.contract.user_errors import StepError
+from pipeline.driver.recipe import Recipe
 from pipeline.driver.runtime import Runtime
 from tests import fakes
 
@@ -56,13 +57,13 @@ def layers():
 
 
 def made(strategy, tmp_path, *, network=layers, model_fn=fakes.classifier_fn, **config):
-    return Runtime(
+    recipe = Recipe(
         model_fn,
         {"network": network, "optimizer": fakes.adam},
-        strategy,
         ge.RunConfig(model_dir=str(tmp_path), tf_random_seed=1, **config),
         {"clip_norm": 0.2},
     )
+    return Runtime(recipe, strategy)
 
 
 def traced(runtime, mode, input_fn=input_fn):

@@ -7,19 +7,25 @@ from typing import Any
 from absl import logging
 
 from pipeline.checkpoints import checkpoint, hook_states
-from pipeline.contract.hooks import Hook, Run, SavingListener
+from pipeline.contract.hooks import Run, SavingListener
 from pipeline.contract.run_config import RunConfig
 from pipeline.contract.user_errors import call_method
 from pipeline.feed import position
 from pipeline.strategy.modules import Modules
 
+# What hooks hold at the moment of the call.
+States = Callable[[], Mapping[str, Any]]
 
-class CheckpointHook(Hook):
+
+class Saving:
     """Saves at the first step, at each interval, and at the clean end.
 
     The position of the training input is saved with each checkpoint, in the folder
     `input`, and what hooks hold in the folder `hooks`; both go with it. Every process
     takes part, one writes the checkpoint.
+
+    Each method takes a function that returns what hooks hold, see `hook_states.write`,
+    and returns whether it saved, which it does once a step.
     """
 
     def __init__(
@@ -29,7 +35,7 @@ class CheckpointHook(Hook):
         saver: checkpoint.Saver,
         save_position: Callable[[str], Any],
         *,
-        states: Callable[[Run], Mapping[str, Any]] = lambda run: {"hooks": {}},
+        check_claim: Callable[[], None] = lambda: None,
         listeners: Sequence[SavingListener] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -39,65 +45,83 @@ class CheckpointHook(Hook):
           modules: what is saved; complete by now.
           saver: writes the modules' checkpoints.
           save_position: writes where the training input stands, of a checkpoint path.
-          states: what hooks hold, see `hook_states.write`.
+          check_claim: raises where another training took over model_dir.
           listeners: told of each checkpoint.
           clock: seconds, for intervals in seconds.
         """
-        self.every_steps = config.save_checkpoints_steps
+        self._steps = config.save_checkpoints_steps
         self._secs = config.save_checkpoints_secs
+        self._never = config.save_checkpoints_steps == 0
         self._modules = modules
+        self._saver = saver
         self._save_position = save_position
-        self._states = states
+        self._check_claim = check_claim
         self._listeners = listeners
         self._clock = clock
         self._saved_at = clock()
         self._last_path: str | None = None
-        self._saver = saver
 
-    def begin(self, run: Run) -> None:
+    def next_step(self, step: int) -> int | None:
+        """Returns the first step after `step` that is to be saved; None for none."""
+        return (step // self._steps + 1) * self._steps if self._steps else None
+
+    def at_begin(self, run: Run, states: States) -> bool:
+        """Saves the first step, unless model_dir has its checkpoint."""
+        if self._never:
+            return False
         path = checkpoint.latest(run.model_dir)
         if run.agree(path is None or checkpoint.step_of(path) != run.step):
-            self._save(run)
-        else:
-            self._last_path = path
+            return self._save(run, states)
+        self._last_path = path
+        return False
 
-    def after_step(self, run: Run) -> None:
-        self._save(run)
+    def at_step(self, run: Run, states: States) -> bool:
+        """Saves a step that `next_step` gave."""
+        return (
+            bool(self._steps)
+            and run.step % self._steps == 0
+            and self._save(run, states)
+        )
 
-    def after_hooks(self, run: Run) -> None:
-        """By the clock, and after the other hooks: they are not called again there."""
+    def by_clock(self, run: Run, states: States) -> bool:
+        """Saves if the interval in seconds has passed, for all processes or none."""
         if self._secs is None:
-            return
-        if run.agree(self._clock() - self._saved_at >= self._secs):
-            self._save(run)
+            return False
+        due = run.agree(self._clock() - self._saved_at >= self._secs)
+        return due and self._save(run, states)
 
-    def end(self, run: Run) -> None:
-        if not self._save(run) and run.leads:
-            # They know now that the run has ended.
-            hook_states.write(self._last_path, self._states(run))
+    def at_end(self, run: Run, states: States) -> bool:
+        """Saves the last step; returns when all is written."""
+        if self._never:
+            return False
+        saved = self._save(run, states)
+        if not saved and run.leads:
+            # Hooks know now that the run has ended.
+            hook_states.write(self._last_path, states())
         self._saver.wait()
         # An asynchronous save removes old checkpoints only once it is done.
         self._remove_old(run)
         for listener in self._listeners:
             call_method("saving listener", listener, "end", run)
+        return saved
 
     def _remove_old(self, run: Run) -> None:
         if run.leads:
             position.remove_old_positions(run.model_dir, keep=self._last_path)
             hook_states.remove_old(run.model_dir, keep=self._last_path)
 
-    def _save(self, run: Run) -> bool:
-        """Saves, unless that was done at this step; whether it did."""
+    def _save(self, run: Run, states: States) -> bool:
         path = checkpoint.path_of(run.model_dir, run.step)
         if path == self._last_path:
             return False
+        self._check_claim()
         for listener in self._listeners:
             call_method("saving listener", listener, "before_save", run)
         self._modules.synchronize()
         self._save_position(path)
         if run.leads:
             # Before the checkpoint, without which it counts for nothing.
-            hook_states.write(path, self._states(run))
+            hook_states.write(path, states())
             self._saver.save(run.step)
             logging.info("checkpoint | step %d | %s", run.step, path)
         self._last_path = path

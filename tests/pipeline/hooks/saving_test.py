@@ -9,7 +9,7 @@ import pipeline as ge
 from pipeline.checkpoints import checkpoint
 from pipeline.contract.hooks import Run
 from pipeline.feed import position
-from pipeline.hooks import checkpoint_hook
+from pipeline.hooks import saving
 from pipeline.strategy import modules
 from tests import fakes
 
@@ -43,8 +43,12 @@ class Listener(ge.SavingListener):
         return max(fakes.checkpoint_steps(run.model_dir), default=None)
 
 
+def states():
+    return {"hooks": {}, "windows": []}
+
+
 class Saving:
-    """A CheckpointHook on one variable, driven by hand."""
+    """A `Saving` of one variable, driven by hand."""
 
     def __init__(self, model_dir, *, first_step=0, listeners=(), **config):
         self.model_dir = model_dir
@@ -61,7 +65,7 @@ class Saving:
             keep_every_n_hours=self.config.keep_checkpoint_every_n_hours,
             asynchronous=self.config.async_checkpoint,
         )
-        self.hook = checkpoint_hook.CheckpointHook(
+        self._saving = saving.Saving(
             self.config,
             made,
             saver,
@@ -74,12 +78,18 @@ class Saving:
     def steps(self, *steps):
         """The loop returns at these steps."""
         for step in steps:
-            due = self.hook.next_step(self.run.step) == step
             self.run.step = step
-            self.hook.after_loop(self.run)
-            if due:
-                self.hook.after_step(self.run)
-            self.hook.after_hooks(self.run)
+            self._saving.at_step(self.run, states)
+            self._saving.by_clock(self.run, states)
+
+    def begin(self):
+        self._saving.at_begin(self.run, states)
+
+    def end(self):
+        self._saving.at_end(self.run, states)
+
+    def next_step(self, step):
+        return self._saving.next_step(step)
 
     def _save_position(self, path):
         prefix = position.position_path(path)
@@ -99,18 +109,18 @@ class Saving:
 
 def test_at_the_first_step_each_interval_and_the_end(tmp_path):
     saving = Saving(tmp_path, save_checkpoints_steps=10)
-    saving.hook.begin(saving.run)
+    saving.begin()
     assert saving.saved == [0]
     saving.steps(7, 10, 15, 20, 22)
     assert saving.saved == [0, 10, 20]
-    saving.hook.end(saving.run)
+    saving.end()
     assert saving.saved == [0, 10, 20, 22] == saving.positions
 
 
 def test_at_each_interval_in_seconds(tmp_path):
     saving = Saving(tmp_path, save_checkpoints_secs=60)
-    assert saving.hook.next_step(0) is None
-    saving.hook.begin(saving.run)
+    assert saving.next_step(0) is None
+    saving.begin()
     for seconds, step in ((59, 5), (60, 6), (100, 7), (121, 8)):
         saving.clock.seconds = seconds
         saving.steps(step)
@@ -119,23 +129,23 @@ def test_at_each_interval_in_seconds(tmp_path):
 
 def test_what_is_saved_is_not_saved_again(tmp_path):
     first = Saving(tmp_path, save_checkpoints_steps=10)
-    first.hook.begin(first.run)
+    first.begin()
     first.steps(10)
     listener = Listener()
     resumed = Saving(
         tmp_path, first_step=10, save_checkpoints_steps=10, listeners=[listener]
     )
-    resumed.hook.begin(resumed.run)
-    resumed.hook.end(resumed.run)
+    resumed.begin()
+    resumed.end()
     assert listener.told == [("end", 10, 10)]
 
 
 def test_listeners_are_told(tmp_path):
     listener = Listener()
     saving = Saving(tmp_path, save_checkpoints_steps=10, listeners=[listener])
-    saving.hook.begin(saving.run)
+    saving.begin()
     saving.steps(10, 12)
-    saving.hook.end(saving.run)
+    saving.end()
     assert listener.told == [
         ("before", 0, None),
         ("after", 0, 0),
@@ -165,14 +175,14 @@ def test_the_newest_stay_over_a_restart_and_positions_go_with_them(
         "async_checkpoint": asynchronous,
     }
     first = Saving(tmp_path, **options)
-    first.hook.begin(first.run)
+    first.begin()
     first.steps(1, 2)
-    first.hook.end(first.run)
+    first.end()
     assert first.saved == [1, 2]
     resumed = Saving(tmp_path, first_step=2, **options)
-    resumed.hook.begin(resumed.run)
+    resumed.begin()
     resumed.steps(3)
-    resumed.hook.end(resumed.run)
+    resumed.end()
     assert resumed.saved == [2, 3]
     assert resumed.positions == [2, 3]
     assert checkpoint.latest(str(tmp_path)) == f"{tmp_path}/model.ckpt-3"

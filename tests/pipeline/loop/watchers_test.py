@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline import Hook, ModeKeys, NanHook, StopAtStepHook, metric
+from pipeline import Hook, ModeKeys, NanHook, RunConfig, StopAtStepHook, metric
 from pipeline.contract.hooks import Run
+from pipeline.driver.trainer import TrainLoop
 from pipeline.feed import feed as input_lib
 from pipeline.feed.dataset import Source
-from pipeline.loop import train_loop
+from pipeline.hooks.saving import Saving
+from pipeline.loop import compiled_loop, eval_loop, watchers
 from pipeline.loop.losses import Totals
 from pipeline.loop.metrics import MetricSet
 from pipeline.strategy.peers import Peers
@@ -42,7 +44,7 @@ class Fake:
         )
         self.metrics = MetricSet(METRICS)
         self.calls = []
-        self._loop = train_loop.CompiledLoop(
+        self._loop = compiled_loop.CompiledLoop(
             dataclasses.replace(self.feed.plan, num_steps=num_steps),
             self._step,
             self.metrics,
@@ -65,8 +67,10 @@ class Fake:
 
     def train(self, *hooks, start=0, max_step=None, steps_per_loop=1000):
         run = Run("model_dir", start, max_step)
-        loop = train_loop.TrainLoop(self, self.metrics, steps_per_loop=steps_per_loop)
-        run.ended = loop(run, iter(self.feed.dataset), hooks)
+        mine = watchers.Watchers(hooks, self.metrics, steps_per_loop=steps_per_loop)
+        data = types.SimpleNamespace(iterator=iter(self.feed.dataset), resumed=False)
+        saving = Saving(RunConfig(save_checkpoints_steps=0), None, None, None)
+        run.ended = TrainLoop(self, data, mine, saving)(run)
         return run
 
 
@@ -147,7 +151,7 @@ def test_a_call_passes_through_what_is_only_watched(endless):
 
 
 def test_slow_steps_are_seen_one_boundary_at_a_time(endless, monkeypatch):
-    monkeypatch.setattr(train_loop, "_MOST_SECS_UNSEEN", 1e-9)
+    monkeypatch.setattr(watchers, "_MOST_SECS_UNSEEN", 1e-9)
     endless.calls.clear()
     endless.train(Onlooker(3), max_step=12)
     assert endless.calls == [(0, 3), (3, 6), (6, 9), (9, 12)]
@@ -172,12 +176,12 @@ def test_steps_are_counted_from_the_global_one(endless):
 def test_each_report_covers_its_own_window(endless):
     three, five = Watch(3), Watch(5)
     endless.train(three, five, max_step=7)
-    for hook, windows in (
+    for hook, spans in (
         (three, [(), (1, 2, 3), (4, 5, 6), (7,)]),
         (five, [(), (1, 2, 3, 4, 5), (6, 7)]),
     ):
-        assert len(hook.reports) == len(windows)
-        for report, window in zip(hook.reports, windows, strict=True):
+        assert len(hook.reports) == len(spans)
+        for report, window in zip(hook.reports, spans, strict=True):
             assert report.num_steps == len(window)
             if window:
                 assert report.step == window[-1]
@@ -343,7 +347,7 @@ def test_the_same_eagerly(repeat):
 
 def evaluate(fake, *hooks, steps=None, steps_per_loop=1000):
     run = Run("model_dir", 77, None)
-    report = train_loop.evaluate(
+    report = eval_loop.evaluate(
         fake,
         fake.metrics,
         fake.feed,
@@ -391,6 +395,6 @@ def test_an_evaluation_shows_how_far_it_is(monkeypatch):
         seen.append((phase, last_step))
         yield types.SimpleNamespace(move=seen.append)
 
-    monkeypatch.setattr(train_loop.progress, "bar", bar)
+    monkeypatch.setattr(eval_loop.progress, "bar", bar)
     evaluate(Fake(range(100)))
     assert seen == [("eval", 100), 16, 48, 100]
