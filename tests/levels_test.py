@@ -59,17 +59,13 @@ def imported_files(path):
     return found
 
 
-# What goes when what happens at a stop is called from the driver's loop.
-TO_GO = set()
-
-
 def arrows(paths):
     """`(from, to)` between wings, and the files that draw each."""
     found = {}
     for path in paths:
         wing = path.parent.name
         for other, file in sorted(imported_files(path)):
-            if other != wing and (wing, other) not in TO_GO:
+            if other != wing:
                 found.setdefault((wing, other), []).append(f"{path.name} -> {file}.py")
     return found
 

@@ -12,5 +12,5 @@ From the bottom up; a file imports only files above it:
     checkpoint_path     the checkpoint that a caller asked for
     warm_start          values from another run's checkpoint
     hook_states         what hooks know, saved with each checkpoint
-    snapshot            modules' values in memory
+    holding             what modules hold: which checkpoint, or what is in none
 """

@@ -2,7 +2,6 @@
 
 From the bottom up; a file imports only files above it:
 
-    holding             what modules hold: which checkpoint, or what is in none
     recipe              what an Estimator was made of
     runtime             the modules on one strategy and what is compiled for them
     runtime_pair        the runtime that trains and the one that evaluates

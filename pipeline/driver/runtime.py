@@ -10,12 +10,12 @@ import tensorflow as tf
 
 from pipeline.checkpoints import checkpoint, checkpoint_path
 from pipeline.checkpoints.configured import Configured
+from pipeline.checkpoints.holding import Holding
 from pipeline.checkpoints.warm_start import WarmStart
 from pipeline.contract import checks, user_errors
 from pipeline.contract.hooks import Run
 from pipeline.contract.model_fn import BoundModelFn, check_model_fn
 from pipeline.contract.spec import EstimatorSpec, ModeKeys, SpecError
-from pipeline.driver.holding import Holding
 from pipeline.driver.recipe import Recipe
 from pipeline.feed import by_strategy
 from pipeline.feed.dataset import Source

@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline.checkpoints import checkpoint, checkpoint_path
-from pipeline.checkpoints.snapshot import Snapshot
+from pipeline.checkpoints.holding import Snapshot
 from pipeline.contract.spec import ModeKeys
 from pipeline.driver.recipe import Recipe
 from pipeline.driver.runtime import Runtime

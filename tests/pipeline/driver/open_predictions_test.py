@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline.checkpoints import snapshot
+from pipeline.checkpoints import holding
 from tests import fakes
 
 X, Y = fakes.classification_data(rows=24)
@@ -95,13 +95,13 @@ def test_predictions_do_not_disturb_a_training(tmp_path):
 def test_a_prediction_that_was_dropped_costs_nothing(tmp_path, monkeypatch):
     estimator = fakes.make_estimator(tmp_path).train(TRAIN, max_steps=1)
     copies = []
-    made = snapshot.Snapshot.__init__
+    made = holding.Snapshot.__init__
 
     def counted(self, modules):
         copies.append(modules)
         made(self, modules)
 
-    monkeypatch.setattr(snapshot.Snapshot, "__init__", counted)
+    monkeypatch.setattr(holding.Snapshot, "__init__", counted)
     next(estimator.predict(ONE))
     estimator.predict(ONE)
     list(estimator.predict(ONE))

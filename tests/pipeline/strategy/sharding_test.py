@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.checkpoints import checkpoint, snapshot
+from pipeline.checkpoints import checkpoint, holding
 from pipeline.checkpoints.warm_start import warm_start
 from pipeline.strategy import modules, sharding, variables
 
@@ -101,7 +101,7 @@ def test_a_copy_in_memory_fits_any_number_of_shards():
         factories = {"table": lambda: Table(num_shards, value)}
         return modules.Modules(factories, tf.distribute.get_strategy())
 
-    copy = snapshot.Snapshot(held(3, rows))
+    copy = holding.Snapshot(held(3, rows))
     for num_shards in (1, 2, 3):
         other = held(num_shards)
         copy.put(other)

@@ -2,22 +2,94 @@
 
 Each call of the Estimator goes by it: a checkpoint that the modules hold already is not
 loaded again, values that came from elsewhere are nobody's beginning, and what is in no
-checkpoint is not lost.
+checkpoint is not lost: a copy is kept in memory while the modules hold others. A copy
+is handed to other modules, too: those of a prediction that goes on during a training,
+or of `eval_distribute`.
 """
 
 import contextlib
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
+import numpy as np
 from absl import logging
 
 from pipeline.checkpoints import checkpoint, checkpoint_files
-from pipeline.checkpoints.snapshot import Snapshot
 from pipeline.contract.hooks import Run, SavingListener
-from pipeline.loop.predictions import OnOwnWeights
+from pipeline.contract.spec import SpecError
 from pipeline.model_dir import paths
 from pipeline.strategy.modules import Modules
+from pipeline.strategy.sharding import shards_of
+from pipeline.strategy.variables import finalize
+
+_STEP = f"{checkpoint.DRIVER}/global_step"
+
+
+class Reader(Protocol):
+    """Who goes on with the values that modules hold now, whatever they hold later."""
+
+    def keep(self) -> None:
+        """The values are about to change."""
+
+
+class Snapshot:
+    """A copy of the values of all variables and tables, of the moment it is made.
+
+    Attributes:
+      step: global step at that moment.
+    """
+
+    def __init__(self, modules: Modules) -> None:
+        """Copies the values of the first local replica.
+
+        Args:
+          modules: replicas of these hold equal values, see `Modules.synchronize`.
+        """
+        state = modules.named_state()
+        local = modules.strategy.experimental_local_results
+        self._values = {
+            name: _joined([local(shard)[0].numpy() for shard in shards_of(variable)])
+            for name, variable in checkpoint.flat(state).items()
+        }
+        self._tables = {
+            name: table.export() for name, table in checkpoint.tables_of(state).items()
+        }
+        self.step = int(self._values[_STEP])
+
+    def put(self, modules: Modules) -> None:
+        """Sets modules to these values, all of them or none.
+
+        Args:
+          modules: made by the same factories, maybe on another strategy, with no more
+            layers built than those that were copied.
+
+        Raises:
+          SpecError: they hold a variable or table that this copy lacks.
+        """
+        state = modules.named_state()
+        variables, tables = checkpoint.flat(state), checkpoint.tables_of(state)
+        lacking = sorted({*variables, *tables} - {*self._values, *self._tables})
+        if lacking:
+            raise SpecError(
+                f"model_fn uses {lacking} in this mode and not in the one whose values "
+                "it is to take: call those layers in each mode, or build them in their "
+                "factory."
+            )
+        for name, variable in variables.items():
+            first = 0
+            for shard in shards_of(variable):
+                rows = shard.shape[0] if shard is not variable else None
+                value = self._values[name]
+                shard.assign(value if rows is None else value[first : first + rows])
+                first += rows or 0
+        for name, table in tables.items():
+            # Keys that the copy lacks would stay after `insert` alone.
+            table.remove(table.export()[0])
+            table.insert(*self._tables[name])
+        modules.spread_seeds()
+        finalize(modules.by_name.values())
 
 
 class Holding(SavingListener):
@@ -44,7 +116,7 @@ class Holding(SavingListener):
         self._is_being_written = False
         self._unsaved: _Unsaved | None = None
         self._is_live = False
-        self._readers: weakref.WeakSet[OnOwnWeights] = weakref.WeakSet()
+        self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
 
     @contextlib.contextmanager
     def live(self) -> Iterator[None]:
@@ -73,7 +145,7 @@ class Holding(SavingListener):
         found = checkpoint_files.identity(path)
         return found is not None and found == self._identity
 
-    def add_reader(self, reader: OnOwnWeights) -> None:
+    def add_reader(self, reader: Reader) -> None:
         """Tells a prediction before the values change that it began with."""
         self._readers.add(reader)
 
@@ -175,3 +247,7 @@ class _Unsaved:
 
 def _identity_of(path: str | None) -> str | None:
     return None if path is None else checkpoint_files.identity(path)
+
+
+def _joined(parts: Sequence[Any]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
