@@ -18,8 +18,9 @@ from pipeline.contract.model_fn import BoundModelFn, check_model_fn
 from pipeline.contract.spec import EstimatorSpec, ModeKeys, SpecError
 from pipeline.driver.recipe import Recipe
 from pipeline.feed import by_strategy
+from pipeline.feed.batch import Plan
 from pipeline.feed.dataset import Source
-from pipeline.feed.feed import AnyFeed, Plan
+from pipeline.feed.feed import AnyFeed
 from pipeline.loop import steps
 from pipeline.loop.compiled_loop import CompiledLoop, StepsLoop
 from pipeline.loop.coordinated_loop import CoordinatedLoop

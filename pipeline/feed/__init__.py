@@ -2,7 +2,7 @@
 
 From the bottom up; a file imports only files above it:
 
-    batch         one replica's batch: what it holds, how many rows
+    batch         one replica's batch; how a step's batches are taken
     code_digest   digests of arrays and functions, the same in each process
     fingerprint   what an input is made of
     dataset       call input_fn, check and pad what it returns

@@ -1,9 +1,12 @@
-"""One replica's batch: what it holds, how many rows, one of several."""
+"""One replica's batch, and how the batches of a step are taken from an iterator."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+
+from pipeline.strategy.replicas import Replicas
 
 
 def pair_of(element: Any) -> tuple[Any, Any]:
@@ -101,3 +104,146 @@ def any_batch_size(spec: Any) -> Any:
     if isinstance(spec, tf.RaggedTensorSpec):
         ranks = spec.ragged_rank, spec.row_splits_dtype
     return type(spec)(shape, spec.dtype, *ranks)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a step's batches are taken from an iterator, in a compiled loop.
+
+    Attributes:
+      endless: whether the data never end.
+      replicas: replicas that take the batches; this process has some of them.
+      num_micro_batches: batches per replica and step.
+      splits: whether a batch is global, and is cut into the replicas' parts.
+      padded: whether the dataset was made endless by `dataset.pad`, so that a process
+        whose data end first keeps step with the others.
+      alike: whether batches have the same type specs in every process.
+      num_steps: steps in one pass over all processes' data, where each process knows
+        the length of its own data; None where the steps have to find the end.
+    """
+
+    endless: bool
+    replicas: Replicas = Replicas()
+    num_micro_batches: int = 1
+    splits: bool = False
+    padded: bool = False
+    alike: bool = True
+    num_steps: int | None = None
+
+    @property
+    def asks(self) -> bool:
+        """Whether each step has to find out if any data are left."""
+        return not self.endless and self.num_steps is None
+
+    @property
+    def nexts_per_step(self) -> int:
+        """Elements of the dataset that one step takes."""
+        return self.num_micro_batches * (1 if self.splits else self.replicas.local)
+
+    def take(self, iterator: Any) -> list[list[Batch]]:
+        """Takes one step's batches; data must be left.
+
+        Args:
+          iterator: iterator over the feed's dataset.
+
+        Returns:
+          Batches by local replica and micro-batch.
+        """
+        elements = [next(iterator) for _ in range(self.nexts_per_step)]
+        if self.padded:
+            return self._arrange(elements)
+        return self._arrange([(element, None) for element in elements])
+
+    def try_take(
+        self, iterator: Any
+    ) -> tuple[tf.Tensor, Callable[[], list[list[Batch]]]]:
+        """Takes one step's batches from data that may end.
+
+        Args:
+          iterator: iterator over the feed's dataset.
+
+        Returns:
+          Whether any data are left in this process (bool scalar), and a function that
+          returns what `take` returns. The function may be called where data are left;
+          where the data are padded, in any case.
+        """
+        if self.padded:
+            # Another process may have data left, so this one computes on stand-ins.
+            pairs = [next(iterator) for _ in range(self.nexts_per_step)]
+            return pairs[0][1], lambda: self._arrange(pairs)
+        optionals = [
+            iterator.get_next_as_optional() for _ in range(self.nexts_per_step)
+        ]
+        more = optionals[0].has_value()
+
+        # Called inside of a branch that runs only where the first element is there.
+        def taken() -> list[list[Batch]]:
+            first = optionals[0].get_value()
+            elements: list[Any] = [(first, None)]
+            for optional in optionals[1:]:
+                has = optional.has_value()
+                element = tf.cond(has, optional.get_value, lambda: first)
+                elements.append((element, has))
+            return self._arrange(elements)
+
+        return more, taken
+
+    def where(self, more: tf.Tensor, step: Callable[[], Any], state: Any) -> Any:
+        """Returns the state after `step` where `more` is true, else `state`.
+
+        Args:
+          more: bool scalar.
+          step: returns the new state, a nest like `state`.
+          state: nest of tensors.
+        """
+        return tf.cond(more, step, lambda: state)
+
+    def to_predict(self, batches: list[list[Batch]]) -> tuple[Any, list[Any]]:
+        """Returns the features of a step's batches, and the share of each batch.
+
+        Args:
+          batches: what `take` returned, of one micro-batch.
+        """
+        mine = [batch for (batch,) in batches]
+        return [batch.features for batch in mine], [batch.share for batch in mine]
+
+    def _arrange(self, elements: list[Any]) -> list[list[Batch]]:
+        """Returns the batches by local replica and micro-batch.
+
+        Args:
+          elements: `nexts_per_step` pairs of an element and whether it counts, see
+            `batch_of`. One micro-batch of all local replicas comes after the other.
+        """
+        if self.replicas.total == 1:
+            return [[batch_of(element, has) for element, has in elements]]
+        if self.splits:
+            parts = [self._split(element, has) for element, has in elements]
+            return [list(batches) for batches in zip(*parts, strict=True)]
+        rows = range(0, len(elements), self.replicas.local)
+        return [
+            [batch_of(*elements[row + replica]) for row in rows]
+            for replica in range(self.replicas.local)
+        ]
+
+    def _split(self, element: Any, has: tf.Tensor | None) -> list[Batch]:
+        """Cuts the local replicas' parts out of a global batch.
+
+        The parts' sizes differ by one row at most. A replica whose part is empty gets
+        the first row as a stand-in.
+        """
+        rows, total, first = rows_in(element), self.replicas.total, self.replicas.first
+        batches = []
+        for replica in range(first, first + self.replicas.local):
+            start = replica * rows // total
+            stop = (replica + 1) * rows // total
+            if isinstance(rows, int) and rows >= total:
+                some = has  # Each part has a row, so no step needs to find out.
+            else:
+                filled = tf.less(start, stop)
+                start, stop = tf.where(filled, start, 0), tf.where(filled, stop, 1)
+                some = filled if has is None else tf.logical_and(has, filled)
+            part = tf.nest.map_structure(
+                lambda x, a=start, b=stop: rows_of(x, a, b), element
+            )
+            batches.append(batch_of(part, some))
+        return batches

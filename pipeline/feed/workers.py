@@ -16,8 +16,9 @@ from absl import logging
 from pipeline.checkpoints.checkpoint_reader import Reader, UnreadableCheckpointError
 from pipeline.feed import dataset as dataset_lib
 from pipeline.feed import fingerprint, input_record, iterators, position
+from pipeline.feed.batch import Plan
 from pipeline.feed.dataset import Source
-from pipeline.feed.feed import AS_YIELDED, Feed, Plan
+from pipeline.feed.feed import AS_YIELDED, Feed
 from pipeline.feed.fingerprint import Fingerprint
 from pipeline.feed.input_record import Verdict
 from pipeline.process.refusals import RefusedValueError

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contract import user_errors
-from pipeline.feed.feed import Plan
+from pipeline.feed.batch import Plan
 from pipeline.loop import losses
 from pipeline.loop.losses import Totals
 from pipeline.loop.metrics import MetricSet

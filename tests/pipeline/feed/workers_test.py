@@ -5,8 +5,9 @@ import tensorflow as tf
 
 import pipeline as ge
 from pipeline.feed import position, workers
+from pipeline.feed.batch import Plan
 from pipeline.feed.dataset import Source
-from pipeline.feed.feed import Feed, Plan
+from pipeline.feed.feed import Feed
 
 CONTEXT = {"config": ge.RunConfig(), "params": {}}
 
