@@ -2,15 +2,15 @@
 
 From the bottom up; a file imports only files above it:
 
-    checkpoint_files    the files of a checkpoint; which are complete
-    checkpoint_reader   what a checkpoint holds, checked when it is read
-    foreign_checkpoint  other programs' checkpoints: what they hold, and how to take it
-    configured          what factories have set, where a checkpoint has another value
-    lease               who reads a checkpoint
-    retention           which checkpoints stay
-    checkpoint          save and strict restore; the format
+    checkpoint_files    the files of a checkpoint, and whether they are complete
+    checkpoint_reader   the contents of a checkpoint, checked when they are read
+    foreign_checkpoint  checkpoints of other programs, and how to take their values
+    configured          settings of factories, kept against the values of a checkpoint
+    lease               the readers of a checkpoint, which keep it from deletion
+    retention           the choice of the checkpoints that stay
+    checkpoint          saving and strict restoring; the format
     checkpoint_path     the checkpoint that a caller asked for
     warm_start          values from another run's checkpoint
-    hook_states         what hooks know, saved with each checkpoint
-    holding             what modules hold: which checkpoint, or what is in none
+    hook_states         the states of hooks, saved with each checkpoint
+    holding             the origin of the modules' values: a checkpoint, or none
 """

@@ -1,16 +1,16 @@
-"""The facade and the roles.
+"""The driver: Estimator, and the roles of train_and_evaluate.
 
 From the bottom up; a file imports only files above it:
 
-    recipe              what an Estimator was made of
-    runtime             the modules on one strategy and what is compiled for them
-    runtime_pair        the runtime that trains and the one that evaluates
-    start               before the first step: claim, load, find the input
-    trainer             the loop: one training, from stop to stop
-    xla_check           what a TPU's compiler would refuse, found on a CPU
-    exporting           a runtime's PREDICT, at a checkpoint or live, as a SavedModel
-    estimator           the facade
+    recipe              the arguments that an Estimator was made of
+    runtime             the modules on one strategy, and their compiled functions
+    runtime_pair        the runtime that trains, and the runtime that evaluates
+    start               the claim, the values and the input of a training
+    trainer             the loop of one training, from stop to stop
+    xla_check           refusals of a TPU's compiler, found on a CPU
+    exporting           a runtime's PREDICT as a SavedModel, at a checkpoint or live
+    estimator           Estimator, the facade
     specs               TrainSpec, EvalSpec
-    evaluator           a job that evaluates the checkpoints of a training
-    train_and_evaluate  the roles; evaluations along a training
+    evaluator           the job that evaluates the checkpoints of a training
+    train_and_evaluate  the roles of tasks; evaluations along a training
 """

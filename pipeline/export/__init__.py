@@ -1,7 +1,7 @@
-"""PREDICT as a SavedModel.
+"""SavedModels of PREDICT, for servers.
 
 From the bottom up; a file imports only files above it:
 
-    saved_model  PREDICT -> SavedModel
-    exporters    when an evaluation is followed by an export
+    saved_model  the PREDICT of a model_fn as a SavedModel
+    exporters    the choice of the evaluations that an export follows
 """

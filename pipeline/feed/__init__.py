@@ -1,16 +1,16 @@
-"""From input_fn to batches for the replicas.
+"""The feed: from input_fn to batches for the replicas.
 
 From the bottom up; a file imports only files above it:
 
-    batch         one replica's batch; how a step's batches are taken
+    batch         one replica's batch: its tensors and its number of rows
     code_digest   digests of arrays and functions, the same in each process
-    fingerprint   what an input is made of
-    dataset       call input_fn, check and pad what it returns
-    input_record  which input a checkpoint had read, and how far
-    iterators     skipping, deleting, and what a saved iterator lacks
-    feed          call, check, and take batches for the replicas
-    distributed   the same for a TPU: batches as arguments
-    position      where the training input stands; resume
+    fingerprint   the parts of an input, by which it is known again
+    dataset       the dataset of an input_fn, checked and padded
+    input_record  the input that a checkpoint had read, and how far
+    iterators     iterators that are skipped, deleted and saved
+    feed          batches for the replicas of this process
+    distributed   batches for a TPU's replicas, as arguments
+    position      the position of the training input, saved and found again
     workers       the training data of workers that read for themselves
     by_strategy   the way of feeding that a strategy needs
 """

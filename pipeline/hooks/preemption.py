@@ -1,4 +1,9 @@
-"""A signal ends training in order: the loop returns, and all is saved."""
+"""Ends a training in order when a signal comes: the loop returns, and all is saved.
+
+`PreemptionHook` notes the signal and asks for a stop. `hooks_of` adds one to each
+training of a program that `pipeline.run` runs, and `ending` ends that program when the
+last checkpoint is saved.
+"""
 
 import contextlib
 import signal
@@ -10,16 +15,16 @@ from pipeline.process import signals as signals_lib
 from pipeline.process.signals import EndedBySignal, Notes
 from pipeline.process.signals import PreemptedError as PreemptedError
 
-# Why a run stops: by a machine that is taken away, or by the user.
+# Reasons of a stop: the machine is taken away, or the user pressed Ctrl-C.
 _PREEMPTED = "preempted"
 _BY_CTRL_C = "stopped by Ctrl-C"
 
 
 def is_stopped(run: Run) -> bool:
-    """Whether a signal is a reason for a run to stop.
+    """Returns whether a signal is a reason for a run to stop.
 
     Args:
-      run: under way, or at its end.
+      run: run that is under way, or at its end.
     """
     return bool({_PREEMPTED, _BY_CTRL_C} & {*run.stop_reasons})
 
@@ -29,16 +34,17 @@ class PreemptionHook(Hook):
 
     The checkpoint of the clean end holds everything. Where several processes train in
     step, a signal to one of them stops all at the same step. A second Ctrl-C interrupts
-    at once. For a program's main thread, to which Python hands its signals. A program
-    that `pipeline.run` runs has one in each training.
+    at once. It works in a program's main thread, to which Python hands its signals. A
+    program that `pipeline.run` runs has one in each training.
     """
 
     def __init__(
         self, signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT)
     ) -> None:
-        """
+        """Takes the signals; they are answered between `begin` and `release`.
+
         Args:
-          signals: that stop the run.
+          signals: numbers of the signals that stop the run.
         """
         self._signals = signals
         self._notes = Notes(signals)
@@ -55,7 +61,10 @@ class PreemptionHook(Hook):
         return self._stopped
 
     def begin(self, run: Run) -> None:
-        """Not earlier: TensorFlow takes SIGTERM for itself when it connects workers."""
+        """Begins to note signals.
+
+        Not earlier: TensorFlow takes SIGTERM for itself when it connects workers.
+        """
         self._notes.stop()
         self._stopped = False
         self._notes = Notes(self._signals)
@@ -74,23 +83,23 @@ class PreemptionHook(Hook):
         run.request_stop(_BY_CTRL_C if by_user else _PREEMPTED)
 
     def release(self) -> None:
-        """Gives the signals back: not in `end`, after which the last save comes."""
+        """Gives the signals back. `end` does not: the last save comes after it."""
         self._notes.stop()
 
     def interrupts(self) -> Hook:
-        """A hook that ends an evaluation along the run by PreemptedError."""
+        """Returns a hook that ends an evaluation along the run by PreemptedError."""
         return _Interrupts(lambda: self._notes.received is not None)
 
 
 def hooks_of(hooks: Sequence[Hook]) -> list[Hook]:
-    """Returns the hooks of a training, with what answers a signal to the program.
+    """Returns the hooks of a training, with one that answers signals to the program.
 
     Args:
-      hooks: the caller's. Nothing is added where they have a `PreemptionHook`, or where
-        the signals of this process are not answered, see `signals.answered`.
+      hooks: hooks of the caller. None is added where a `PreemptionHook` is among them,
+        or where the signals of this process are not answered, see `signals.answered`.
 
     Raises:
-      TypeError: a hook that is none.
+      TypeError: an object in `hooks` is no Hook.
     """
     checks.check_all("hooks", hooks, Hook)
     has_one = any(isinstance(hook, PreemptionHook) for hook in hooks)
@@ -101,15 +110,17 @@ def hooks_of(hooks: Sequence[Hook]) -> list[Hook]:
 
 @contextlib.contextmanager
 def ending(hooks: Sequence[Hook], saved: Callable[[], str | None]) -> Iterator[None]:
-    """Ends the program after a training that a signal ended, where it is `answered`.
+    """Ends the program after a training that a signal ended.
+
+    Nothing is raised in a program that `pipeline.run` does not run: it asks its hook.
 
     Args:
-      hooks: of the training in the block.
-      saved: tells the last checkpoint.
+      hooks: hooks of the training in the block.
+      saved: function that returns the path prefix of the last checkpoint, or None.
 
     Raises:
       PreemptedError: a signal ended the training before its time.
-      EndedBySignal: a signal came when its last step was done.
+      EndedBySignal: a signal came after the training's last step.
     """
     own = [hook for hook in hooks if isinstance(hook, PreemptionHook)]
     try:
@@ -127,10 +138,10 @@ def ending(hooks: Sequence[Hook], saved: Callable[[], str | None]) -> Iterator[N
 
 
 def preempted_error(saved: str | None) -> PreemptedError:
-    """Returns what to raise where a signal ended a training.
+    """Returns the error of a training that a signal ended.
 
     Args:
-      saved: path prefix of the last checkpoint.
+      saved: path prefix of the last checkpoint; None where nothing is saved.
     """
     what = f"and {saved} was saved" if saved else "which saves no checkpoints"
     return PreemptedError(
@@ -139,7 +150,7 @@ def preempted_error(saved: str | None) -> PreemptedError:
 
 
 class _Interrupts(Hook):
-    """Gives up an evaluation: what it evaluates is saved."""
+    """Gives up an evaluation along a training, as the checkpoint itself is saved."""
 
     def __init__(self, received: Callable[[], bool]) -> None:
         self._received = received

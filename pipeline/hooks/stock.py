@@ -1,4 +1,7 @@
-"""The stock hooks: stops, a loss of NaN, logs, summaries, a profile."""
+"""The stock hooks: stops, a loss of NaN, logs, summaries, a profile.
+
+The driver adds some of them by the fields of RunConfig; users hand in the others.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,13 +30,14 @@ class StopAtStepHook(Hook):
     def __init__(
         self, num_steps: int | None = None, last_step: int | None = None
     ) -> None:
-        """
+        """Takes the step, or the number of steps.
+
         Args:
-          num_steps: steps from here.
-          last_step: a global step.
+          num_steps: steps from the beginning of the run to the stop.
+          last_step: global step to stop at.
 
         Raises:
-          ValueError: both or neither is given, or one that is no int above 0.
+          ValueError: both or neither is given, or one of them is no int above 0.
         """
         if (num_steps is None) == (last_step is None):
             raise RefusedValueError(
@@ -52,6 +56,7 @@ class StopAtStepHook(Hook):
             self._last_step = run.step + self._num_steps
 
     def next_step(self, step: int) -> int | None:
+        # A run that begins beyond the last step ends after one step more.
         return max(self._last_step, step + 1)
 
     def after_step(self, run: Run) -> None:
@@ -59,7 +64,7 @@ class StopAtStepHook(Hook):
             run.request_stop(f"step {self._last_step} was reached")
 
     def state(self) -> Any:
-        """Where a count of steps began, until it is over and the run has ended."""
+        """Returns the count of steps and its end, until the run has ended there."""
         if self._num_steps is None or self._last_step is None:
             return None
         return {"num_steps": self._num_steps, "last_step": self._last_step}
@@ -67,30 +72,35 @@ class StopAtStepHook(Hook):
     def restore(self, run: Run, state: Any) -> None:
         if state["num_steps"] == self._num_steps:
             self._last_step = state["last_step"]
+            # The stop may have been asked for at this step, and then lost by a kill.
             self.after_step(run)
 
     def end(self, run: Run) -> None:
         if self._num_steps is not None and run.step >= self._last_step:
-            self._last_step = None
+            self._last_step = None  # The next run counts from its own beginning.
 
 
 class NanHook(Hook):
     """Ends the run at a loss of NaN or Inf, or warns of it.
 
-    The loop itself looks at each step's loss, so the step that is named is exact.
+    The compiled loop looks at the loss of each step, so that the message names the
+    step itself.
     """
 
     def __init__(self, fail_on_nan_loss: bool = True) -> None:
-        """
+        """Takes the choice between an error and a warning.
+
         Args:
-          fail_on_nan_loss: raises; else a warning is logged and training goes on.
+          fail_on_nan_loss: whether to raise an error; False logs a warning, and
+            training goes on.
         """
         self._fail = fail_on_nan_loss
 
     def after_loop(self, run: Run) -> None:
-        """
+        """Raises or warns, where a loss was not finite.
+
         Raises:
-          NanLossDuringTrainingError: where `fail_on_nan_loss`.
+          NanLossDuringTrainingError: a loss was not finite, with `fail_on_nan_loss`.
         """
         if run.nonfinite_step is None:
             return
@@ -106,17 +116,18 @@ class NanHook(Hook):
 
 
 class LoggingHook(Hook):
-    """One line a window; in a terminal or a notebook one line that moves on."""
+    """Logs a line for each window; in a terminal or a notebook, moves one line on."""
 
     only_watches = True
 
     def __init__(self, every_steps: int = 100) -> None:
-        """
+        """Takes the length of the windows.
+
         Args:
-          every_steps: steps a line; None or 0: only the last one.
+          every_steps: steps between two lines; None or 0 logs the end of the run only.
 
         Raises:
-          ValueError: it is no such number.
+          ValueError: `every_steps` is neither None nor an int of at least 0.
         """
         check_every("LoggingHook.every_steps", every_steps)
         self.every_steps = every_steps
@@ -134,7 +145,7 @@ class LoggingHook(Hook):
 
     def after_step(self, run: Run) -> None:
         self._logged_at = run.step
-        # Else nothing is fetched from the device, as nobody would see it.
+        # To read the report is to wait for the device: not where nobody would see it.
         if run.leads and (self._bar is None or self._bar.is_due):
             self._show(run, run.report)
 
@@ -157,17 +168,19 @@ class LoggingHook(Hook):
 
 
 class SummaryHook(Hook):
-    """Writes the window's loss, metrics, scalars and steps/s for TensorBoard."""
+    """Writes loss, metrics, scalars and steps/s of each window for TensorBoard."""
 
     only_watches = True
 
     def __init__(self, every_steps: int = 100) -> None:
-        """
+        """Takes the length of the windows.
+
         Args:
-          every_steps: steps a point; None or 0: only the last one.
+          every_steps: steps between two points; None or 0 writes the end of the run
+            only.
 
         Raises:
-          ValueError: it is no such number.
+          ValueError: `every_steps` is neither None nor an int of at least 0.
         """
         check_every(f"{type(self).__name__}.every_steps", every_steps)
         self.every_steps = every_steps
@@ -186,7 +199,7 @@ class SummaryHook(Hook):
         self._writer.close()
 
     def values(self, report: Report) -> dict[str, Any]:
-        """What is written: value by tag."""
+        """Returns the values to write, by tag."""
         return {**report.values(), _RATE: report.steps_per_sec}
 
 
@@ -194,7 +207,7 @@ class StepCounterHook(SummaryHook):
     """Writes steps per second alone, as `global_step/sec`."""
 
     def values(self, report: Report) -> dict[str, Any]:
-        """The rate by its tag."""
+        """Returns the steps per second, by its tag."""
         return {_RATE: report.steps_per_sec}
 
 
@@ -204,12 +217,14 @@ class ProfilerHook(Hook):
     def __init__(
         self, first_step: int = 100, num_steps: int = 10, logdir: str | None = None
     ) -> None:
-        """
+        """Takes the steps to record.
+
         Args:
-          first_step: step after which recording begins; steps before it trace and
-            warm up.
-          num_steps: steps to record.
-          logdir: where to write; None for model_dir, where TensorBoard looks.
+          first_step: global step after which recording begins. The first steps of a
+            run are no good: they are traced and warm up.
+          num_steps: number of steps to record.
+          logdir: directory of the profile; None for model_dir, where TensorBoard
+            looks.
 
         Raises:
           ValueError: `first_step` or `num_steps` is no int above 0.
@@ -237,13 +252,18 @@ class ProfilerHook(Hook):
 
 
 def log_line(phase: str, report: Report) -> str:
-    """`train | step 1200 | 83.1 steps/s | loss 0.312 | accuracy 0.91`."""
+    """Returns the line of a window: `train | step 1200 | 83.1 steps/s | loss 0.312`.
+
+    Args:
+      phase: word that begins the line, such as "train".
+      report: numbers of the window.
+    """
     parts = [phase, f"step {report.step}", f"{report.steps_per_sec:.1f} steps/s"]
     return " | ".join(parts + formatted(report.values()))
 
 
 def formatted(values: Mapping[str, Any]) -> list[str]:
-    """`["loss 0.312", "accuracy 0.91"]`; arrays with their mean."""
+    """Returns `["loss 0.312", "accuracy 0.91"]`; an array is shown by its mean."""
     return [
         f"{name} {float(value):.4g}"
         if np.ndim(value) == 0

@@ -83,7 +83,7 @@ class Writer:
 class Writers(dict[str, Writer]):
     """Writers by directory, so that many evaluations share an event file.
 
-    Where the file was deleted, maybe with its model_dir, another file is begun.
+    Another file is begun where a file was deleted, maybe with its model_dir.
     """
 
     def __getitem__(self, logdir: str) -> Writer:
@@ -105,6 +105,7 @@ def _new_event_file(logdir: str) -> tuple[tf.io.TFRecordWriter, str]:
     unique = f"{secs}.{socket.gethostname()}.{nanos:09d}.{uuid.uuid4().hex[:8]}"
     path = os.path.join(logdir, f"events.out.tfevents.{unique}")
     file = tf.io.TFRecordWriter(path)
+    # TensorBoard takes the first record for the version of the format.
     version = tf.compat.v1.Event(wall_time=time.time(), file_version="brain.Event:2")
     file.write(version.SerializeToString())
     return file, path

@@ -3,6 +3,6 @@
 From the bottom up; a file imports only files above it:
 
     process_group  processes of which none outlives this one
-    task_lines     what several processes write, as whole lines
+    task_lines     the output of several processes, as whole lines
     processes      tasks that run and end together: signals, failures
 """

@@ -1,13 +1,13 @@
-"""What lies in model_dir, as files.
+"""The files of a model_dir.
 
 Knows no TensorFlow objects but its file system.
 
 From the bottom up; a file imports only files above it:
 
-    atomic_file  small files, there as a whole or not at all
-    storage      what a file system refuses, as an error that says so
+    atomic_file  small files that are there as a whole or not at all
+    storage      refusals of a file system, as errors that say what to do
     heartbeat    files that their owner renews, and their age
-    claim        one training a model_dir
-    end_marker   how training ended, for those who wait for it
-    paths        one text a place
+    claim        the claim by which one process at a time trains
+    end_marker   the end of training and its reason, for the evaluator
+    paths        paths in one form, so that equal places have equal texts
 """

@@ -1,11 +1,11 @@
-"""This process: what it says, how it is stopped, how it ends.
+"""This process: its log, its signals, its end.
 
 From the bottom up; a file imports only files above it:
 
-    exit_codes  what a program exits with, and its last words
-    run_log     the command's log and plain Python's, without TensorFlow's chatter
+    exit_codes  the exit codes of programs, and their last words
+    run_log     the log of a run, without TensorFlow's chatter
     progress    a line that moves, in a terminal or a notebook
-    package     what this package is called and where it lies
-    refusals    what this project raises on purpose
-    signals     SIGTERM and Ctrl-C: answered, noted
+    package     the name of this package, and its place
+    refusals    the errors that this project raises on purpose
+    signals     answers to SIGTERM and Ctrl-C, and notes of them
 """

@@ -16,20 +16,20 @@ from typing import Any
 from absl import logging
 
 with warnings.catch_warnings():
-    # tqdm warns in a notebook without ipywidgets, where the line is plain text: that
-    # does as well.
+    # tqdm warns in a notebook without ipywidgets, where it draws the line as plain
+    # text. That is good enough.
     warnings.simplefilter("ignore")
     from tqdm.auto import tqdm
 
-# Seconds between two states. Nobody reads faster, and each value that is shown has to
-# be fetched from the device.
+# Seconds between two states of the line. Nobody reads faster, and each value that is
+# shown has to be fetched from the device.
 _SECS = 0.2
 # There is one screen: a new bar clears the lines of those that are open.
 _open: list["Bar"] = []
 
 
 def is_seen() -> bool:
-    """Whether stderr is a terminal or a notebook."""
+    """Returns whether stderr is a terminal or a notebook."""
     stream = sys.stderr
     if type(stream).__module__ == "ipykernel.iostream":
         return True

@@ -1,13 +1,13 @@
-"""What this project raises on purpose, as against what fails inside of it.
+"""The errors that this project raises on purpose, apart from those of a fault in it.
 
-A program tells the two apart by `Refusal`: what is refused ends it with the message
-alone, see `exits`, anything else with a traceback. Each error is one of Python's, too,
-for those who catch a ValueError.
+A program tells the two apart by `Refusal`: a refusal ends it with the message alone,
+see `exits`, and any other error with a traceback. Each refusal is one of Python's
+errors, too, for callers that catch a ValueError.
 """
 
 
 class Refusal(Exception):  # noqa: N818 (never raised by itself)
-    """Something that this project does not do, and the line to write instead."""
+    """An error whose message names what is refused, and the line to write instead."""
 
 
 class RefusedValueError(Refusal, ValueError):
@@ -23,7 +23,7 @@ class RefusedKeyError(Refusal, KeyError):
 
 
 class RefusedRuntimeError(Refusal, RuntimeError):
-    """What cannot be done here, or now."""
+    """An action that is refused here, or now."""
 
 
 class RefusedImportError(Refusal, ModuleNotFoundError):

@@ -1,15 +1,15 @@
-"""Who computes, on which variables.
+"""The strategy: who computes, on which variables.
 
 From the bottom up; a file imports only files above it:
 
-    tpu               find a TPU, connect, initialise
-    coordination      TensorFlow connects workers that train in step
-    replicas          who computes, and what they add up
-    peers             processes agree before they branch
+    tpu               a TPU: found, connected, initialised
+    coordination      the connection of workers that train in step
+    replicas          the replicas of a strategy, and sums over them
+    peers             the agreement of processes before they branch
     sharding          large tables in shards
     parameter_server  the strategy of parameter servers
     executions        RunConfig -> tf.distribute.Strategy: one table, one function a row
-    loss_scale        the loss times a number in float16
-    variables         every variable of a module, by a name that outlives the process
-    modules           factories -> modules under scope; deferred layers; global step
+    loss_scale        the factor of a loss in float16
+    variables         the variables of a module, by names that outlive the process
+    modules           modules from factories, with all variables; the global step
 """

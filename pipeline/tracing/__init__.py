@@ -1,10 +1,10 @@
-"""What holds while TensorFlow traces a model_fn, and what the trace shows.
+"""The tracing of a model_fn: what holds meanwhile, and what the trace shows.
 
 From the bottom up; a file imports only files above it:
 
-    compiling      functions that TensorFlow compiles for one object
+    compiling      functions compiled for one object
     seeds          a run's random numbers, apart from the program's
-    replica_means  Keras' mean losses are means over one replica's batch
-    batch_sums     whether a scalar is a sum over the batch
-    trace_checks   what a trace shows that would be lost without a word
+    replica_means  Keras' mean losses as means over one replica's batch
+    batch_sums     scalars that are sums over the batch
+    trace_checks   warnings of what would be lost or wrong without a word
 """

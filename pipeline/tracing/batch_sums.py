@@ -1,7 +1,10 @@
-"""Whether a scalar is a sum over the batch, by the operations that made it.
+"""Tells whether a scalar is a sum over the batch, by the operations that made it.
 
-The walk goes back from the scalar through what keeps a sum a sum: additions, casts,
-factors that are the same for every batch, nested `tf.function`s.
+A scalar loss counts as the mean over a replica's batch. A sum over the batch would be
+half of what its author means on two replicas, without a word. The walk goes back from
+the scalar through operations that keep a sum a sum: additions, casts, factors that are
+the same for every batch, nested `tf.function`s. It ends at a reduction of values that
+have one row for each example.
 """
 
 import dataclasses
@@ -14,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-# Operations that make no mean of a sum, and which of their inputs it may come by.
+# Operations that make no mean of a sum, and the inputs by which the sum may come.
 _LINEAR: dict[str, slice] = {
     **dict.fromkeys(("Add", "AddV2", "AddN", "Sub", "Neg"), slice(None)),
     **dict.fromkeys(("Identity", "StopGradient", "PreventGradient"), slice(None)),
@@ -29,14 +32,18 @@ _SIZES = ("Shape", "ShapeN", "Size", "Rank")
 
 
 def summed_by(scalar: Any, rows: int | None) -> str | None:
-    """The operation by which a scalar is summed over the batch, or None.
+    """Returns the operation by which a scalar is summed over the batch.
 
-    A quotient by what depends on the batch is taken for a mean, as is one by the
-    number of examples. One by another constant or a variable is not.
+    A quotient by a number that depends on the batch is taken for a mean, and so is a
+    quotient by the number of examples. A quotient by another constant or by a variable
+    is not.
 
     Args:
-      scalar: symbolic tensor; of all others the answer is None.
+      scalar: symbolic tensor of shape []; any other value gives None.
       rows: examples in the batch; None where the shapes do not tell.
+
+    Returns:
+      The operation's name; None where the scalar is no sum over the batch.
     """
     if not tf.is_symbolic_tensor(scalar) or scalar.shape.rank != 0:
         return None
@@ -68,8 +75,8 @@ class _Value:
     """A tensor of a trace, or of a function that the trace calls.
 
     Attributes:
-      tensor: there.
-      call: what calls the function; None outside of all.
+      tensor: tensor in the graph of the trace, or of the function.
+      call: value of the operation that calls the function; None in the trace itself.
     """
 
     tensor: tf.Tensor
@@ -77,11 +84,15 @@ class _Value:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Tells it from all others of a trace."""
+        """A name that no other value of the trace has."""
         return (self.tensor.name, *(self.call.key if self.call else ()))
 
     def made(self) -> "_Value":
-        """The same where it is computed: in a function, or before that is called."""
+        """Returns this value where it is computed.
+
+        A function's result is computed inside of the function, and a function's
+        argument where the function is called.
+        """
         value = self
         while True:
             op, index = value.tensor.op, value.tensor.value_index
@@ -96,26 +107,26 @@ class _Value:
                 return value
 
     def inputs(self) -> list["_Value"]:
-        """What the operation that computes it takes."""
+        """Returns the inputs of the operation that computes the value."""
         return [_Value(each, self.call) for each in self.tensor.op.inputs]
 
     def is_input(self) -> bool:
-        """Whether it is an argument of the trace, unlike a weight or a constant."""
+        """Returns whether it is an argument of the trace: no weight, no constant."""
         op = self.tensor.op
         captured = [inside.op.name for _, inside in getattr(op.graph, "captures", ())]
         return op.type == "Placeholder" and op.name not in captured
 
 
 def _body(call: tf.Operation) -> Any:
-    """The graph of a nested `tf.function`, or None; no public way leads there."""
+    """Returns the graph of a nested `tf.function`, or None; there is no public way."""
     function = call.graph._get_function(call.get_attr("f").name)
     return getattr(function, "graph", None)
 
 
 def _terms(value: _Value) -> Iterator[tuple[_Value, tuple[float, ...]]]:
-    """What `value` is a sum of, or a multiple, and the constant that it is divided by.
+    """Yields the terms of a sum or a multiple, with the constants that divide them.
 
-    Nothing where it is neither, or a multiple by what depends on the batch.
+    Yields nothing where `value` is neither, or where its factor depends on the batch.
     """
     kind, inputs = value.tensor.op.type, value.inputs()
     if kind in _LINEAR:
@@ -130,9 +141,10 @@ def _terms(value: _Value) -> Iterator[tuple[_Value, tuple[float, ...]]]:
 
 
 def _is_the_same(factor: _Value) -> bool:
-    """Whether it is so for every batch: a constant that is known, or a variable.
+    """Returns whether a factor is the same for every batch: a number or a variable.
 
-    Another constant may have been computed from the shapes of the batch.
+    A value that comes from no input but is not known as a number may still depend on
+    the batch: it may have been computed from the shapes.
     """
     if _constant(factor):
         return True
@@ -141,25 +153,26 @@ def _is_the_same(factor: _Value) -> bool:
 
 
 def _constant(value: _Value) -> tuple[float, ...]:
-    """The number that `value` always is, or nothing where a trace cannot tell."""
+    """Returns the number that `value` always is, or () where a trace cannot tell."""
     number = tf.get_static_value(value.made().tensor)
     return () if number is None or np.ndim(number) else (float(number),)
 
 
 def _counts(divisors: tuple[float, ...], values: _Value, rows: int | None) -> bool:
-    """Whether a constant is the number of examples, or of what is in them."""
+    """Returns whether a constant is the number of examples, or of their values."""
     if rows is None:
         return False
     sizes = [size for size in values.tensor.shape[1:] if size]
     some = (itertools.combinations(sizes, n) for n in range(len(sizes) + 1))
     counts = {rows * math.prod(each) for each in itertools.chain(*some)}
-    # Those of a batch that was flattened.
+    # The values of a batch that was flattened.
     counts.add(values.tensor.shape[0])
+    # A constant of float16 is rounded to three digits.
     return any(math.isclose(d, c, rel_tol=1e-3) for d in divisors for c in counts if c)
 
 
 def _axes(reduction: _Value) -> set[int] | None:
-    """The dimensions that it reduces; None where a trace cannot tell."""
+    """Returns the dimensions that are reduced; None where a trace cannot tell."""
     values = reduction.tensor.op.inputs[0]
     if values.shape.rank is None:
         return None
@@ -172,7 +185,7 @@ def _axes(reduction: _Value) -> set[int] | None:
 
 
 def _is_by_example(value: _Value, rows: int | None) -> bool:
-    """Whether the first dimension is that of the batch."""
+    """Returns whether the first dimension of a value is the batch."""
     shape = value.tensor.shape
     if not shape.rank or not (shape[0] is None or (rows and shape[0] % rows == 0)):
         return False
@@ -180,7 +193,7 @@ def _is_by_example(value: _Value, rows: int | None) -> bool:
 
 
 def _by_first_dimension(value: _Value) -> list[_Value]:
-    """Those inputs of an operation of which the first dimension may be the result's."""
+    """Returns the inputs whose first dimension may be the first of the result."""
     op, inputs = value.tensor.op, value.inputs()
     if op.type in _SIZES:
         return []
@@ -205,7 +218,7 @@ def _reaches(
     is_wanted: Callable[[_Value], bool],
     inputs_of: Callable[[_Value], list[_Value]] = _Value.inputs,
 ) -> bool:
-    """Whether something that is wanted is reached from `value`."""
+    """Returns whether a walk back from `value` comes to a value that is wanted."""
     left, seen = [value], set()
     while left:
         each = left.pop().made()

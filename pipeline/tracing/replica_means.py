@@ -1,9 +1,10 @@
-"""Keras' and TensorFlow's mean losses as means over one replica's batch.
+"""Makes Keras' and TensorFlow's mean losses means over one replica's batch.
 
-Both divide them by the number of replicas as well, for those who add up the replicas'
-gradients: `keras.losses.MeanSquaredError()`, `tf.nn.compute_average_loss`,
-`tf.nn.scale_regularization_loss`. Here replicas' means are averaged, by the examples
-that each has, and such a loss would be half on two.
+Both libraries divide a mean by the number of replicas as well, for programs that add up
+the replicas' gradients: `keras.losses.MeanSquaredError()`,
+`tf.nn.compute_average_loss`, `tf.nn.scale_regularization_loss`. This project averages
+the replicas' means, by the examples that each has. With the division such a loss would
+be half on two replicas.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ _ONE_REPLICA = types.SimpleNamespace(num_replicas_in_sync=1)
 
 
 class _Inside(threading.local):
-    """Whether this thread is inside of `kept`: replicas are traced in threads."""
+    """The `kept` blocks around this thread: replicas are traced in threads."""
 
     depth = 0
 
@@ -32,7 +33,7 @@ _inside = _Inside()
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """Leaves such losses means of what they are given, in this thread."""
+    """Leaves mean losses undivided in the block, in this thread."""
     _install()
     _inside.depth += 1
     try:
@@ -43,13 +44,14 @@ def kept() -> Iterator[None]:
 
 @functools.cache
 def _install() -> None:
-    """Makes both heed `kept`; no public way turns their division off."""
+    """Makes both libraries heed `kept`; no public way turns their division off."""
     losses = sys.modules[keras.losses.Loss.__module__]
     scaled = losses.scale_loss_for_distribution
     losses.scale_loss_for_distribution = lambda value: (
         value if _inside.depth else scaled(value)
     )
     means = sys.modules[inspect.unwrap(tf.nn.compute_average_loss).__module__]
+    # In this one module of TensorFlow: elsewhere the strategy stays what it is.
     means.distribute_lib = _Distribution(means.distribute_lib)
 
 

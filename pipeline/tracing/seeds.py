@@ -16,10 +16,10 @@ import tensorflow as tf
 
 
 class Seeds:
-    """The random numbers of Python and NumPy for a run of one seed."""
+    """The random numbers of Python and NumPy that a run of one seed draws."""
 
     def __init__(self, seed: int | None) -> None:
-        """Begins them at the seed, and seeds TensorFlow and Keras for the process.
+        """Starts the numbers at the seed; seeds TensorFlow and Keras for the process.
 
         Args:
           seed: seed of the run; None leaves everything as it is.
@@ -46,7 +46,7 @@ class Seeds:
 
 @contextlib.contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
-    """Has Python's and NumPy's random numbers begin at `seed`, in the block alone.
+    """Starts Python's and NumPy's random numbers at `seed`, in the block alone.
 
     Args:
       seed: seed of the block; None leaves the numbers as they are.
@@ -61,14 +61,14 @@ def seeded(seed: int | None) -> Iterator[None]:
 
 
 def of_program() -> int | None:
-    """Returns TensorFlow's seed, as the program has set it; None where it has not."""
+    """Returns the seed that the program has set for TensorFlow, or None."""
     # `tf.random` can only set it.
     return tf.compat.v1.get_seed(None)[0]
 
 
 @contextlib.contextmanager
 def all_seeded(seed: int | None) -> Iterator[None]:
-    """Has TensorFlow's random numbers, too, begin at `seed`, in the block alone.
+    """Starts TensorFlow's random numbers, too, at `seed`, in the block alone.
 
     Args:
       seed: seed of the block; None leaves the numbers as they are.

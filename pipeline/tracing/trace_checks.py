@@ -1,4 +1,8 @@
-"""What the trace of a model_fn shows that would be lost or wrong without a word."""
+"""Looks in the trace of a model_fn for what would be lost or wrong without a word.
+
+A trace shows more than the spec that model_fn returns: summaries that nobody writes,
+sums over the batch in place of means, updates besides those of the TrainOps.
+"""
 
 import contextlib
 import re
@@ -12,9 +16,9 @@ from pipeline.contract.checks import kind_of
 from pipeline.contract.spec import EstimatorSpec, SpecError
 from pipeline.tracing import batch_sums
 
-# Where `tf.summary` writes; without a default writer all it leaves is a constant.
+# Operations of `tf.summary`; without a default writer all that is left is a constant.
 _WRITES = re.compile(r"(?:(.*)/)?write_summary(?:_\d+)?/(.*)")
-# The same of `tf.compat.v1.summary`, whose operations nobody runs.
+# Operations of `tf.compat.v1.summary`, which nobody runs.
 _V1_SUMMARIES = (
     "ScalarSummary",
     "HistogramSummary",
@@ -22,7 +26,7 @@ _V1_SUMMARIES = (
     "AudioSummary",
     "TensorSummaryV2",
 )
-# What to write in place of a sum over the batch.
+# The line to write in place of a sum over the batch, by field.
 _INSTEAD = {
     "loss": "loss=per_example, [batch, ...], as it is before that sum: its mean over "
     "all replicas is minimised.",
@@ -34,15 +38,15 @@ _INSTEAD = {
 
 
 def remarks(graph: tf.Graph, spec: EstimatorSpec, rows: int | None) -> Iterator[str]:
-    """What is to be said of a trace, in one line each.
+    """Yields warnings about a trace, a sentence or two each.
 
     Args:
-      graph: that model_fn was traced into.
-      spec: what it returned, of symbolic tensors.
+      graph: graph that model_fn was traced into.
+      spec: spec that model_fn returned, of symbolic tensors.
       rows: examples in the batch; None where the shapes do not tell.
 
     Raises:
-      SpecError: predictions that no step could return.
+      SpecError: the predictions hold an object that is no tensor.
     """
     _check_predictions(spec.predictions)
     tags = _summaries(graph)
@@ -81,13 +85,13 @@ def _check_predictions(predictions: Any) -> None:
 
 @contextlib.contextmanager
 def no_updates(modules: Iterable[Any]) -> Iterator[None]:
-    """Refuses updates inside: model_fn's own would come besides those of its TrainOps.
+    """Refuses an optimizer's updates in the block: its TrainOp would update again.
 
     Args:
-      modules: whose optimizers may not be applied.
+      modules: modules, the optimizers among which may not be applied.
 
     Raises:
-      SpecError: by the optimizer that is.
+      SpecError: an optimizer is applied.
     """
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -97,7 +101,7 @@ def no_updates(modules: Iterable[Any]) -> Iterator[None]:
             "network.trainable_variables) instead."
         )
 
-    # One may have several names, and an `apply` of its own.
+    # An optimizer may be a module under several names, and have an `apply` of its own.
     optimizers = {
         id(m): m for m in modules if isinstance(m, keras.optimizers.Optimizer)
     }
@@ -108,12 +112,14 @@ def no_updates(modules: Iterable[Any]) -> Iterator[None]:
         yield
     finally:
         for key, optimizer in optimizers.items():
+            # Without an attribute of the object, its class's method is there again.
             del optimizer.apply
             if own[key] is not None:
                 optimizer.apply = own[key]
 
 
 def _summaries(graph: tf.Graph) -> list[str]:
+    """Returns the tags of the summaries that nobody would write."""
     written: dict[str, list[str]] = {}
     for op in graph.get_operations():
         if scope := _WRITES.fullmatch(op.name):
