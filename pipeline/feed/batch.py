@@ -10,17 +10,17 @@ from pipeline.strategy.replicas import Replicas
 
 
 def pair_of(element: Any) -> tuple[Any, Any]:
-    """Returns `(features, labels)` of an element; labels are None without any."""
+    """Returns `(features, labels)` of an element; labels are None where it has none."""
     return element if isinstance(element, tuple) else (element, None)
 
 
 class Batch(NamedTuple):
-    """What one replica computes on in one micro-batch.
+    """The data that one replica computes on in one micro-batch.
 
     Attributes:
       features: nest of tensors with a leading batch dimension.
-      labels: the same, or None.
-      share: float32 scalar, 1, or 0 for a stand-in that counts for nothing; None
+      labels: nest of tensors with a leading batch dimension, or None.
+      share: float32 scalar: 1, or 0 for a stand-in, which counts for nothing; None
         where every batch counts.
     """
 
@@ -30,9 +30,15 @@ class Batch(NamedTuple):
 
 
 def rows_in(element: Any) -> int | tf.Tensor:
-    """Examples in a batch: an int where the shape tells, else an int32 scalar.
+    """Returns the number of examples in a batch.
 
-    A batch of scalars without a batch dimension counts as one example.
+    An element of scalars, without a batch dimension, counts as one example.
+
+    Args:
+      element: nest of tensors; the first one tells.
+
+    Returns:
+      An int where the static shape tells, else an int32 scalar.
     """
     first = tf.nest.flatten(element)[0]
     static = 1 if first.shape.rank == 0 else first.shape[0]
@@ -46,22 +52,28 @@ def rows_in(element: Any) -> int | tf.Tensor:
 
 
 def batch_of(element: Any, has: tf.Tensor | None) -> Batch:
-    """An element as a batch.
+    """Returns an element of a dataset as a batch.
 
     Args:
-      element: of the dataset.
-      has: bool scalar, whether it counts; None where every one does.
+      element: `features` or `(features, labels)`.
+      has: bool scalar, whether the element counts; None where every element does.
     """
     features, labels = pair_of(element)
     return Batch(features, labels, None if has is None else tf.cast(has, tf.float32))
 
 
 def choose(batches: Sequence[Batch], index: tf.Tensor) -> Batch:
-    """`batches[index]` for a tensor `index` of 1 or more."""
+    """Returns `batches[index]`.
+
+    Args:
+      batches: batches of the same structure, two or more.
+      index: int32 scalar, 1 or more: the first batch is not among the branches.
+    """
     fields = [
         {"features": b.features, "labels": b.labels, "share": b.share}
         for b in batches[1:]
     ]
+    # The branches of a switch return tensors only, and no None.
     present = [k for k, value in fields[0].items() if value is not None]
     branches = [lambda f=f: {k: f[k] for k in present} for f in fields]
     chosen = tf.switch_case(index - 1, branches)
@@ -71,7 +83,9 @@ def choose(batches: Sequence[Batch], index: tf.Tensor) -> Batch:
 def same_shapes(batches: Sequence[Sequence[Batch]]) -> bool:
     """Whether every replica's batches have the same static shapes.
 
-    Values that differ by replica have the same static shape, see `replicas.run_each`.
+    Args:
+      batches: batches by replica and micro-batch; or by micro-batch, of values that
+        differ by replica and have one static shape, see `replicas.run_each`.
     """
     if isinstance(batches[0], Batch):
         return True
@@ -83,7 +97,13 @@ def same_shapes(batches: Sequence[Sequence[Batch]]) -> bool:
 
 
 def rows_of(value: Any, start: Any, stop: Any) -> Any:
-    """Returns some rows of a dense, ragged or sparse tensor, as `value[start:stop]`."""
+    """Returns `value[start:stop]`, also of a ragged or sparse tensor.
+
+    Args:
+      value: tensor with a leading batch dimension.
+      start: number of the first row, an int or an integer scalar.
+      stop: number of the row after the last one.
+    """
     if not isinstance(value, tf.SparseTensor):
         return value[start:stop]
     begin = tf.one_hot(0, value.shape.rank, tf.cast(start, tf.int64), 0, dtype=tf.int64)
@@ -91,12 +111,17 @@ def rows_of(value: Any, start: Any, stop: Any) -> Any:
     widths = [shape[i] if n is None else n for i, n in enumerate(known)][1:]
     size = tf.stack([tf.cast(stop - start, tf.int64), *widths])
     part = tf.sparse.slice(value, begin, size)
-    # TensorFlow's slice does not say of what shape it is.
+    # The static shape of TensorFlow's own result is unknown.
     return tf.SparseTensor(part.indices, part.values, size)
 
 
 def any_batch_size(spec: Any) -> Any:
-    """Returns the spec of a part of a batch of `spec`, of any number of rows."""
+    """Returns the type spec of some rows of a batch.
+
+    Args:
+      spec: type spec of a component of the batch. A scalar's, or one of another kind,
+        is returned as it is.
+    """
     kinds = tf.TensorSpec, tf.SparseTensorSpec, tf.RaggedTensorSpec
     if not isinstance(spec, kinds) or not spec.shape.rank:
         return spec

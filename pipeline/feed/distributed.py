@@ -1,12 +1,12 @@
-"""Input of replicas that share one trace, those of a TPU: batches come as arguments.
+"""Feeds the replicas of a TPU, which share one trace: batches come as arguments.
 
-`input_fn.py` lets each replica pick its batch by its number. Where one trace serves all
-replicas there is no such number while tracing, so a distributed iterator reads the
+In `feed.py` each replica picks its batch by its number. Where one trace serves all
+replicas, there is no such number while tracing. So a distributed iterator reads the
 pipelines, one on each host, and `strategy.run` hands each replica its part.
 
-Shapes have to be static, data that end included. `get_next_as_optional` would lose the
-size of the batch, as it makes an empty one for a replica that is left without; so data
-that end are padded instead, and never end: what stands in counts for nothing.
+Shapes have to be static, also where data end. `get_next_as_optional` makes an empty
+batch for a replica that is left without one, and so no longer knows the batch size. So
+data that end are padded, and never end: a stand-in counts for nothing.
 """
 
 import dataclasses
@@ -29,20 +29,21 @@ from pipeline.strategy.replicas import Replicas
 class DistributedPlan(Plan):
     """How a step's batches are taken from a distributed iterator.
 
-    They are a list by micro-batch, of values that differ by replica.
+    A step's batches are a list by micro-batch; each batch holds values that differ by
+    replica.
 
     Attributes:
-      strategy: whose replicas they are for.
+      strategy: strategy whose replicas take the batches.
     """
 
     strategy: tf.distribute.Strategy | None = None
 
     def take(self, iterator: Any) -> list[Batch]:
-        """One step's batches, from endless data."""
+        """Takes one step's batches from endless data; returns them by micro-batch."""
         return [Batch(*pair_of(next(iterator))) for _ in range(self.num_micro_batches)]
 
     def try_take(self, iterator: Any) -> tuple[tf.Tensor, Callable[[], list[Batch]]]:
-        """The same from data that may end, see `Plan.try_take`."""
+        """Takes one step's batches from data that may end, see `Plan.try_take`."""
         if self.endless:
             return tf.constant(True), lambda: self.take(iterator)
         pairs = [next(iterator) for _ in range(self.num_micro_batches)]
@@ -51,27 +52,29 @@ class DistributedPlan(Plan):
         return more, lambda: batches
 
     def to_predict(self, batches: list[Batch]) -> tuple[Any, list[Any]]:
-        """Features of all replicas, and each one's share."""
+        """Returns the features of all replicas, and the share of each replica."""
         (batch,) = batches
         if batch.share is None:
             return batch.features, [None] * self.replicas.local
         return batch.features, self._by_replica(batch)
 
     def _by_replica(self, batch: Batch) -> list[tf.Tensor]:
+        """Returns a batch's shares in the order of replicas."""
         return list(self.strategy.experimental_local_results(batch.share))
 
 
 @dataclasses.dataclass(frozen=True)
 class DistributedFeed:
-    """What input_fn yields on all hosts, and how it is taken.
+    """The data of all hosts and how they are taken.
 
     Attributes:
-      plan: how elements become batches.
-      element_spec: `(features, labels)` as type specs of one replica's batch.
-      dataset_of: a host's dataset of its pipeline, past a number of elements.
-      global_batch: of all replicas, in one micro-batch.
-      starts_anywhere: whether input_fn takes `first_batch`; else it skips.
-      yielded: the dataset of one pipeline, of which no iterator is made.
+      plan: how the elements become batches.
+      element_spec: the type specs `(features, labels)` of one replica's batch.
+      dataset_of: takes a host's input context and a number of elements to leave out,
+        and returns the dataset of its pipeline.
+      global_batch: examples of all replicas in one micro-batch.
+      starts_anywhere: whether input_fn takes `first_batch`; else elements are skipped.
+      yielded: dataset of one pipeline, of which no iterator is made.
     """
 
     plan: DistributedPlan
@@ -83,11 +86,11 @@ class DistributedFeed:
 
     @property
     def saves_position(self) -> bool:
-        """A distributed iterator cannot be saved."""
+        """Whether an iterator's position is saved: a distributed one cannot be."""
         return False
 
     def __str__(self) -> str:
-        """Such as 'one input pipeline a host | global batch 64', for logs."""
+        """Returns 'one input pipeline a host | global batch 64', for logs."""
         return f"one input pipeline a host | global batch {self.global_batch}"
 
     @property
@@ -96,7 +99,11 @@ class DistributedFeed:
         return self.plan.num_steps
 
     def iterator(self, skipped: int = 0) -> Any:
-        """A new distributed iterator, past so many elements on each host."""
+        """Returns a new distributed iterator.
+
+        Args:
+          skipped: elements to leave out at the beginning, on each host.
+        """
         return iter(
             self.plan.strategy.distribute_datasets_from_function(
                 lambda input_context: self.dataset_of(input_context, skipped)
@@ -108,7 +115,7 @@ class DistributedFeed:
         return fingerprint.of(self.yielded)
 
     def again(self) -> "DistributedFeed":
-        """The same: input_fn is called for each iterator."""
+        """Returns this feed: input_fn is called anew for each iterator."""
         return self
 
 
@@ -118,11 +125,13 @@ def make_feed(
     strategy: tf.distribute.Strategy,
     num_micro_batches: int = 1,
 ) -> DistributedFeed:
-    """Calls an input_fn to see what it yields; a host calls it for its own pipeline.
+    """Calls an input_fn to see what it yields.
+
+    Each host calls it again for its own pipeline, once for each iterator.
 
     Args:
       source: the input_fn.
-      strategy: whose replicas are fed.
+      strategy: strategy whose replicas are fed.
       num_micro_batches: batches per replica and step.
 
     Raises:
@@ -140,6 +149,8 @@ def make_feed(
         whole, endless = dataset_for(source, input_context)
         dataset = whole
         if skipped and source.starts_anywhere:
+            # `first_batch` counts what input_fn yields. A global batch becomes `local`
+            # elements here, so some of them may be left to skip.
             cut_into = local if source.yields_global_batches else 1
             dataset, _ = dataset_for(
                 source, input_context, first_batch=skipped // cut_into
@@ -173,17 +184,21 @@ def dataset_for(
     *,
     first_batch: int = 0,
 ) -> tuple[tf.data.Dataset, bool]:
-    """One pipeline's batches for its replicas, one after the other, and if for ever.
+    """Calls an input_fn for one pipeline.
 
     Args:
       source: the input_fn. Global batches are cut into equal parts.
-      input_context: which pipeline, and for how many replicas of all.
+      input_context: number of the pipeline, and numbers of pipelines and replicas.
       first_batch: see `Source.dataset`.
+
+    Returns:
+      The dataset of the batches for this pipeline's replicas, one replica after the
+      other, and whether the data never end.
 
     Raises:
       TypeError: see `Source.dataset`.
-      ValueError: what it yields is not static, see `check_static`, or global batches
-        that the replicas cannot share equally.
+      ValueError: shapes are not static, see `check_static`; or the replicas cannot have
+        equal parts of a global batch.
     """
     dataset = source.dataset(input_context, first_batch=first_batch)
     spec = pair_of(dataset.element_spec)
@@ -199,12 +214,12 @@ def dataset_for(
 
 
 def cut(dataset: tf.data.Dataset, total: int, parts: range) -> tf.data.Dataset:
-    """Some of `total` equal parts of each batch, one after the other.
+    """Returns some of `total` equal parts of each batch, one part after the other.
 
     Args:
-      dataset: of global batches, of a size that `total` divides.
-      total: replicas that share a batch.
-      parts: those that are wanted.
+      dataset: dataset of global batches, of a static size that `total` divides.
+      total: number of replicas that share a batch.
+      parts: numbers of the wanted parts, from 0.
     """
 
     def part(x: tf.Tensor) -> tf.Tensor:
@@ -219,13 +234,19 @@ def cut(dataset: tf.data.Dataset, total: int, parts: range) -> tf.data.Dataset:
 
 
 def _with_shares(dataset: tf.data.Dataset, whole: tf.data.Dataset) -> tf.data.Dataset:
-    """Elements with 1 while there are any, then the first one with 0, without end."""
+    """Adds a share to each element, and pads the dataset without end.
+
+    Returns:
+      A dataset of `(element, 1.0)`, and after the last element of
+      `(first element of whole, 0.0)`.
+    """
     return dataset_lib.pad(dataset, whole).map(
         lambda each, has: (each, tf.cast(has, tf.float32))
     )
 
 
 def _check_divides(element_spec: Any, total: int, name: str) -> None:
+    """Raises where `total` replicas cannot have equal parts of each batch."""
     for place, spec in components(element_spec):
         rows = spec.shape[0] if spec.shape.rank else None
         if rows is None or rows % total:
@@ -238,19 +259,20 @@ def _check_divides(element_spec: Any, total: int, name: str) -> None:
             )
 
 
+# Types of values that a TPU cannot hold.
 _HOST_ONLY = (tf.string, tf.variant, tf.resource)
 
 
 def check_static(element_spec: Any, *, input_fn: str, mode: str) -> None:
-    """Raises for what a TPU cannot be fed with.
+    """Raises where data have a kind, type or shape that a TPU cannot be fed with.
 
     Args:
-      element_spec: `(features, labels)` specs of one replica's batch.
-      input_fn: the name of where they come from.
-      mode: that it was called in.
+      element_spec: the type specs `(features, labels)` of one replica's batch.
+      input_fn: name of the input_fn that yields them.
+      mode: mode that input_fn was called in.
 
     Raises:
-      ValueError: names the component and what to write.
+      ValueError: names the component and what to write instead.
     """
     for name, spec in components(element_spec):
         what = f"input_fn {input_fn} yields in mode {mode!r} {name}"
@@ -268,6 +290,7 @@ def check_static(element_spec: Any, *, input_fn: str, mode: str) -> None:
 
 
 def _not_dense(what: str, spec: Any) -> str:
+    """Returns the error's text for a component that is no dense tensor."""
     if isinstance(spec, tf.RaggedTensorSpec):
         return (
             f"{what} as a ragged tensor, whose rows have no fixed length: make it "
@@ -283,6 +306,7 @@ def _not_dense(what: str, spec: Any) -> str:
 
 
 def _not_static(what: str, shape: tf.TensorShape) -> str:
+    """Returns the error's text for a component of a shape that is not static."""
     dims = "[...]" if shape.rank is None else shape.as_list()
     text = f"{what} of shape {dims}, and a TPU's program is compiled for one shape: "
     if shape.rank is None:

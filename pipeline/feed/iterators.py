@@ -1,13 +1,14 @@
-"""What is done to iterators over data besides reading them; what a saved one lacks.
+"""Skips, writes and deletes iterators over data; tells what a saved iterator lacks.
 
-TensorFlow saves the iterators that are alive. One that came to its end is let go of:
-by `shuffle` once its buffer holds the rest of a pass, by `zip`, `take` or `batch` at
-the last element. With it goes what it would have handed to the next pass: how many
-seeds its `shuffle` has drawn, what a `cache` holds. So a restored iterator yields the
-rest of this pass as it should, and the next pass in another order.
+TensorFlow saves the iterators of a pipeline that are alive. A part of the pipeline lets
+go of the iterator that it reads when that comes to its end: `shuffle` does once its
+buffer holds the rest of a pass; `zip`, `take` and `batch` do at the last element. What
+that iterator would have handed to the next pass is lost with it: how many seeds a
+`shuffle` has drawn, and what a `cache` holds. So a restored iterator yields the rest of
+this pass as it should, and the next pass in another order.
 
-Directly before `repeat`, TensorFlow fuses `shuffle` with it. This one iterator lives as
-long as the data, and so do those that it reads, with their seeds.
+TensorFlow fuses a `shuffle` with a `repeat` directly behind it. This one iterator lives
+as long as the data, and so do the iterators that it reads, with their seeds.
 """
 
 import contextlib
@@ -25,18 +26,24 @@ import tensorflow as tf
 from pipeline.feed import fingerprint
 from pipeline.process.refusals import Refusal
 
+# TensorFlow's number of a policy: it neither fails nor warns where an operation has a
+# state, such as a random one, for only what the dataset does is asked for here.
 _IGNORE_EXTERNAL_STATE = 1
+# A checkpoint is read in blocks. Each begins with the end of the one before, so that a
+# key that lies across two blocks is found.
 _BLOCK_BYTES = 16 << 20
 _LONGEST_KEY = 64 << 10
 # A state's name and keys, as TensorFlow writes them: `Iterator::Root::...@@key@@key`.
 _STATE = re.compile(rb"Iterator::([^@\x00-\x1f]*)((?:@@[^@\x00-\x1f]+)+)")
+# The key of the number of seeds that were drawn for the passes so far.
 _DRAWS = b"@@epoch_num_random_samples"
-# A cache, with all that it holds, and what feeds it until it is filled.
+# A cache with all that it holds, and the iterators that feed it until it is filled.
 _CACHE = re.compile(rb"\w+Cache$")
 _FEEDS_CACHE = re.compile(rb"\w+CacheImpl\b")
 _REPEATS = re.compile(rb"ForeverRepeat|FiniteRepeat|ShuffleAndRepeat")
-# A number, but of iterators that number what they read, is that of a dataset which a
-# function made: it begins anew with each element, and so does its seed.
+# Iterators of a dataset that a function made for one element have a number in their
+# names. Such a dataset begins anew with each element, and so does its seed. The
+# operations listed here number their inputs, too, and are left out.
 _MADE = re.compile(
     rb"\b(?!ForeverRepeat|FiniteRepeat|Zip|Concatenate|DirectedInterleave)\w+\[\d+\]"
 )
@@ -47,20 +54,27 @@ _DRAWS_SEEDS = re.compile(r"shuffle|random")
 _SOURCES = {"range", "tensor", "tensor slice", "random"}
 _OWN_HANDLE = "variant_tensor_attr"
 _CACHE_OPS = re.compile(r"CacheDataset(V2)?")
-# They read their input to its end, so that a cache above them is filled in one pass.
+# Operations that read their input to its end: a cache that they read gets filled in one
+# pass.
 _READS_ALL = re.compile(
     r"(Map|ParallelMap|MapAndBatch|Batch|ParallelBatch|PaddedBatch|Prefetch|Shuffle|"
     r"ShuffleAndRepeat|Repeat|Options|Filter|ParallelFilter|Shard|Skip|FlatMap|"
     r"Interleave|ParallelInterleave|Model|Unbatch)Dataset(V\d)?|_Retval"
 )
-# Their further inputs are what a function captured and may read once for each element.
+# Operations that call a function for each element. Their inputs after the first one are
+# what the function captured: it may read them once for each element.
 _CALLS = re.compile(r"(FlatMap|Interleave|ParallelInterleave)Dataset(V\d)?")
 
 
 def skip(iterator: Any, number: int) -> None:
-    """Takes elements, as many as there are, and drops them.
+    """Takes elements from an iterator and drops them; stops early where it ends.
 
-    An iterator of `dataset.skip()` would be saved as one of another dataset.
+    An iterator over `dataset.skip()` would not do: it is saved as an iterator over
+    another dataset.
+
+    Args:
+      iterator: iterator over a dataset.
+      number: elements to drop.
     """
 
     def drop(iterator: Any, number: tf.Tensor) -> None:
@@ -77,23 +91,23 @@ def skip(iterator: Any, number: int) -> None:
 
 
 class TooLargeError(Refusal, ValueError):
-    """A dataset that holds too many data in memory to be written as a graph."""
+    """A dataset holds too many data in memory to be written as a graph."""
 
 
 def definition_of(dataset: tf.data.Dataset) -> tf.compat.v1.GraphDef:
-    """Returns what `dataset` does as a graph, which holds data that are in memory.
+    """Returns a dataset's graph, which also holds the data that it has in memory.
 
     Raises:
-      TooLargeError: it would be larger than TensorFlow can write.
+      TooLargeError: the graph is larger than TensorFlow can write.
     """
     return tf.compat.v1.GraphDef.FromString(serialized(dataset).numpy())
 
 
 def serialized(dataset: tf.data.Dataset) -> tf.Tensor:
-    """Returns the same as a string, which another process can read.
+    """Returns a dataset's graph as a string scalar, which another process can read.
 
     Raises:
-      TooLargeError: it would be larger than TensorFlow can write.
+      TooLargeError: the graph is larger than TensorFlow can write.
     """
     graph = tf.raw_ops.DatasetToGraphV2(
         input_dataset=tf.data.experimental.to_variant(dataset),
@@ -101,7 +115,7 @@ def serialized(dataset: tf.data.Dataset) -> tf.Tensor:
         strip_device_assignment=True,
     )
     if not graph.numpy():
-        # TensorFlow only logs it.
+        # TensorFlow logs that it failed, and returns an empty string.
         raise TooLargeError(
             "the input holds more than 2 GB in memory, which TensorFlow cannot write "
             "as a graph: write the data to files, and read these "
@@ -113,12 +127,16 @@ def serialized(dataset: tf.data.Dataset) -> tf.Tensor:
 def delete_in_background(box: list[Any]) -> None:
     """Empties a list of iterators that nobody else refers to.
 
-    TensorFlow 2.21 keeps a deletion waiting until its autotuning thread wakes up next,
-    which takes up to as long as the iterator has lived, a minute at the most.
+    TensorFlow 2.21 keeps a deletion waiting until its autotuning thread wakes up next.
+    This takes up to as long as the iterator has lived, a minute at the most.
 
-    While the interpreter ends it deletes them at once: predictions that nobody closed
-    are closed then, and a thread that is started then never runs (Python 3.11) or is
-    refused (3.12 and later), and what waits for it would wait for ever.
+    While the interpreter ends, the iterators are deleted at once: that is when
+    predictions are closed that nobody has closed before. A thread that is started then
+    never runs (Python 3.11), so that its starter waits for ever, or is refused (3.12
+    and later).
+
+    Args:
+      box: list of iterators; empty afterwards.
     """
     if not sys.is_finalizing():
         with contextlib.suppress(RuntimeError):
@@ -132,12 +150,12 @@ def lacks(prefix: str, dataset: tf.data.Dataset) -> str:
 
     Args:
       prefix: path prefix of a checkpoint that holds one iterator.
-      dataset: what it iterates over.
+      dataset: dataset of the iterator.
 
     Returns:
-      Words such as 'the seeds of a shuffle'; empty where it lacks nothing, and where
-      the order is another one in each run, so that none is the right one. Where the
-      graph does not tell, something may be lacking.
+      Words such as 'the seeds of a shuffle', also where the graph cannot tell that
+      nothing is lacking. Empty where the iterator lacks nothing; and where each run has
+      another order, so that no order is the right one.
     """
     num_kept = 0
     goes_on = False
@@ -167,7 +185,7 @@ def lacks(prefix: str, dataset: tf.data.Dataset) -> str:
 
 
 def _states(prefix: str) -> Iterator[tuple[bytes, bytes]]:
-    """Name and keys of each saved iterator, in a checkpoint of any size."""
+    """Yields the name and keys of each saved iterator, in a checkpoint of any size."""
     seen = set()
     folder, name = os.path.split(prefix)
     # Not by `glob`, to which brackets in a path mean something else.
@@ -213,16 +231,17 @@ class _Graph:
     """A dataset's graph, as far as the passes to come depend on it.
 
     Attributes:
-      num_needed: iterators that draw seeds, or caches of what those yield, on which
-        a later pass depends.
+      num_needed: number of the iterators on which a later pass depends: they draw
+        seeds, or are caches of what such iterators yield.
       breaks_off_a_cache: whether such a cache may not get filled in one pass.
-      is_unseeded: whether some draw from a seed that is another one in each run.
+      is_unseeded: whether an iterator draws from a seed that each run chooses anew.
     """
 
     def __init__(self, definition: tf.compat.v1.GraphDef) -> None:
-        """
+        """Walks through the graph.
+
         Args:
-          definition: of a dataset.
+          definition: graph of the dataset.
         """
         self._nodes = {node.name: node for node in definition.node}
         self.num_needed = 0
@@ -238,6 +257,7 @@ class _Graph:
     def shares_a_cache(self) -> bool:
         """Whether two inputs of one operation read the same cache in turns."""
         for node in self._nodes.values():
+            # Concatenated datasets are read one after the other, and not in turns.
             if node.op != "ConcatenateDataset":
                 caches = Counter()
                 for each in self._inputs(node):
@@ -247,12 +267,12 @@ class _Graph:
         return False
 
     def _walk(self, node: Any, *, repeated: bool, filled: bool) -> None:
-        """Counts what draws seeds.
+        """Counts the iterators that draw seeds, from a node on towards its inputs.
 
         Args:
-          node: a dataset, or a constant.
-          repeated: whether it is read again in a later pass.
-          filled: whether each pass reads it to its end.
+          node: operation that makes a dataset, or a constant.
+          repeated: whether the dataset is read again in a later pass.
+          filled: whether each pass reads the dataset to its end.
         """
         if _CACHE_OPS.fullmatch(node.op):
             if repeated and self._is_random(node):
@@ -269,20 +289,20 @@ class _Graph:
             self._walk(each, repeated=repeated or captured, filled=filled)
 
     def _is_random(self, node: Any) -> bool:
-        """Whether a seed has part in what a dataset yields."""
+        """Whether what a dataset yields depends on a seed."""
         if _RANDOM_OPS.fullmatch(node.op):
             return True
         return any(self._is_random(each) for each in self._inputs(node))
 
     def _caches(self, node: Any) -> Iterator[bytes]:
-        """What tells each cache that a dataset reads from others."""
+        """Yields the identity of each cache that a dataset reads."""
         if _CACHE_OPS.fullmatch(node.op):
             yield self._identity(node)
         for each in self._inputs(node):
             yield from self._caches(each)
 
     def _identity(self, node: Any) -> bytes:
-        """The same for two datasets that are built alike."""
+        """Returns bytes that are the same for two datasets that are built alike."""
         plain = tf.compat.v1.NodeDef.FromString(node.SerializeToString())
         plain.name = ""
         del plain.input[:]
@@ -290,12 +310,14 @@ class _Graph:
         return plain.SerializeToString(deterministic=True) + inputs
 
     def _inputs(self, node: Any) -> list[Any]:
+        """Returns the nodes that a node reads."""
         names = [name.partition(":")[0].removeprefix("^") for name in node.input]
         return [self._nodes[name] for name in names if name in self._nodes]
 
     def _seeds(self, node: Any) -> list[int]:
-        """The values of its inputs that are called seeds."""
+        """Returns the seeds of an operation that draws: 0 and 0 where none is set."""
         values = [each.attr["value"].tensor for each in self._inputs(node)]
+        # `RandomDataset(seed, seed2)`; `ShuffleDataset(input, size, seed, seed2)`.
         first = 0 if node.op.startswith("Random") else 2
         return [_integer(value) for value in values[first : first + 2]]
 

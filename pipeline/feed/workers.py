@@ -1,8 +1,8 @@
-"""The training data of workers that each read their own, on their own host.
+"""Feeds the workers of parameter servers: each reads its own data on its own host.
 
-input_fn is called on the chief, once for each worker with an InputContext of its own,
-as on every strategy. The chief sends the graph of what it returned; the worker reads
-that, by TensorFlow alone.
+The chief calls input_fn once for each worker, with an InputContext of its own, as every
+strategy does. It sends each worker the graph of the dataset. The worker runs this graph
+by TensorFlow alone: there is no Python of the user's there.
 """
 
 import dataclasses
@@ -27,9 +27,9 @@ from pipeline.strategy.parameter_server import ParameterServers
 from pipeline.strategy.replicas import Replicas
 
 _coordinator = tf.distribute.coordinator
-# Operations that call Python, which is not there on a worker.
+# Operations that call functions of the chief's Python, which no worker has.
 _PYTHON_OPS = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
-# The variable of a position, by its name in the file.
+# The name, in a position's file, of the steps that each worker has done.
 _STEPS = "workers"
 
 
@@ -40,8 +40,8 @@ class WorkerPlan(Plan):
     def where(self, more: tf.Tensor, step: Callable[[], Any], state: Any) -> Any:
         """Does the same as `Plan.where`, by a loop of one turn at most.
 
-        Each worker has its own lookup tables, which TensorFlow hands to a function when
-        it is called: through a loop, not into the branches of `tf.cond`.
+        TensorFlow hands each worker's own lookup tables to a function when it is
+        called. They reach the body of a loop, but not the branches of `tf.cond`.
         """
         _, state = tf.while_loop(
             lambda again, _: again,
@@ -53,13 +53,13 @@ class WorkerPlan(Plan):
 
 @dataclasses.dataclass(frozen=True)
 class WorkerFeed:
-    """Each worker's data, and how they are taken.
+    """The workers' data and how they are taken.
 
     Attributes:
-      feeds: by worker, of one type spec.
-      without: the same without so many first elements, by worker; None for an input_fn
-        that does not take `first_batch`.
-      yielded: what input_fn returned for the first worker.
+      feeds: feeds by worker, all of one type spec.
+      without: takes a number of first elements by worker, and returns the feeds without
+        them; None for an input_fn that does not take `first_batch`.
+      yielded: dataset that input_fn returned for the first worker.
     """
 
     feeds: Sequence[Feed]
@@ -68,21 +68,21 @@ class WorkerFeed:
 
     @property
     def plan(self) -> Plan:
-        """The same for each."""
+        """How each worker takes a step's batches; the same for all workers."""
         return self.feeds[0].plan
 
     @property
     def element_spec(self) -> tuple[Any, Any]:
-        """`(features, labels)` as type specs of one replica's batch."""
+        """The type specs `(features, labels)` of one worker's batch."""
         return self.feeds[0].element_spec
 
     def fingerprint(self) -> Fingerprint:
-        """Describes the first worker's data; those of the others are of its kind."""
+        """Describes the first worker's data; the others are of the same kind."""
         feed = self.feeds[0]
         return fingerprint.of(feed.dataset if self.yielded is None else self.yielded)
 
     def __str__(self) -> str:
-        """Such as 'input pipelines of 2 workers | each batch 64', for logs."""
+        """Returns 'input pipelines of 2 workers | each batch 64', for logs."""
         size = self.feeds[0].global_batch or AS_YIELDED
         return f"input pipelines of {len(self.feeds)} workers | each batch {size}"
 
@@ -92,13 +92,13 @@ def make_worker_feed(
 ) -> WorkerFeed:
     """Calls an input_fn once for each worker.
 
-    One that takes no `input_context` is called once, and each worker takes every
-    `num_workers`-th of its batches.
+    An input_fn that takes no `input_context` is called once. Each worker then takes
+    every `num_workers`-th batch.
 
     Args:
       source: the input_fn.
-      strategy: whose workers are fed.
-      num_micro_batches: batches per replica and step.
+      strategy: strategy whose workers are fed.
+      num_micro_batches: batches per worker and step.
 
     Raises:
       TypeError: see `Source.dataset`.
@@ -106,10 +106,11 @@ def make_worker_feed(
     """
     num_workers, replicas = strategy.num_workers, Replicas.of(strategy)
     splits = source.yields_global_batches
-    # Shuffled alike where workers share the batches, and by a worker's replacement.
+    # One seed for all: workers that share the batches shuffle alike, and so does a
+    # worker's replacement, which skips what was read before.
     if strategy.resume_input:
         source = source.in_one_order()
-    else:  # Each run begins anew, so each in another order.
+    else:  # Each run begins anew, so each draws another order.
         chance = int.from_bytes(os.urandom(4), "big")
         source = source.in_one_order(lambda seed: seed ^ chance)
     pipelines = [
@@ -153,15 +154,15 @@ def make_worker_feed(
 
 
 class WorkerIterators:
-    """One iterator a worker, which of them have ended, and where they stand.
+    """The workers' iterators, the steps that each has done, and which have ended.
 
-    A worker that was started again opens its data anew, and skips the steps that count
-    as done. The variable that says how many is set to what the chief counted whenever
-    no work is under way; in between each worker adds to it what it did.
+    A worker that was started again opens its data anew, and skips the steps that a
+    variable on a server counts as done. Each worker adds to it what it did. When no
+    work is under way, the chief sets it to the steps that were returned.
 
     Attributes:
-      per_worker: what `ClusterCoordinator.schedule` takes.
-      steps: by worker, done with what it read and returned to the chief.
+      per_worker: iterators as `ClusterCoordinator.schedule` takes them.
+      steps: steps by worker, done and returned to the chief.
       ended: indices of the workers whose data have ended.
     """
 
@@ -176,13 +177,14 @@ class WorkerIterators:
         """Sends the data's graphs to the workers.
 
         Args:
-          feeds: by worker, of one type spec.
-          strategy: whose workers read.
-          steps: by worker, done before.
-          start_there: whether the data do without what these read; else it is skipped.
+          feeds: feeds by worker, all of one type spec.
+          strategy: strategy whose workers read.
+          steps: steps by worker that were done before.
+          start_there: whether the feeds leave out what these steps read; else each
+            worker skips it.
 
         Raises:
-          ValueError: a pipeline that calls Python.
+          ValueError: a dataset calls Python.
         """
         self.steps = list(steps)
         self.ended: set[int] = set()
@@ -194,6 +196,7 @@ class WorkerIterators:
         left_out = tf.constant(steps if start_there else [0] * len(steps), tf.int64)
 
         def worker_dataset() -> tf.data.Dataset:
+            # Runs on the worker, also on one that takes another's place.
             index = _coordinator.experimental_get_current_worker_index()
             graph = tf.gather(tf.stack(graphs), index)
             variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
@@ -207,26 +210,26 @@ class WorkerIterators:
         self.per_worker = iter(coordinator.create_per_worker_dataset(worker_dataset))
 
     def count(self, pieces: Iterable[Any]) -> None:
-        """Adds what workers did; no work may be under way.
+        """Adds the steps that workers did; no work may be under way.
 
         Args:
-          pieces: each with a `worker` and its `num_steps`.
+          pieces: pieces of work, each with a `worker` and its `num_steps`.
         """
         for piece in pieces:
             self.steps[piece.worker] += piece.num_steps
-        # One that died may have added what it did not return.
+        # A worker that died may have added steps that it did not return.
         self._strategy.worker_steps.assign(self.steps)
 
 
 class WorkerInput:
     """The training data's iterators, in the place of `position.TrainingInput`.
 
-    They live on the workers, where the chief cannot save them. It saves how many steps
-    each has done, and a resumed run skips these.
+    The iterators live on the workers, where the chief cannot save them. It saves how
+    many steps each worker has done, and a resumed run skips these steps.
 
     Attributes:
-      iterator: over the data of all workers.
-      resumed: whether it goes on in the middle of an earlier run's pass.
+      iterator: iterators over the data of all workers.
+      resumed: whether the run goes on in the middle of an earlier run's pass.
     """
 
     def __init__(
@@ -237,12 +240,13 @@ class WorkerInput:
         *,
         changed_input: str = "auto",
     ) -> None:
-        """
+        """Opens the input where the workers left it, or at its beginning.
+
         Args:
           feed: the training input.
-          modules: on the strategy whose workers read it.
-          path: the checkpoint that they were loaded from, or None.
-          changed_input: the `RunConfig`'s.
+          modules: modules on the strategy whose workers read the input.
+          path: path prefix of the checkpoint that was loaded, or None.
+          changed_input: `RunConfig.changed_input`.
 
         Raises:
           ValueError: the position is another input's, and `changed_input` is "error".
@@ -257,7 +261,7 @@ class WorkerInput:
 
     @property
     def place(self) -> str:
-        """Where it was opened, for logs; known until the first step."""
+        """The place where it was opened, for logs; right until the first step."""
         if not self.resumed:
             return "its beginning"
         return f"steps {list(self.iterator.steps)} of the workers' passes"
@@ -272,11 +276,11 @@ class WorkerInput:
         return self.iterator
 
     def save(self, path: str) -> bool:
-        """Writes how many steps each worker has done.
+        """Writes how many steps each worker has done, and returns True: it is saved.
 
         Args:
-          path: of the checkpoint, in which a pass over the input begins here for a run
-            without parameter servers.
+          path: path prefix of the checkpoint. A run without parameter servers that goes
+            on from it begins a pass over the input there.
         """
         self._modules.driver_state["input_start"].assign(self._modules.step)
         prefix = position.position_path(path)
@@ -288,10 +292,10 @@ class WorkerInput:
         return True
 
     def close(self) -> None:
-        """Nothing to do: the workers let go of the iterators."""
+        """Does nothing: the workers let go of the iterators."""
 
     def _opened(self, steps: Sequence[int]) -> WorkerIterators:
-        """Iterators past `steps` by worker; none is the beginning."""
+        """Returns iterators past these steps by worker; empty is the beginning."""
         feed, strategy = self._feed, self._modules.strategy
         if not steps:
             beginning = [0] * strategy.num_workers
@@ -303,14 +307,14 @@ class WorkerInput:
         return WorkerIterators(feeds, strategy, steps=steps, start_there=True)
 
     def _found_again(self, path: str | None) -> list[int]:
-        """By worker, steps of the pass that is under way; empty where there is none."""
+        """Returns the steps by worker of a pass to go on with; empty to begin anew."""
         prefix = position.position_path(path) if path else ""
         if not (path and tf.io.gfile.exists(f"{prefix}.index")):
             return []
         try:
             saved = Reader(prefix)
             if _STEPS not in saved.shapes:
-                return []  # It is not of parameter servers.
+                return []  # A run without parameter servers has saved an iterator.
             steps = [int(number) for number in saved.value(_STEPS)]
         except UnreadableCheckpointError as error:
             logging.warning("train | %s The data begin anew.", error)
@@ -329,7 +333,10 @@ class WorkerInput:
         return self._judged(path, steps)
 
     def _judged(self, path: str, steps: list[int]) -> list[int]:
-        """The steps that hold as many examples of this input; empty to begin anew."""
+        """Returns the steps by worker that read as many examples of this input.
+
+        The list is empty where the data begin anew, as they are another input's.
+        """
         record = input_record.read(position.position_path(path))
         if record is not None:
             size = self._now.nexts_per_step
@@ -349,7 +356,7 @@ class WorkerInput:
 
 
 def _alike(datasets: list[tf.data.Dataset]) -> list[tf.data.Dataset]:
-    """The same data under one type spec, since all workers run one function."""
+    """Returns the datasets under one type spec, since all workers run one function."""
     specs = [dataset.element_spec for dataset in datasets]
     try:
         common = tf.nest.map_structure(
@@ -370,7 +377,7 @@ def _alike(datasets: list[tf.data.Dataset]) -> list[tf.data.Dataset]:
 
 
 def graph_of(dataset: tf.data.Dataset) -> tf.Tensor:
-    """What `dataset` does, as a graph that another process can run."""
+    """Returns a dataset's graph as a string scalar, which another process can run."""
     graph = iterators.serialized(dataset)
     definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
     nodes = [*definition.node]
