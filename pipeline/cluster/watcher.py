@@ -133,7 +133,9 @@ class Parent:
 
 
 def _folder() -> str:
-    return os.path.dirname(os.path.abspath(__file__))
+    """Returns the folder of the whole package, in which this wing lies."""
+    (folder,) = sys.modules[__name__.partition(".")[0]].__path__
+    return os.path.abspath(folder)
 
 
 def _exit_when_readable(end: int, code: int) -> None:

@@ -1,14 +1,13 @@
 """The exit codes of this project's programs, and the last words that go with them.
 
 A supervisor needs no more than the code: 75 asks for the same command again, all others
-do not.
+do not. Processes that watch others import this file, and have Python's own packages
+alone, see `cluster.watcher`.
 """
 
 import contextlib
 import re
 import sys
-
-from absl import flags
 
 # Something failed that the user has to mend; another start may help, or may not.
 FAILED = 1
@@ -54,11 +53,11 @@ def said(message: str, code: int) -> int:
     return code
 
 
-def words_of(error: flags.Error) -> str:
+def words_of(error: Exception) -> str:
     """Returns what to say of flags that are refused, in sentences.
 
     Args:
-      error: absl's, or one of our own, which stays as it is.
+      error: absl's `flags.Error`, or one of our own, which stays as it is.
     """
     # absl prints the arguments of an exception that it raised with two.
     found = re.fullmatch(

@@ -52,7 +52,7 @@ def test_tasks_that_are_connected_go_on(tmp_path):
 # Where the C library takes no request, see `watcher._exit_when_readable`.
 CODE = """
 import sys, time
-from pipeline import link_watch, watcher
+from pipeline.cluster import link_watch, watcher
 if sys.argv[1] == "fails":
     watcher._exit_when_readable = lambda *args: None
 with link_watch.watched({}, silence_secs=1, deadline_secs=0.5):

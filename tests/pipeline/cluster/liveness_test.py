@@ -114,7 +114,7 @@ def test_a_stopped_parent_waits_for_nobody(monkeypatch):
 
 CODE = """
 import ctypes, socket, sys, time
-from pipeline import liveness
+from pipeline.cluster import liveness
 from pipeline.cluster.ports import PeerLostError
 way, address = sys.argv[1:]
 liveness._NOTICE_SECS = 60 if "notices" in way else 1
