@@ -1,11 +1,11 @@
-"""Clusters of real processes: started, waited for within bounds, ended by pid.
+"""Runs clusters of real processes: started, waited for within bounds, ended by pid.
 
     done = clusters.run("multi_worker.py", "trains", tmp_path, workers=2)
     assert [task.code for task in done] == [0, 0]
     assert done[1].result["step"] == 96
 
-A script of `tests/scripts` gets the name of a scenario and a folder; what its function
-returns is written there as JSON.
+A script of `tests/scripts` gets the name of a scenario and a folder. The result of the
+scenario's function is written into the folder as JSON, a file a task.
 """
 
 import contextlib
@@ -28,11 +28,12 @@ class Task:
     """A process of a cluster.
 
     Attributes:
-      name: such as "worker 1".
-      process: itself.
-      log: what it wrote to stdout and stderr.
-      code: how it ended, negative for a signal; None while it runs.
-      ended_at: `time.monotonic()` then.
+      name: name of the task, such as "worker 1".
+      process: the process.
+      log: file that gets stdout and stderr.
+      result_file: file that gets the scenario's result.
+      code: exit code, negative for a signal; None before `wait` has seen the end.
+      ended_at: `time.monotonic()` when `wait` saw the end.
     """
 
     name: str
@@ -52,14 +53,14 @@ class Task:
 
     @property
     def result(self):
-        """What the scenario returned, once it has ended."""
+        """The result of the scenario, once it has ended."""
         return json.loads(self.result_file.read_text())
 
     def kill(self, number=signal.SIGKILL):
         self.process.send_signal(number)
 
     def wait_for(self, text, timeout=90.0):
-        """Returns once it has written `text`."""
+        """Waits until the task has written `text`."""
         is_over = patience.deadline(timeout)
         while text not in self.text:
             assert self.process.poll() is None, (
@@ -71,14 +72,18 @@ class Task:
 
 @contextlib.contextmanager
 def started(command, folder, *, workers=2, ps=0, start=forked.Program):
-    """The tasks of a cluster that runs `command`, killed where they still run.
+    """Runs a command in each task of a cluster, and kills what is left after the block.
 
     Args:
-      command: see `forked.Program`.
-      folder: for logs.
-      workers: how many.
-      ps: how many parameter servers.
-      start: `anew` where a process has to come from Python's own start on.
+      command: script or module with its arguments, see `forked.Program`.
+      folder: folder of the logs.
+      workers: number of workers.
+      ps: number of parameter servers.
+      start: function that starts a process; `anew` where a test is about the start of
+        Python itself.
+
+    Yields:
+      The tasks.
     """
     jobs = launch.addresses(workers=workers, ps=ps, evaluator=False)
     tasks = []
@@ -95,7 +100,7 @@ def started(command, folder, *, workers=2, ps=0, start=forked.Program):
 
 
 def anew(command, environ, log):
-    """Starts Python for a command of `forked.Program`."""
+    """Starts a Python of its own for a command, where `forked.Program` forks."""
     with open(log, "wb") as stream:
         return subprocess.Popen(
             [sys.executable, *command],
@@ -107,7 +112,7 @@ def anew(command, environ, log):
 
 
 def wait(tasks, timeout=120.0):
-    """Waits until all have ended, each with its `code` and `ended_at`."""
+    """Waits until all tasks have ended, and fills in their `code` and `ended_at`."""
     is_over = patience.deadline(timeout)
     while any(task.code is None for task in tasks):
         for task in tasks:
@@ -123,6 +128,16 @@ def wait(tasks, timeout=120.0):
 def run(script, scenario, folder, *, workers=2, timeout=180.0):
     """Runs a scenario of a script in each task of a cluster, to the end.
 
+    Args:
+      script: name of a file in `tests/scripts`.
+      scenario: name of the scenario.
+      folder: folder of logs and results.
+      workers: number of workers.
+      timeout: seconds for all of it, on an idle machine.
+
+    Returns:
+      The tasks, which have ended.
+
     Raises:
       AssertionError: a task failed or did not end; shows the end of its log.
     """
@@ -137,12 +152,12 @@ def run(script, scenario, folder, *, workers=2, timeout=180.0):
 
 
 def run_forked(script, arguments, timeout):
-    """Runs a script of `tests.scripts` that forks a cluster, which ends with it.
+    """Runs a script of `tests.scripts` that forks a cluster, and ends both.
 
     Args:
-      script: its name; its first argument is a folder.
-      arguments: of the script.
-      timeout: seconds after which all its processes are killed.
+      script: name of the script, without ".py".
+      arguments: arguments of the script, the first a folder.
+      timeout: seconds, on an idle machine, after which all its processes are killed.
     """
     parent = forked.Program(
         ["-m", f"tests.scripts.{script}", *arguments],
@@ -159,10 +174,10 @@ def run_forked(script, arguments, timeout):
 
 
 def main(scenarios):
-    """What a script of `tests/scripts` does when it is run.
+    """Runs the scenario that the command line of a script of `tests/scripts` names.
 
     Args:
-      scenarios: function of the folder by name; what it returns is written as JSON.
+      scenarios: functions of a folder, by name; the result is written as JSON.
     """
     scenario, folder = sys.argv[1:]
     task = json.loads(os.environ["TF_CONFIG"])["task"]

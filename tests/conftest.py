@@ -1,4 +1,4 @@
-"""Every test process: four logical CPUs, no cluster, a home of its own."""
+"""Sets up every test process: four logical CPUs, no cluster, a home of its own."""
 
 import atexit
 import gc
@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 
-# Before TensorFlow and Keras are imported, which read these once.
+# TensorFlow and Keras read these once, when they are imported below.
 os.environ.pop("TF_CONFIG", None)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["HOME"] = tempfile.mkdtemp(prefix="home-of-tests-")
@@ -21,7 +21,7 @@ from tests import longest  # noqa: E402
 
 NUM_CPUS = 4
 
-# TensorFlow takes this once, before it first runs, so that no test file can do it.
+# TensorFlow takes this before it first runs, and only once: no test file could do it.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],
     [tf.config.LogicalDeviceConfiguration()] * NUM_CPUS,
@@ -29,7 +29,7 @@ tf.config.set_logical_device_configuration(
 
 
 def pytest_configure(config):
-    # xdist would begin with the files of most tests, which are not the longest.
+    # xdist would begin with the files that have most tests, rather than the longest.
     config.option.loadscopereorder = False
 
 
@@ -38,21 +38,21 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """What was imported stays: no search for garbage goes through it again."""
+    """Takes what was imported out of every later search for garbage: it stays."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def no_cluster(monkeypatch):
-    """A test that sets TF_CONFIG does not make a cluster of the next, nor does srun."""
+    """Keeps TF_CONFIG, of the test before or of srun, from making a cluster of this."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.delenv("SLURM_PROCID", raising=False)
 
 
 @pytest.fixture
 def fresh_gin():
-    """gin without bindings; they and absl's verbosity, which main sets, are undone."""
+    """Clears gin, before and after; restores absl's verbosity, which main sets."""
     verbosity = logging.get_verbosity()
     gin.clear_config()
     yield
@@ -62,14 +62,14 @@ def fresh_gin():
 
 @pytest.fixture
 def own_folder(tmp_path, monkeypatch):
-    """The test runs in `tmp_path`, whose Python files can be imported."""
+    """Runs the test in `tmp_path`, whose Python files can be imported."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
 
 
 @pytest.fixture
 def log(caplog):
-    """The messages so far, of absl's level INFO on, as a function."""
+    """A function that returns the messages logged so far, from INFO on."""
     before = logging.get_verbosity()
     logging.set_verbosity(logging.INFO)
     with caplog.at_level("INFO", logger="absl"):
@@ -79,8 +79,8 @@ def log(caplog):
 
 @pytest.fixture(scope="session")
 def mirrored_by_hand():
-    """MirroredStrategy on two CPUs as a user builds it, with TensorFlow's collectives.
+    """A MirroredStrategy on two CPUs as users build it, with TensorFlow's collectives.
 
-    One a process: the collective keys of a second one collide with the first's.
+    There is one a process: the collective keys of a second would collide with its keys.
     """
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

@@ -20,7 +20,7 @@ NUM_CLASSES = 3
 
 
 def classification_data(rows=1000, width=6, seed=0):
-    """`(x, y)`: float32 `[rows, width]`, int64 labels that a linear map decides."""
+    """Returns float32 `[rows, width]`, and int64 labels `[rows]` by a linear map."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(rows, width)).astype(np.float32)
     y = (x @ rng.normal(size=(width, NUM_CLASSES))).argmax(1)
@@ -28,15 +28,15 @@ def classification_data(rows=1000, width=6, seed=0):
 
 
 def make_input_fn(x, y=None, *, batch_size, per_replica=False, change=None):
-    """An input_fn over the rows of arrays, in order, once.
+    """Returns an input_fn over the rows of arrays, in order, once.
 
     Args:
-      x: features.
-      y: labels; None for features alone.
-      batch_size: global batch.
-      per_replica: takes `input_context` and yields the batches of replicas; else it
-        yields global batches, which the driver splits.
-      change: of the unbatched dataset, another one, say repeated.
+      x: features, `[rows, ...]`.
+      y: labels, `[rows, ...]`; None for features alone.
+      batch_size: rows of a global batch.
+      per_replica: whether the input_fn takes `input_context` and yields the batches of
+        replicas; otherwise it yields global batches, which the driver splits.
+      change: function of the unbatched dataset that returns another, such as repeated.
     """
 
     def rows():
@@ -50,14 +50,14 @@ def make_input_fn(x, y=None, *, batch_size, per_replica=False, change=None):
         del mode
         batches = rows().batch(input_context.get_per_replica_batch_size(batch_size))
         pipelines = input_context.num_input_pipelines
-        # Batch by batch, so that those of a step make up the same global batch.
+        # Sharded after batching: the batches of a step make up the same global batch.
         return batches.shard(pipelines, input_context.input_pipeline_id)
 
     return input_fn_per_replica if per_replica else input_fn
 
 
 def network(*, units=8, l2=0.0, dropout=0.0, batch_norm=False, synchronized=False):
-    """A classifier of layers without input shape, which build when first called."""
+    """Returns a classifier of layers without input shape, which build on first call."""
     layers = [
         keras.layers.Dense(
             units, activation="tanh", kernel_regularizer=keras.regularizers.L2(l2)
@@ -73,12 +73,12 @@ def network(*, units=8, l2=0.0, dropout=0.0, batch_norm=False, synchronized=Fals
 
 
 def adam(**options):
-    """Adam with an epsilon that does not blow up the rounding of tiny gradients."""
+    """Returns Adam, its epsilon too large to blow up the rounding of tiny gradients."""
     return keras.optimizers.Adam(**{"learning_rate": 0.01, "epsilon": 1e-3, **options})
 
 
 def classifier_fn(features, labels, mode, network, optimizer, params):
-    """A model_fn; `params` may hold `clip_norm` and `on_call`, called at each trace."""
+    """Classifies; `params` may hold `clip_norm` and `on_call`, called at each trace."""
     params.get("on_call", lambda mode: None)(mode)
     logits = network(features, training=mode == ge.ModeKeys.TRAIN)
     predictions = {"logits": logits, "label": tf.argmax(logits, 1)}
@@ -109,14 +109,14 @@ def make_estimator(
     params=None,
     **config,
 ):
-    """An Estimator of the fakes, seeded, that saves no summaries.
+    """Returns a seeded Estimator of the fakes, which writes no summaries.
 
     Args:
-      model_dir: where it trains; any path.
-      model_fn: takes the modules `network` and `optimizer`.
-      network: its factory.
-      optimizer: its factory.
-      params: for model_fn.
+      model_dir: directory to train in; any kind of path.
+      model_fn: model_fn of the modules `network` and `optimizer`.
+      network: factory of the network.
+      optimizer: factory of the optimizer.
+      params: params of the model_fn.
       **config: fields of `RunConfig`.
     """
     defaults = {
@@ -135,7 +135,7 @@ def make_estimator(
 
 
 def take(iterator, number):
-    """The next elements of an iterator, or those that there are, as lists."""
+    """Returns the next elements of an iterator as lists, fewer at its end."""
     taken = []
     for _ in range(number):
         optional = iterator.get_next_as_optional()
@@ -146,28 +146,28 @@ def take(iterator, number):
 
 
 def weights(model_dir, step=None):
-    """Every variable of a checkpoint by key, of the latest by default."""
+    """Returns the variables of a checkpoint by key; of the latest one by default."""
     path = str(model_dir) if step is None else f"{model_dir}/model.ckpt-{step}"
     reader = tf.train.load_checkpoint(path)
     shapes = reader.get_variable_to_shape_map()
-    # TensorFlow's own: the object graph, and a count of saves by this process.
+    # TensorFlow adds two of its own: the object graph, and its count of saves.
     keys = [k for k in shapes if not k.startswith(("_CHECKPOINT", "save_counter"))]
     return {key: reader.get_tensor(key) for key in keys}
 
 
 def checkpoint_steps(model_dir):
-    """The steps of the checkpoints that lie in a model_dir, in order."""
+    """Returns the steps of the checkpoints in a model_dir, in order."""
     names = tf.io.gfile.listdir(str(model_dir))
     found = [re.fullmatch(r"model\.ckpt-(\d+)\.index", name) for name in names]
     return sorted(int(match[1]) for match in found if match)
 
 
 class Recorder(ge.Hook):
-    """Keeps the step and the values of each window of `every_steps`, and of the last.
+    """A hook that keeps step and values of each window, and of the last one.
 
     Attributes:
-      steps: where it was called.
-      values: loss, metrics and scalars there.
+      steps: global steps at which it was called.
+      values: loss, metrics and scalars of each of these calls, by name.
     """
 
     def __init__(self, every_steps=None):
@@ -184,7 +184,7 @@ class Recorder(ge.Hook):
 
 
 def listening():
-    """A socket that answers on this machine, and its address."""
+    """Returns a socket that answers on this machine, and its address."""
     each = socket.socket()
     each.bind(("127.0.0.1", 0))
     each.listen()
@@ -192,7 +192,7 @@ def listening():
 
 
 def silent():
-    """An address of this machine where nothing listens."""
+    """Returns an address of this machine where nothing listens."""
     each, address = listening()
     each.close()
     return address

@@ -1,11 +1,11 @@
-"""Python programs that start fast: forked from a server that has imported TensorFlow.
+"""Starts Python programs fast: forks them from a server that has imported TensorFlow.
 
     program = forked.Program(["-m", "pipeline.main", "--list"], environ, log)
     program.wait(60)
     assert program.returncode == 0
 
-The server has run nothing of TensorFlow, so that what it forks is a process like any
-other, which is killed for good; the import of four seconds is made once for all.
+The server has imported TensorFlow and run nothing of it, so that a forked program is a
+process like any other, and may be killed. The import of four seconds is made once.
 """
 
 import multiprocessing
@@ -17,7 +17,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).parent.parent
 
-# One for all of this process, since its modules are those of the first who asks.
+# One server a process: it keeps the modules that the first caller has it import.
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     ["tensorflow", "pipeline.command.command_job", "tests.faults"]
@@ -25,13 +25,14 @@ SERVER.set_forkserver_preload(
 
 
 class Program:
-    """A script or a module that runs, to be handled as a `subprocess.Popen`.
+    """A script or a module that runs, with the methods of a `subprocess.Popen`.
 
     Args:
-      command: a script's path or "-m" and a module's name, then its arguments.
-      environ: its environment variables.
+      command: path of a script, or "-m" and the name of a module, then arguments.
+      environ: environment variables of the program.
       log: file that gets stdout and stderr.
-      leads_group: whether it has a process group of its own, with what it starts.
+      leads_group: whether the program and the processes that it starts have a process
+        group of their own.
     """
 
     def __init__(self, command, environ, log, *, leads_group=False):

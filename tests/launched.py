@@ -1,4 +1,8 @@
-"""A launcher whose tasks run a test's own program, and import no TensorFlow."""
+"""Runs the launcher with tasks that run a test's own program, without TensorFlow.
+
+The launcher starts `fake_main` in place of `pipeline.main`, so that a task is there at
+once, and a test says in a few lines what each task does.
+"""
 
 import os
 import subprocess
@@ -17,7 +21,7 @@ from pipeline import launch
 signal.signal(signal.SIGHUP, getattr(signal, os.environ.get("ON_SIGHUP", "SIG_DFL")))
 sys.exit(launch.main(["launch", *sys.argv[1:]], module="fake_main"))
 """
-# Plays pipeline.main: runs the test's program, which knows which task it is.
+# Plays pipeline.main: runs the test's program, which finds its name in `task`.
 FAKE_MAIN = """
 import json, os, signal, subprocess, sys, time
 config = json.loads(os.environ["TF_CONFIG"])
@@ -33,12 +37,12 @@ def wait_for(name):
 
 exec(open(os.path.join(os.environ["FAKE_DIR"], "program.py")).read())
 """
-# In a program: ends by itself long after any test has failed.
+# A line of a program: it ends by itself, long after any test has failed.
 SLEEP = "started(task); time.sleep(60)\n"
 
 
 class Launched:
-    """A launcher and all that it started."""
+    """A launcher, and the processes that it started, known by a mark."""
 
     def __init__(self, folder, program, arguments, after):
         self.folder = folder
@@ -57,7 +61,7 @@ class Launched:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # As a shell does it, so that its group can be signalled as a terminal does.
+            # A group of its own, as from a shell: a terminal signals all of a group.
             process_group=0,
         )
 
@@ -68,7 +72,7 @@ class Launched:
             time.sleep(0.01)
 
     def finish(self):
-        """Returns exit code, stdout and stderr; nothing is left by then."""
+        """Waits for the end of all processes; returns exit code, stdout and stderr."""
         out, err = self.process.communicate(timeout=patience.stretched(20))
         assert not self.left(), err
         return self.process.returncode, out, err

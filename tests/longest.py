@@ -1,12 +1,12 @@
-"""The files of tests that take longest: they begin first, so that none is left alone.
+"""The test files that take longest, which begin first.
 
-`--dist loadfile` gives a file to whoever is free. One of minutes that begins last keeps
-one core busy, and the other waits for it. Where a file has become long, add it; seconds
-of processor time, by `--durations`, are what it is sorted by.
+`--dist loadfile` gives the next file to a process that is free. If a file of minutes
+began last, one core would work on it and the other would wait. Add a file here when it
+becomes long. The order is that of processor seconds, as `--durations` shows them.
 """
 
 FILES = (
-    # One process at a time, beside which those of clusters run.
+    # It runs one process at a time, beside which the files of clusters run.
     "faults_test.py",
     "launch_training_test.py",
     "conformance_test.py",
@@ -25,6 +25,6 @@ FILES = (
 
 
 def rank(path):
-    """Returns where a file stands in the order, all that are short at the end."""
+    """Returns the place of a file in the order; all short files share the last."""
     found = (i for i, file in enumerate(FILES) if str(path).endswith(f"tests/{file}"))
     return next(found, len(FILES))

@@ -1,8 +1,8 @@
-"""What users get wrong, and what they are told: tables of it, and how a row is checked.
+"""Tables of users' mistakes and of the messages that answer them, and their check.
 
-Each row does something wrong by the public API and names the texts that have to be in
-the message: the value at fault, and what to write instead. The error is one of this
-project's own, or, where the user's function raised it, is told where that was.
+Each row makes a mistake by the public API and lists the texts that have to be in the
+message: the value at fault, and the line to write instead. The error is a refusal of
+this project, or an error of the user's own function with a note that says where.
 """
 
 import keras
@@ -17,7 +17,7 @@ X, Y = fakes.classification_data(64)
 
 
 class Table:
-    """Mistakes by name, one row each.
+    """The mistakes of a test file by name, one row each.
 
         table = Table()
 
@@ -28,14 +28,14 @@ class Table:
         def test_mistake(row, tmp_path):
             table.check(row, tmp_path)
 
-    A row makes its mistake in a model_dir, and is told these texts.
+    A row is a function of a model_dir, which makes the mistake there.
     """
 
     def __init__(self):
         self.rows = {}
 
     def told(self, *texts):
-        """Adds the function to the table, with what has to be said."""
+        """Adds the function below to the table, with the texts of its message."""
 
         def add(mistake):
             self.rows[mistake.__name__] = (mistake, texts)
@@ -44,7 +44,7 @@ class Table:
         return add
 
     def check(self, row, model_dir):
-        """Makes the mistake; the message is ours, has the texts, and is short."""
+        """Checks that the message of a mistake is ours, has the texts, and is short."""
         mistake, texts = self.rows[row]
         with pytest.raises(Exception) as info:
             mistake(model_dir)
@@ -54,7 +54,7 @@ class Table:
         message = user_errors.text_of(error)
         for text in texts:
             assert text in message, message
-        # Not the page that TensorFlow writes.
+        # TensorFlow's own message is a page with the frames of its files.
         assert "site-packages" not in message, message
         assert len(message.splitlines()) < 25, message
 
@@ -78,7 +78,7 @@ def run(model_dir, *, eval_spec=None, input_fn=None, **options):
 
 
 def changed(**changes):
-    """A model_fn whose spec has other fields; None leaves one out."""
+    """Returns a model_fn whose spec has other fields; a field of None is left out."""
 
     def model_fn(features, labels, mode, network, optimizer):
         logits = network(features)

@@ -1,7 +1,7 @@
-"""How long a test waits: longer where the machine is busy with other things.
+"""Limits of time in tests, which are longer where the machine is busy.
 
-A limit in a test is there for what hangs. What is merely slow is not wrong, so each
-limit is that of an idle machine, stretched by the load.
+A limit is there to find what hangs. Slow is not wrong, so each limit is given for an
+idle machine and stretched by the load.
 """
 
 import os
@@ -9,13 +9,13 @@ import time
 
 
 def stretched(seconds):
-    """Returns `seconds` of an idle machine in those of this one, as busy as it is."""
+    """Returns a limit for this machine, as busy as it is, from that of an idle one."""
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
-    # The load of the last minute follows late, hence twice.
+    # Twice the load, for its mean over a minute lags behind a load that has come.
     return seconds * max(1.0, 2 * load)
 
 
 def deadline(seconds):
-    """Returns a function that tells whether a limit has passed, by the load of now."""
+    """Returns a function that tells whether so many seconds, `stretched`, are over."""
     began = time.monotonic()
     return lambda: time.monotonic() - began > stretched(seconds)
