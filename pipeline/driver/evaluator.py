@@ -1,7 +1,9 @@
 """The evaluator: a job that evaluates the checkpoints of a training in other processes.
 
-All that it shares with them is model_dir: the checkpoints, its leases on them, and the
-marker that training leaves at its end.
+The evaluator and the training share nothing but model_dir: the checkpoints, the leases
+that the evaluator holds on them, and the marker that training leaves at its end.
+`Evaluator` decides which checkpoint is next and when to end; `_Evaluation` evaluates
+and exports by one EvalSpec, and records what it did for a restart.
 """
 
 import contextlib
@@ -27,11 +29,11 @@ from pipeline.process.refusals import RefusedTypeError
 _RECORD = "evaluated.json"
 _POLL_SECS = 2.0
 _LOG_SECS = 60.0
-# How long a marker that an earlier training may have left is doubted, at least: a
-# training begun at the same time as this job takes it away when it has started up.
+# Least time for which a marker that was there before this job is doubted: a training
+# that began at the same time removes it only once it has started up.
 _DOUBT_SECS = 60.0
-# How long a marker may be ahead of the last checkpoint: one of a training that failed,
-# which was still being written, or of which a shared disk does not know yet.
+# Longest wait for a checkpoint that the marker names and that is not there: a failed
+# training may never have finished it, or a shared disk does not show it yet.
 _SETTLE_SECS = 60.0
 
 
@@ -44,8 +46,8 @@ class Evaluator:
         if there is none: wait a little
     evaluate the last one, if that was not done; export it as the last
 
-    Those that were evaluated before a restart are not evaluated again, except for the
-    last one, where nothing else is left: there are always metrics to return.
+    Checkpoints that were evaluated before a restart are not evaluated again. The last
+    one is, where nothing else is left: there are always metrics to return.
 
     A checkpoint of max_steps is the last one, with a marker or without: a plain
     `Estimator.train` leaves none. A marker that was there before this job is believed
@@ -64,13 +66,15 @@ class Evaluator:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """
+        """Reads what was evaluated before a restart, by each EvalSpec.
+
         Args:
-          estimator: evaluates and exports; its model_dir is the training's.
-          eval_specs: each of its own name.
-          max_steps: where training is to end; None where its input decides.
-          clock: seconds.
-          sleep: waits for so many seconds.
+          estimator: Estimator that evaluates and exports, on the training's model_dir.
+          eval_specs: EvalSpecs, each of its own name.
+          max_steps: global step at which training is to end; None where its input
+            decides.
+          clock: function that returns seconds.
+          sleep: function that waits for a number of seconds.
         """
         self._model_dir = estimator.model_dir
         self._eval_specs = eval_specs
@@ -97,10 +101,11 @@ class Evaluator:
         """Evaluates until training has ended.
 
         Returns:
-          The last evaluation's metrics and exports; None where there is no checkpoint.
+          Metrics and exports of the last evaluation; None where training ended without
+          a checkpoint.
 
         Raises:
-          ClaimedError: another evaluator does the same.
+          ClaimedError: another evaluator runs an evaluation of the same name.
           StorageError: model_dir cannot be written.
         """
         with contextlib.ExitStack() as stack:
@@ -118,7 +123,7 @@ class Evaluator:
             return self._run()
 
     def _run(self) -> Result | None:
-        # Before the first lease, see `lease.deleting`.
+        # Retention looks for leases only where this folder is, see `lease.deleting`.
         lease.prepare(self._model_dir)
         specs.keep_records(self._model_dir, self._eval_specs)
         for spec in self._eval_specs:
@@ -133,7 +138,7 @@ class Evaluator:
             )
         self._wait_to_start()
         while True:
-            # The end first: what was saved before it is then among the paths.
+            # The end is read first: the paths then hold all that was saved before it.
             end = self._end()
             paths = self._readable(checkpoint.committed(self._model_dir))
             new = self._new(paths)
@@ -164,7 +169,7 @@ class Evaluator:
             self._wait(f"start_delay_secs={delay:g}, then for checkpoints", most=left)
 
     def _end(self) -> EndMarker | None:
-        """How training ended; None where it goes on, or may have begun again."""
+        """Returns how training ended; None where it goes on, or may begin again."""
         marker = end_marker.read(self._model_dir)
         if marker is None:
             return self._reached()
@@ -177,7 +182,7 @@ class Evaluator:
         return None if doubted else marker
 
     def _reached(self) -> EndMarker | None:
-        """The end at max_steps, by the last checkpoint."""
+        """Returns the end that a checkpoint of max_steps tells; None without one."""
         paths = checkpoint.committed(self._model_dir)
         step = checkpoint.step_of(paths[-1]) if paths else -1
         if self._max_steps is None or step < self._max_steps:
@@ -187,7 +192,7 @@ class Evaluator:
         )
 
     def _is_settled(self, end: EndMarker, paths: Sequence[str]) -> bool:
-        """Whether the last checkpoint is there, or was waited for long enough."""
+        """Returns whether the marker's checkpoint is there, or the wait was enough."""
         last = checkpoint.step_of(paths[-1]) if paths else -1
         if end.checkpoint_step is None or last >= end.checkpoint_step:
             return True
@@ -196,13 +201,20 @@ class Evaluator:
         return self._clock() - self._ending[1] >= _SETTLE_SECS
 
     def _readable(self, paths: Sequence[str]) -> list[str]:
-        """Those that were not found to be damaged, as long as they are the same."""
+        """Returns the checkpoints without the damaged ones.
+
+        A checkpoint that was written again at the step of a damaged one is returned.
+        """
         if not self._unreadable:
             return list(paths)
         return [path for path in paths if _identity(path) not in self._unreadable]
 
     def _new(self, paths: Sequence[str]) -> list[str]:
-        """Those that were not considered yet; says which of them are gone."""
+        """Returns the checkpoints that are to be considered; logs which were deleted.
+
+        Goes back to the first one where all steps are below what was evaluated: the
+        training began anew.
+        """
         by_step = {checkpoint.step_of(path): path for path in paths}
         last = max(self._done, *(evaluation.step for evaluation in self._evaluations))
         if by_step and max(by_step) < last:
@@ -226,7 +238,10 @@ class Evaluator:
             evaluation.forget()
 
     def _evaluate(self, path: str, *, is_final: bool) -> bool:
-        """Evaluates and exports by every spec; whether the checkpoint was there."""
+        """Evaluates and exports by every spec; returns whether the checkpoint was read.
+
+        It was not where retention deleted it meanwhile, or where it is damaged.
+        """
         step = checkpoint.step_of(path)
         identity = _identity(path)
         for check in self._checks:
@@ -279,8 +294,9 @@ class _Evaluation:
     """One EvalSpec along the checkpoints.
 
     Attributes:
-      step: of the last checkpoint that was evaluated, before a restart too; -1: none.
-      result: of the last one in this process, or None.
+      step: global step of the last checkpoint that was evaluated, by an earlier process
+        too; -1 for none.
+      result: metrics and exports of the last evaluation in this process, or None.
     """
 
     def __init__(
@@ -300,7 +316,12 @@ class _Evaluation:
         self.result: Result | None = None
 
     def __call__(self, path: str, *, is_final: bool) -> None:
-        """Evaluates and exports, unless that was done or it comes too soon."""
+        """Evaluates and exports a checkpoint, unless it was done or comes too soon.
+
+        Args:
+          path: path prefix of the checkpoint.
+          is_final: whether it is the training's last: evaluated whenever it comes.
+        """
         step = checkpoint.step_of(path)
         written_at = checkpoint_files.written_at(path)
         if not is_final and (
@@ -308,6 +329,8 @@ class _Evaluation:
         ):
             return
         spec, estimator = self._spec, self._estimator
+        # The last checkpoint may have been evaluated before it was known as the last;
+        # its exporters are called once more, with is_final.
         if self.result is not None and step == self.step:
             metrics, _ = self.result
         else:
@@ -323,18 +346,23 @@ class _Evaluation:
         )
         self.result = metrics, exported
         self.step, self._written_at = step, written_at
+        # Last: a process that is killed before evaluates and exports again.
         record = {"step": step, "written_at": written_at}
         atomic_file.write(self._record, json.dumps(record))
 
     def forget(self) -> None:
-        """Training began anew."""
+        """Forgets what was evaluated: training began anew."""
         self.step, self._written_at, self.result = -1, -math.inf, None
 
     def _comes_too_soon(self, step: int, written_at: float) -> bool:
-        """By when checkpoints were written, so that a late evaluator chooses alike."""
+        """Returns whether throttle_secs have not passed since the last evaluation.
+
+        The times are those at which the checkpoints were written, so that an evaluator
+        that lags behind chooses the same ones.
+        """
         later = written_at - self._written_at
         wait = self._spec.throttle_secs - later
-        # Before the other one in time: a clock was set, and says nothing.
+        # A later step that was written earlier: a clock was set, and times say nothing.
         if later < 0 or wait <= 0:
             return False
         logging.info(
@@ -355,7 +383,7 @@ def _parsed(record: Any) -> tuple[int, float]:
 
 
 def _identity(path: str) -> tuple[str, float]:
-    """Tells a checkpoint from another of the same step; of one that is gone: none."""
+    """Returns what tells a checkpoint from one written later at the same step."""
     try:
         return path, checkpoint_files.written_at(path)
     except tf.errors.NotFoundError:

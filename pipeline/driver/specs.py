@@ -1,4 +1,9 @@
-"""What to train and what to evaluate: TrainSpec and EvalSpec."""
+"""TrainSpec and EvalSpec: what to train on, what to evaluate on, what to export.
+
+They are what a user hands to `train_and_evaluate`, checked where they are made. The
+functions below say what several EvalSpecs mean together: where each exports to, and
+what `train_and_evaluate` returns.
+"""
 
 import collections
 import dataclasses
@@ -21,10 +26,10 @@ class TrainSpec:
     """What to train on and how far.
 
     Attributes:
-      input_fn: see `pipeline.feed.feed`.
+      input_fn: function that returns the training data, see `pipeline.feed.feed`.
       max_steps: global step to train to; None for the end of the input.
-      hooks: watch the training.
-      saving_listeners: told of each checkpoint.
+      hooks: hooks that watch the training.
+      saving_listeners: listeners that are told of each checkpoint.
     """
 
     input_fn: Callable[..., Any]
@@ -48,17 +53,17 @@ class EvalSpec:
     """What to evaluate on, how often, and what to export.
 
     Attributes:
-      input_fn: see `pipeline.feed.feed`.
-      steps: most steps; None for every example, once.
-      name: where there are several evaluations; goes into the directories of their
-        events and exports, see `export_folder`.
-      hooks: watch the evaluation.
-      exporters: called after each.
-      start_delay_secs: wait of an evaluator job before its first evaluation, unless
-        training ends before; of several evaluations the shortest counts.
-      throttle_secs: least time between evaluations; a checkpoint that comes sooner is
-        passed over. The last one is always evaluated. An evaluator job goes by when
-        the checkpoints were written.
+      input_fn: function that returns the data, see `pipeline.feed.feed`.
+      steps: most steps of one evaluation; None for every example, once.
+      name: name of the evaluation where there are several; it is part of the
+        directories of its events and exports, see `export_folder`.
+      hooks: hooks that watch the evaluation.
+      exporters: exporters that are called after each evaluation, or one exporter.
+      start_delay_secs: seconds that an evaluator job waits before its first evaluation,
+        unless training ends before; the shortest of several evaluations counts.
+      throttle_secs: least seconds between evaluations; a checkpoint that comes sooner
+        is passed over. The last one is always evaluated. An evaluator job goes by the
+        times at which the checkpoints were written.
     """
 
     input_fn: Callable[..., Any]
@@ -104,14 +109,15 @@ class EvalSpec:
         """Calls the exporters after an evaluation.
 
         Args:
-          estimator: whose model was evaluated.
-          folder: has a directory for each exporter, see `export_folder`.
-          checkpoint_path: what was evaluated; None for what is live.
-          metrics: what the evaluation returned.
-          is_final: whether it was the last one.
+          estimator: Estimator whose model was evaluated.
+          folder: directory in which each exporter has its own, see `export_folder`.
+          checkpoint_path: path prefix of the checkpoint that was evaluated; None for
+            the live weights.
+          metrics: metrics that the evaluation returned.
+          is_final: whether it was the last evaluation.
 
         Returns:
-          What each exporter returned.
+          For each exporter its SavedModel's directory, or None where it wrote none.
         """
         return [
             user_errors.call_method(
@@ -128,18 +134,18 @@ class EvalSpec:
         ]
 
     def check_exports(self, estimator: Estimator) -> None:
-        """Traces what the exporters will write, while there is nothing to lose.
+        """Traces what the exporters will write, while there is no training to lose.
 
-        An exporter of the user's own, which may write anything, is left out.
+        An exporter of the user's own may write anything, and is left out.
 
         Args:
-          estimator: whose model is exported.
+          estimator: Estimator whose model is exported.
 
         Raises:
-          Exception: what the export would raise.
+          Exception: the error that the export would raise.
         """
         stock = [exporter for exporter in self.exporters if exporter.is_stock]
-        # Several exporters mostly send the same.
+        # Exporters that share a serving function write the same graph: traced once.
         for exporter in {id(e.serving_input_receiver_fn): e for e in stock}.values():
             try:
                 estimator.check_export(
@@ -153,20 +159,20 @@ class EvalSpec:
                 raise
 
 
-# The metrics of an evaluation and what its exporters returned; of several, the metrics
-# by name and all exports.
+# The metrics of an evaluation, and what its exporters returned. Of several evaluations:
+# the metrics by evaluation's name, and what all exporters returned, in one list.
 Result = tuple[dict[str, Any], list[Any]]
 
 
 def as_list(eval_spec: EvalSpec | Sequence[EvalSpec]) -> list[EvalSpec]:
-    """One or several EvalSpecs.
+    """Returns one or several EvalSpecs as a list.
 
     Args:
-      eval_spec: each of its own name.
+      eval_spec: an EvalSpec, or several, each of its own name.
 
     Raises:
-      TypeError: something else.
-      ValueError: none, several of one name, or two that export to one directory.
+      TypeError: an item is no EvalSpec.
+      ValueError: there is none, several share a name, or two exporters a directory.
     """
     specs = [eval_spec] if isinstance(eval_spec, EvalSpec) else eval_spec
     checks.check_all("eval_spec", specs, EvalSpec)
@@ -183,7 +189,8 @@ def as_list(eval_spec: EvalSpec | Sequence[EvalSpec]) -> list[EvalSpec]:
         for spec in specs
         for each in spec.exporters
     ]
-    # By parts: as texts `best-loss` would stand between `best` and `best/x`.
+    # Sorted by parts, a directory stands right before the first one inside of it; as
+    # texts `best-loss` would stand between `best` and `best/x`.
     places.sort(key=lambda place: place.split("/"))
     for outer, inner in itertools.pairwise(places):
         if f"{inner}/".startswith(f"{outer}/"):
@@ -196,27 +203,29 @@ def as_list(eval_spec: EvalSpec | Sequence[EvalSpec]) -> list[EvalSpec]:
 
 
 def export_folder(model_dir: str, spec: EvalSpec, specs: Sequence[EvalSpec]) -> str:
-    """Where the exporters of an evaluation have their directories.
+    """Returns the folder in which an evaluation's exporters have their directories.
 
     Args:
-      model_dir: the Estimator's.
-      spec: one evaluation.
-      specs: all of them.
+      model_dir: model_dir of the Estimator.
+      spec: EvalSpec of the evaluation.
+      specs: EvalSpecs of all evaluations.
 
     Returns:
-      `model_dir/export`, as in tf.estimator; where there are several evaluations, of a
-      named one `model_dir/export/<name>`.
+      `model_dir/export`, as in tf.estimator; for a named one of several evaluations
+      `model_dir/export/<name>`.
     """
     name = spec.name if len(specs) > 1 else None
     return os.path.join(model_dir, "export", *([name] if name else []))
 
 
 def keep_records(model_dir: str, specs: Sequence[EvalSpec]) -> None:
-    """Takes over what exporters knew before each named evaluation had a folder.
+    """Copies exporters' records to the folders of named evaluations.
+
+    A training that began with one evaluation kept them in `model_dir/export`.
 
     Args:
-      model_dir: the Estimator's.
-      specs: all evaluations.
+      model_dir: model_dir of the Estimator.
+      specs: EvalSpecs of all evaluations.
     """
     users = collections.Counter(e.name for spec in specs for e in spec.exporters)
     for spec in specs:
@@ -228,11 +237,11 @@ def keep_records(model_dir: str, specs: Sequence[EvalSpec]) -> None:
 
 
 def combined(specs: Sequence[EvalSpec], results: Sequence[Result]) -> Result:
-    """What `train_and_evaluate` returns.
+    """Returns the results of all evaluations as one, see `Result`.
 
     Args:
-      specs: the evaluations.
-      results: of each.
+      specs: EvalSpecs of the evaluations.
+      results: result of each.
     """
     exported = [path for _, paths in results for path in paths]
     if len(specs) == 1:
@@ -242,7 +251,7 @@ def combined(specs: Sequence[EvalSpec], results: Sequence[Result]) -> Result:
 
 
 def _empty_for_none(spec: Any, *names: str) -> None:
-    """tf.estimator's default of what is a list."""
+    """Replaces None, tf.estimator's default for a list, by an empty one."""
     for name in names:
         if getattr(spec, name) is None:
             object.__setattr__(spec, name, ())
