@@ -152,13 +152,14 @@ class Estimator:
         arguments.training(self.config, steps, max_steps, saving_listeners)
         if self._runtimes.finished(self.latest_checkpoint(), max_steps):
             return self
-        Trainer(self._runtimes.to_train(), input_fn)(
-            steps=steps,
-            max_steps=max_steps,
+        trainer = Trainer(
+            self._runtimes.to_train(),
+            input_fn,
             hooks=hooks,
             saving_listeners=saving_listeners,
             evaluations=evaluations,
         )
+        trainer(steps=steps, max_steps=max_steps)
         return self
 
     @habits.evaluate

@@ -26,6 +26,7 @@ from absl import logging
 from pipeline.checkpoints import checkpoint, checkpoint_files, hook_states
 from pipeline.contract import checks
 from pipeline.contract.hooks import Hook, Run, SavingListener
+from pipeline.contract.run_config import RunConfig
 from pipeline.contract.spec import ModeKeys
 from pipeline.driver import start
 from pipeline.driver.runtime import Program, Runtime
@@ -62,16 +63,32 @@ class Evaluation(Protocol):
 class Trainer:
     """Trains a runtime's modules on one input."""
 
-    def __init__(self, runtime: Runtime, input_fn: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        input_fn: Callable[..., Any],
+        *,
+        hooks: Sequence[Hook] = (),
+        saving_listeners: Sequence[SavingListener] = (),
+        evaluations: Sequence[Evaluation] = (),
+    ) -> None:
         """Calls `input_fn` and builds what TRAIN needs.
 
         Args:
           runtime: what is trained.
           input_fn: see `pipeline.feed.feed`.
+          hooks: called besides the ones of the config.
+          saving_listeners: told of each checkpoint.
+          evaluations: of the checkpoints, along the training.
 
         Raises:
+          TypeError: a hook or a listener that is none.
           ValueError: model_dir cannot be made.
         """
+        self._hooks = preemption.hooks_of(hooks)
+        checks.check_all("saving_listeners", saving_listeners, SavingListener)
+        self._listeners = saving_listeners
+        self._evaluations = evaluations
         if runtime.config.is_chief:
             checkpoint_files.make_directory(runtime.config.model_dir)
         self._runtime = runtime
@@ -79,70 +96,63 @@ class Trainer:
         self._feed = runtime.feed(input_fn, ModeKeys.TRAIN)
         self._program: Program = runtime.program(ModeKeys.TRAIN, self._feed)
 
-    def __call__(
-        self,
-        *,
-        steps: int | None,
-        max_steps: int | None,
-        hooks: Sequence[Hook],
-        saving_listeners: Sequence[SavingListener],
-        evaluations: Sequence[Evaluation] = (),
-    ) -> None:
+    def __call__(self, *, steps: int | None, max_steps: int | None) -> None:
         """Trains.
 
         Args:
           steps: steps from here, or None.
           max_steps: global step to train to, or None.
-          hooks: called besides the ones of the config.
-          saving_listeners: told of each checkpoint.
-          evaluations: of the checkpoints, along the training.
 
         Raises:
-          TypeError: a hook or a listener that is none.
           ValueError: an empty input, or processes that see different checkpoints.
           ClaimedError: another training goes on in model_dir.
           StorageError: model_dir cannot be written.
           PreemptedError: a signal ended it, in a program that `pipeline.run` runs.
         """
-        hooks = preemption.hooks_of(hooks)
-        checks.check_all("saving_listeners", saving_listeners, SavingListener)
-        runtime, config = self._runtime, self._runtime.config
-        saved = functools.partial(checkpoint.latest, config.model_dir)
-        with preemption.ending(hooks, saved), start.claimed(runtime) as check:
+        runtime = self._runtime
+        saved = functools.partial(checkpoint.latest, runtime.config.model_dir)
+        with preemption.ending(self._hooks, saved), start.claimed(runtime) as check:
             path = start.load(runtime, self._feed)
             if steps is not None:
                 max_steps = runtime.modules.step + steps
             run = runtime.run(max_steps)
             with start.reading(runtime, self._feed, path) as data:
-                saving = Saving(
-                    config,
-                    runtime.modules,
-                    runtime.saver(),
-                    data.save,
-                    check_claim=check,
-                    listeners=[runtime.holding, *saving_listeners],
-                )
-                loop = TrainLoop(
-                    self._steps,
-                    data,
-                    Watchers(
-                        [*self._hooks(), *hooks],
-                        self._program.metrics,
-                        steps_per_loop=config.steps_per_loop,
-                    ),
-                    saving,
-                    evaluations=evaluations,
-                    peers=runtime.peers,
-                    any_pass=steps is not None,
-                )
+                loop = self._loop(data, check, any_pass=steps is not None)
                 ended = loop(run, hook_states.read(path) if path else None)
-            if config.save_checkpoints_steps == 0:
+            if runtime.config.save_checkpoints_steps == 0:
                 # As a checkpoint does: each replica is to go on from the same.
                 runtime.modules.synchronize()
             # The last checkpoint is there for all.
             runtime.peers.wait()
             if ended and run.step == run.first_step:
                 raise input_lib.empty_input_error(self._input_fn, ModeKeys.TRAIN)
+
+    def _loop(
+        self, data: TrainingData, check_claim: Callable[[], None], *, any_pass: bool
+    ) -> "TrainLoop":
+        runtime, config = self._runtime, self._runtime.config
+        saving = Saving(
+            config,
+            runtime.modules,
+            runtime.saver(),
+            data.save,
+            check_claim=check_claim,
+            listeners=[runtime.holding, *self._listeners],
+        )
+        watchers = Watchers(
+            [*_hooks_of(config), *self._hooks],
+            self._program.metrics,
+            steps_per_loop=config.steps_per_loop,
+        )
+        return TrainLoop(
+            self._steps,
+            data,
+            watchers,
+            saving,
+            evaluations=self._evaluations,
+            peers=runtime.peers,
+            any_pass=any_pass,
+        )
 
     def _steps(
         self, iterator: Any, start: int, boundaries: Sequence[int]
@@ -152,16 +162,6 @@ class Trainer:
         # Now, not after the loop: one that fails has made updates all the same.
         self._runtime.holding.after_change()
         return self._program.compiled(iterator, start, boundaries)
-
-    def _hooks(self) -> list[Hook]:
-        """The config's hooks, which are called before the caller's."""
-        config = self._runtime.config
-        result: list[Hook] = [NanHook(fail_on_nan_loss=config.on_nan == "stop")]
-        if config.log_step_count_steps:
-            result.append(LoggingHook(config.log_step_count_steps))
-        if config.save_summary_steps:
-            result.append(SummaryHook(config.save_summary_steps))
-        return result
 
 
 class TrainLoop:
@@ -193,11 +193,10 @@ class TrainLoop:
         self._data = data
         self._watchers = watchers
         self._saving = saving
-        own = [_EVALUATION] * len(evaluations)
-        names = names_of(watchers.hooks, others=own)[len(watchers.hooks) :]
+        hooks, others = watchers.hooks, [_EVALUATION] * len(evaluations)
+        names = names_of(hooks, others=others)[len(hooks) :]
         self._evaluations = dict(zip(names, evaluations, strict=True))
-        kind = PreemptionHook
-        self._signals = [hook for hook in watchers.hooks if isinstance(hook, kind)]
+        self._signals = [hook for hook in hooks if isinstance(hook, PreemptionHook)]
         self._peers = peers or Peers(tf.distribute.get_strategy())
         self._any_pass = any_pass
         self._ended = False
@@ -257,6 +256,10 @@ class TrainLoop:
         return sorted({step for theirs in given for step in theirs if step <= last})
 
     def _at_stop(self, run: Run, segments: Sequence[Segment]) -> None:
+        """Calls the hooks, saves, evaluates and exports, in this order.
+
+        By the clock after all hooks, who are not called again at this step.
+        """
         self._watchers.after_steps(run, segments)
         self._save_by(self._saving.at_step, run)
         self._watchers.after_hooks(run)
@@ -304,3 +307,13 @@ class TrainLoop:
             if state is not None:
                 found["hooks"][name] = {"state": state}
         return found
+
+
+def _hooks_of(config: RunConfig) -> list[Hook]:
+    """The config's hooks, which are called before the caller's."""
+    result: list[Hook] = [NanHook(fail_on_nan_loss=config.on_nan == "stop")]
+    if config.log_step_count_steps:
+        result.append(LoggingHook(config.log_step_count_steps))
+    if config.save_summary_steps:
+        result.append(SummaryHook(config.save_summary_steps))
+    return result
