@@ -119,7 +119,7 @@ def wanted_by(
 
 
 def _began(fn: Callable[..., Any], error: TypeError) -> bool:
-    """Whether the body of `fn` raised the error, rather than the call of `fn`."""
+    """Returns whether the body of `fn` raised the error, rather than its call."""
     code = getattr(inspect.unwrap(fn), "__code__", None)
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_code is code for frame, _ in frames)

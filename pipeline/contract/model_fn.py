@@ -86,7 +86,9 @@ def check_model_fn(
         module or the labels; or a module has a reserved name.
     """
     if not callable(model_fn):
-        raise RefusedTypeError(f"model_fn is {kind_of(model_fn)}, not a callable.")
+        raise RefusedTypeError(
+            f"model_fn is {kind_of(model_fn)}, not a callable: hand in the function."
+        )
     if isinstance(model_fn, keras.layers.Layer):
         raise RefusedTypeError(
             f"model_fn is {kind_of(model_fn)}, a network: write def model_fn(features, "

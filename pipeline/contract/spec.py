@@ -322,7 +322,7 @@ def _checked_train_ops(mode: str, train_op: Any) -> tuple[TrainOp, ...]:
 
 def _checked_metrics(metrics: Any) -> dict[str, Metric]:
     if not isinstance(metrics, Mapping) and metrics is not None:
-        raise SpecError(f"metrics is {kind_of(metrics)}, not a dict of name -> metric.")
+        raise SpecError(f"metrics is {kind_of(metrics)}: write {{'auc': metric(...)}}.")
     checked = {}
     for name, value in (metrics or {}).items():
         _check_name("metrics", name)
@@ -350,7 +350,7 @@ def _mean_of(name: str, value: Any) -> Metric:
 
 def _checked_scalars(scalars: Any) -> dict[str, Any]:
     if scalars is not None and not isinstance(scalars, Mapping):
-        raise SpecError(f"scalars is {kind_of(scalars)}, not a dict of name -> scalar.")
+        raise SpecError(f"scalars is {kind_of(scalars)}: write {{'norm': scalar}}.")
     checked = {}
     for name, value in (scalars or {}).items():
         _check_name("scalars", name)
@@ -363,7 +363,7 @@ def _checked_scalars(scalars: Any) -> dict[str, Any]:
             ) from error
         if value.shape.rank not in (0, None):
             raise SpecError(
-                f"scalar {name!r} has shape {value.shape}; reduce it first."
+                f"scalar {name!r} has shape {value.shape}: write tf.reduce_mean(x)."
             )
         checked[name] = tf.ensure_shape(value, [])
     return checked
@@ -380,7 +380,7 @@ def _check_export_outputs(outputs: Any) -> None:
 
 
 def reserved(name: str) -> bool:
-    """Whether the driver reports a value of its own under `name`."""
+    """Returns whether the driver reports a value of its own under `name`."""
     return name in _RESERVED or name.startswith(_RESERVED_PREFIX)
 
 

@@ -21,7 +21,7 @@ _RATE = "global_step/sec"
 
 
 class NanLossDuringTrainingError(Refusal, RuntimeError):
-    """The loss became NaN or infinite."""
+    """A loss that became NaN or infinite."""
 
 
 class StopAtStepHook(Hook):

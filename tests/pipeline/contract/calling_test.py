@@ -139,7 +139,7 @@ def test_an_object_is_named_by_its_class():
 @pytest.mark.parametrize(
     ("model_fn", "modules", "has_labels", "text"),
     [
-        (None, [], False, "model_fn is None, not a callable."),
+        (None, [], False, "model_fn is None, not a callable: hand in"),
         (
             spec_fn,
             ["params", "step", "network"],

@@ -146,7 +146,7 @@ _LOSS = {"loss": tf.constant([1.0, 2.0])}
         (
             EVAL,
             {**_LOSS, "metrics": [1.0]},
-            "metrics is list [1.0], not a dict of name -> metric.",
+            "metrics is list [1.0]: write {'auc': metric(...)}.",
         ),
         (
             EVAL,
@@ -173,12 +173,12 @@ _LOSS = {"loss": tf.constant([1.0, 2.0])}
         (
             EVAL,
             {**_LOSS, "scalars": 1.0},
-            "scalars is float 1.0, not a dict of name -> scalar.",
+            "scalars is float 1.0: write {'norm': scalar}.",
         ),
         (
             EVAL,
             {**_LOSS, "scalars": {"norms": [1.0, 2.0]}},
-            "scalar 'norms' has shape (2,); reduce it first.",
+            "scalar 'norms' has shape (2,): write tf.reduce_mean(x).",
         ),
         (
             PREDICT,
