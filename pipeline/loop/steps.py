@@ -2,8 +2,9 @@
 
 What is minimised is sum(loss * weights) / sum(weights) over all replicas and
 micro-batches, plus the regularization once. Each replica takes the gradient of its own
-weighted mean plus the regularization; the mean of these gradients, weighted by the
-replicas' sums of weights, is the gradient of that whole, since the shares add up to 1.
+weighted mean plus the regularization. The mean of these gradients, weighted by the
+replicas' sums of weights, is the gradient of the whole: the replicas' shares add up to
+1, so the regularization counts once.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,14 +24,15 @@ from pipeline.strategy import loss_scale
 from pipeline.strategy.modules import Modules
 from pipeline.strategy.replicas import Replicas, all_reduce, has_one_trace, run_each
 
-# Of micro-batches by local replica, or as `replicas.run_each` says.
+# Batches by local replica and micro-batch; or by micro-batch, of values that differ by
+# replica, see `replicas.run_each`.
 Batches = Sequence[Sequence[Batch]] | Sequence[Batch]
 
 
 class TrainStep:
     """Updates the modules by one step's batches.
 
-    Called in cross-replica context, and traced into a loop:
+    It is called in cross-replica context, and traced into a loop:
 
         for each group of train ops that share a forward pass:
             on each replica: for each micro-batch: forward, backward
@@ -49,14 +51,16 @@ class TrainStep:
         sparse: bool = True,
         jit_compile: bool | None = False,
     ) -> None:
-        """
+        """Groups the train ops by the forward passes that they share.
+
         Args:
-          model_fn: of features, labels and step, in TRAIN.
-          modules: what it trains.
-          outline: what `modules.build` returned; its train ops' numbers count.
-          metrics: the metrics of that outline.
+          model_fn: takes features, labels and step, and returns the spec of TRAIN.
+          modules: modules to train.
+          outline: spec that `modules.build` returned. Its train ops say what is done,
+            and an op of a later trace is known by its place among them.
+          metrics: metrics of the outline.
           alike: whether other processes' batches have the same type specs.
-          sparse: whether gradients of tables are of the rows that were used.
+          sparse: whether a table's gradient holds only the rows that were used.
           jit_compile: whether XLA compiles what a replica computes by itself.
         """
         self._alike = alike
@@ -65,13 +69,15 @@ class TrainStep:
         self._metrics = metrics
         self._ops = outline.train_op
         self._jit_compile = jit_compile
-        # One program a step, where each one is an execution on a TPU.
+        # Whether one call of `strategy.run` does all of a step: on a TPU each call is a
+        # program by itself. Updates under a condition need calls of their own.
         self._at_once = has_one_trace(self._strategy) and not (
             loss_scale.is_used(modules.driver_state)
             or any(len(op.at) < op.every for op in self._ops)
         )
         self._groups = _groups(self._ops)
-        # By op, those of its variables that its loss depends on; known once traced.
+        # By the number of an op, the variables that its loss depends on. A trace finds
+        # them out.
         self._trained: dict[int, list[Any]] = {}
         used = {id(op.optimizer) for op in self._ops}
         named = {n: m for n, m in modules.by_name.items() if id(m) in used}
@@ -87,7 +93,7 @@ class TrainStep:
         """Runs one step.
 
         Args:
-          batches: of all local replicas.
+          batches: batches of all local replicas.
           step: int64 scalar, updates made before.
 
         Returns:
@@ -100,14 +106,22 @@ class TrainStep:
         return losses.sum_over_replicas(self._strategy, totals)
 
     def learning_rates(self) -> dict[str, tf.Tensor]:
-        """Each optimizer's rate for its next update: scalars by `rate_names`."""
+        """Returns each optimizer's rate for its next update.
+
+        Returns:
+          Float32 scalars by the names in `rate_names`.
+        """
         return {
             name: tf.cast(optimizer.learning_rate, tf.float32)
             for name, optimizer in zip(self.rate_names, self._optimizers, strict=True)
         }
 
     def _train(self, group: Sequence[int], batches: Batches, step: tf.Tensor) -> Any:
-        """Updates by the ops of a group; totals by replica, of the last pass."""
+        """Updates by the ops of a group.
+
+        Returns:
+          Totals by replica, of the last forward pass.
+        """
         passes = max(self._ops[i].repeat for i in group)
         for left in reversed(range(passes)):
             active = [i for i in group if self._ops[i].repeat > left]
@@ -119,7 +133,7 @@ class TrainStep:
     def _train_if_due(
         self, group: Sequence[int], batches: Batches, step: tf.Tensor
     ) -> None:
-        """The same, without a forward pass where no op's turn has come."""
+        """Updates by the ops of a group; does nothing where no op's turn has come."""
 
         def train() -> bool:
             self._train(group, batches, step)
@@ -134,7 +148,11 @@ class TrainStep:
     def _gradients(
         self, batches: Batches, step: tf.Tensor, active: Sequence[int]
     ) -> tuple[Any, list[Any]]:
-        """Totals by replica, and the active ops' gradients over all replicas."""
+        """Returns totals by replica, and the active ops' all-reduced gradients.
+
+        Where one call does all of a step, the gradients are applied in it, and none is
+        returned.
+        """
 
         def on_replica(mine: Sequence[Batch]) -> tuple[Any, list[Any]]:
             totals, gradients = self._local(mine, step, active)
@@ -143,14 +161,20 @@ class TrainStep:
                 self._updates.apply_here(active, values, self._trained)
             return totals.as_tree(), [] if self._at_once else values
 
-        # Eager tensors all have static shapes, and the next step's may be others.
+        # Every eager tensor has a static shape; another process' may have another one.
         alike = self._alike and tf.inside_function() and same_shapes(batches)
         return run_each(self._strategy, on_replica, batches)
 
     def _local(
         self, mine: Sequence[Batch], step: tf.Tensor, active: Sequence[int]
     ) -> tuple[Totals, list[Gradient]]:
-        """Over this replica's micro-batches, without talking to others."""
+        """Returns totals and gradients of one replica, which asks no other replica.
+
+        Args:
+          mine: the replica's batches, by micro-batch.
+          step: int64 scalar, updates made before.
+          active: numbers of the ops whose gradients are wanted.
+        """
 
         def compute() -> tuple[Any, Any, Any]:
             totals, gradients = self._one(mine[0], step, active)
@@ -166,7 +190,7 @@ class TrainStep:
     def _one(
         self, batch: Batch, step: tf.Tensor, active: Sequence[int]
     ) -> tuple[Totals, list[Gradient]]:
-        """One micro-batch forward and backward."""
+        """Does one micro-batch forward and backward; returns totals and gradients."""
         with tf.GradientTape(persistent=len(self._ops) > 1) as tape:
             spec = self._model_fn(batch.features, batch.labels, step)
             rows = rows_in(batch.features)
@@ -192,7 +216,10 @@ class TrainStep:
         totals: Totals,
         gradients: list[Gradient],
     ) -> tuple[Totals, list[Gradient]]:
-        """The second to last micro-batches, in a loop that traces model_fn once."""
+        """Adds the second and all later micro-batches to the first one's results.
+
+        It is a loop in the graph, which traces model_fn once for all of them.
+        """
 
         def body(index: tf.Tensor, tree: Any, values: Any, weights: Any) -> Any:
             batch = choose(mine, index)
@@ -213,13 +240,16 @@ class TrainStep:
         return Totals(*tree), [g.as_mean() for g in sums]
 
     def _all_reduce(self, gradients: list[Gradient], alike: bool) -> list[list[Any]]:
-        """The mean over replicas by weights, in replica context.
+        """Returns each gradient's mean over replicas by weights; in replica context.
 
-        `alike`: whether a weight that is static is the same on every replica.
+        Args:
+          gradients: this replica's gradients.
+          alike: whether a weight that is static is the same on every replica.
         """
         values = [g.values for g in gradients]
         if self._strategy.num_replicas_in_sync == 1:
             return values
+        # With equal weights the plain mean is the same, and sums up no weights.
         if alike and all(isinstance(g.weight, float) for g in gradients):
             return all_reduce(tf.distribute.ReduceOp.MEAN, values)
         weighted = [g.as_sum() for g in gradients]
@@ -242,12 +272,13 @@ class EvalStep:
         *,
         jit_compile: bool | None = False,
     ) -> None:
-        """
+        """Takes what the step computes with.
+
         Args:
-          model_fn: of features, labels and step, in EVAL.
-          modules: what it evaluates.
-          metrics: those of the mode.
-          jit_compile: as for `TrainStep`.
+          model_fn: takes features, labels and step, and returns the spec of EVAL.
+          modules: modules to evaluate.
+          metrics: metrics of the mode.
+          jit_compile: whether XLA compiles what a replica computes by itself.
         """
         self._model_fn = model_fn
         self._strategy = modules.strategy
@@ -256,7 +287,13 @@ class EvalStep:
         self._jit_compile = jit_compile
 
     def __call__(self, batches: Batches, step: tf.Tensor) -> Totals:
-        """Totals over all local replicas; `step`, the batch's number, is not used."""
+        """Returns the totals over all local replicas.
+
+        Args:
+          batches: batches of all local replicas, each of one micro-batch.
+          step: number of the step in this evaluation, which is not used: model_fn gets
+            the global step that is evaluated.
+        """
         global_step = tf.identity(self._global_step)
 
         def on_replica(mine: Sequence[Batch]) -> Any:
@@ -278,17 +315,22 @@ class PredictStep:
     """The predictions of one step's batches."""
 
     def __init__(self, model_fn: BoundModelFn, modules: Modules) -> None:
-        """
+        """Takes what the step computes with.
+
         Args:
-          model_fn: of features, labels and step, in PREDICT.
-          modules: what it predicts with.
+          model_fn: takes features, labels and step, and returns the spec of PREDICT.
+          modules: modules to predict with.
         """
         self._model_fn = model_fn
         self._strategy = modules.strategy
         self._global_step = modules.global_step
 
     def __call__(self, features: Any) -> list[Any]:
-        """Predictions by local replica, of features as `run_each` takes them."""
+        """Returns the predictions by local replica.
+
+        Args:
+          features: features of all replicas, as `replicas.run_each` takes its inputs.
+        """
         global_step = tf.identity(self._global_step)
 
         def on_replica(mine: Any) -> Any:
@@ -307,7 +349,10 @@ class PredictStep:
 
 
 def _groups(ops: Sequence[TrainOp]) -> list[list[int]]:
-    """The numbers of the ops that share a forward pass, in order."""
+    """Returns the numbers of the ops, grouped by the forward passes that they share.
+
+    A sequential op begins a new group: its forward pass sees the updates before it.
+    """
     groups: list[list[int]] = []
     for i, op in enumerate(ops):
         if op.sequential or not groups:
@@ -317,7 +362,12 @@ def _groups(ops: Sequence[TrainOp]) -> list[list[int]]:
 
 
 def _compiled(fn: Callable[[], Any], jit_compile: bool | None) -> Callable[[], Any]:
-    """`fn` under XLA, which cannot span an all-reduce between replicas."""
+    """Returns `fn`, under XLA where that is asked for.
+
+    Args:
+      fn: computes on one replica; XLA cannot compile an all-reduce between replicas.
+      jit_compile: True, or None for TensorFlow's choice; False leaves `fn` as it is.
+    """
     if jit_compile is False:
         return fn
     return tf.function(fn, jit_compile=jit_compile, autograph=False)

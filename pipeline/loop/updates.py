@@ -1,4 +1,8 @@
-"""What is done with gradients: each op's turn, loss scale, clipping and optimizer."""
+"""Applies gradients: each train op's turn, loss scale, clipping and optimizer.
+
+Gradients that are all-reduced go in, and the variables change. Every replica clips and
+applies the same gradient, so all of them keep the same values.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,12 +28,14 @@ class Updates:
         *,
         sparse: bool,
     ) -> None:
-        """
+        """Takes over the all-reduce from the ops' optimizers.
+
         Args:
           ops: all train ops.
-          strategy: where their variables are.
-          driver_state: with the ops' loss scales, if there are any.
-          sparse: whether gradients of tables are of the rows that were used.
+          strategy: strategy of the ops' variables.
+          driver_state: the driver's variables, with the ops' loss scales if losses are
+            scaled.
+          sparse: whether a table's gradient holds only the rows that were used.
         """
         self._ops = ops
         self._strategy = strategy
@@ -41,7 +47,12 @@ class Updates:
             _leave_reduction_to_us(op.optimizer)
 
     def scaled(self, index: int, objective: tf.Tensor) -> tf.Tensor:
-        """What to take the gradient of that `apply` gets for an op."""
+        """Returns the objective whose gradient `apply` expects.
+
+        Args:
+          index: number of the op.
+          objective: scalar that the op minimises.
+        """
         return self._scales[index].scaled(objective) if self._scales else objective
 
     def apply(
@@ -53,13 +64,13 @@ class Updates:
     ) -> None:
         """Applies each active op's gradient where its turn has come.
 
-        One that is not finite is skipped where losses are scaled, and lowers the scale
-        of its own op; where that op is not due it does neither.
+        Where losses are scaled, a gradient that is not finite is skipped, and lowers
+        its op's scale. Where the op is not due, its scale stays.
 
         Args:
-          active: the numbers of the ops.
-          values: their gradients.
-          trained: by op, the variables that these are of.
+          active: numbers of the ops.
+          values: gradients of these ops, means over all replicas.
+          trained: variables of each gradient's values, by the number of the op.
           step: int64 scalar, updates made before.
         """
         for i, mine in zip(active, values, strict=True):
@@ -75,7 +86,7 @@ class Updates:
                 tf.cond(due, lambda given=given: self._apply(*given), lambda: True)
 
     def _apply(self, index: int, values: Any, trained: Mapping[int, Any]) -> bool:
-        """Clips and applies one op's gradient; returns something for `tf.cond`."""
+        """Clips and applies one op's gradient; returns a value for `tf.cond`."""
         self._strategy.run(
             lambda v: self.apply_here([index], [v], trained), args=(values,)
         )
@@ -87,12 +98,12 @@ class Updates:
         values: Sequence[Any],
         trained: Mapping[int, Sequence[Any]],
     ) -> None:
-        """Clips and applies gradients in replica context, due or not.
+        """Clips and applies gradients, due or not; in replica context.
 
         Args:
-          active: as for `apply`.
-          values: as well.
-          trained: as well.
+          active: numbers of the ops.
+          values: gradients of these ops, means over all replicas.
+          trained: variables of each gradient's values, by the number of the op.
         """
         for i, mine in zip(active, values, strict=True):
             op = self._ops[i]
@@ -103,7 +114,11 @@ class Updates:
             call(lambda w=where: w, op.optimizer.apply, mine, trained[i])
 
     def _unscaled(self, index: int, values: Any) -> tuple[Any, tf.Tensor]:
-        """An op's gradient without its loss scale, and whether all of it is finite."""
+        """Takes the loss scale out of an op's gradient.
+
+        Returns:
+          The gradient by replica, and whether all of it is finite (bool scalar).
+        """
 
         def on_replica(values: list[Any]) -> tuple[list[Any], tf.Tensor]:
             factor = self._scales[index].factor()
@@ -112,15 +127,19 @@ class Updates:
             return dense, tf.reduce_all(finite)
 
         values, per_replica = self._strategy.run(on_replica, args=(values,))
+        # The gradient is all-reduced, so every replica comes to the same answer.
         return values, self._strategy.experimental_local_results(per_replica)[0]
 
 
 def turn(op: TrainOp, step: tf.Tensor) -> tf.Tensor | None:
-    """Whether an op is applied in the step after `step`; None for always.
+    """Returns whether an op is applied in the step after `step`.
 
     Args:
-      op: any.
+      op: train op.
       step: int64 scalar, updates made before.
+
+    Returns:
+      Bool scalar; None for an op that is applied in every step.
     """
     if len(op.at) == op.every:
         return None
@@ -130,7 +149,7 @@ def turn(op: TrainOp, step: tf.Tensor) -> tf.Tensor | None:
 def _leave_reduction_to_us(optimizer: keras.optimizers.Optimizer) -> None:
     """Lets a Keras optimizer clip and apply gradients that are all-reduced already.
 
-    Keras clips before its own all-reduce, so that several replicas would clip other
-    gradients than one; no public way turns that all-reduce off.
+    Keras clips before its own all-reduce. So several replicas would clip other
+    gradients than one replica does. No public way turns that all-reduce off.
     """
     optimizer._all_reduce_sum_gradients = list

@@ -1,6 +1,6 @@
-"""RunConfig -> tf.distribute.Strategy: one table, one function a row.
+"""Makes the strategy that a RunConfig asks for: one table, one function a row.
 
-Each row is a function of the RunConfig, whose other parameters gin sets:
+Each row is a function of the RunConfig. Its other parameters are set by gin:
 
     RunConfig.execution = 'multi_worker'          # --execution picks a row, too
     multi_worker.communication = 'nccl'
@@ -36,14 +36,14 @@ _COMMUNICATION = {
 
 
 def create(config: RunConfig) -> tf.distribute.Strategy:
-    """The strategy to train on; in an evaluator job, that to evaluate on.
+    """Returns the strategy to train on; in an evaluator's job, to evaluate on.
 
     Args:
-      config: `train_distribute` wins; else `execution` and `devices` choose.
+      config: how to run; `train_distribute` wins, else `execution` and `devices`.
 
     Raises:
-      ValueError: an execution that this version does not offer, a cluster of several
-        tasks without one, or devices that this machine does not have.
+      ValueError: this version does not offer the execution; TF_CONFIG names several
+        tasks, and the execution is for one; or this machine lacks the devices.
     """
     look_for_devices()
     if config.task_type == EVALUATOR:
@@ -63,14 +63,15 @@ def resolved(
     choice: tf.distribute.Strategy | Callable[[RunConfig], tf.distribute.Strategy],
     config: RunConfig,
 ) -> tf.distribute.Strategy:
-    """A strategy, or what a row makes of `config`.
+    """Returns the strategy that a user chose.
 
     Args:
-      choice: `RunConfig.train_distribute` or `eval_distribute`.
+      choice: `RunConfig.train_distribute` or `eval_distribute`: a strategy, or a row,
+        which makes one.
       config: how to run.
 
     Raises:
-      ValueError: no strategy that this version trains on.
+      ValueError: this version does not train on such a strategy.
     """
     is_made = isinstance(choice, tf.distribute.Strategy)
     strategy = choice if is_made else choice(config)
@@ -81,18 +82,19 @@ def resolved(
 def single_host(
     config: RunConfig, *, cross_device_ops: str = "auto"
 ) -> tf.distribute.Strategy:
-    """All local GPUs, or the devices asked for; one replica runs without a strategy.
+    """Returns a strategy for all local GPUs, or for the devices asked for.
 
-    Several devices are mirrored. One device that was asked for by name gets
-    OneDeviceStrategy; else TensorFlow's own placement is as good and faster.
+    Several devices are mirrored. A single device that was asked for by name gets
+    OneDeviceStrategy. Without a name TensorFlow's own placement is as good, and faster:
+    one replica runs without a strategy.
 
     Args:
-      config: `devices` chooses.
+      config: how to run; `devices` chooses.
       cross_device_ops: see `mirrored`.
 
     Raises:
-      ValueError: devices that this machine does not have, or TF_CONFIG of several
-        training tasks.
+      ValueError: this machine lacks the devices, or TF_CONFIG names several training
+        tasks.
     """
     tasks = config.num_worker_replicas + config.num_ps_replicas
     if tasks > 1:
@@ -110,13 +112,13 @@ def single_host(
 
 
 def one_device(config: RunConfig) -> tf.distribute.Strategy:
-    """OneDeviceStrategy on the one device asked for, or the first.
+    """Returns OneDeviceStrategy on the device asked for, or on the first one.
 
     Args:
-      config: `devices`; None for the first GPU or, without one, the CPU.
+      config: how to run; `devices` None is the first GPU or, without one, the CPU.
 
     Raises:
-      ValueError: several devices.
+      ValueError: several devices are asked for.
     """
     names = _devices(config)
     if config.devices is not None and len(names) > 1:
@@ -130,15 +132,15 @@ def one_device(config: RunConfig) -> tf.distribute.Strategy:
 def mirrored(
     config: RunConfig, *, cross_device_ops: str = "auto"
 ) -> tf.distribute.Strategy:
-    """MirroredStrategy: a copy of each variable on every device.
+    """Returns MirroredStrategy: each device has a copy of each variable.
 
     Args:
-      config: `devices`; None for all GPUs or, without one, the CPU.
+      config: how to run; `devices` None is all GPUs or, without one, the CPU.
       cross_device_ops: how gradients are added up: 'nccl', 'hierarchical_copy',
-        'one_device', or 'auto', NCCL on GPUs and one device on CPUs.
+        'one_device', or 'auto', which is NCCL on GPUs and one device on CPUs.
 
     Raises:
-      ValueError: an unknown `cross_device_ops`.
+      ValueError: `cross_device_ops` is unknown.
     """
     _check_choice("mirrored.cross_device_ops", cross_device_ops, _CROSS_DEVICE_OPS)
     return _mirrored(tuple(_devices(config)), cross_device_ops)
@@ -147,11 +149,11 @@ def mirrored(
 def central_storage(
     config: RunConfig, *, parameter_device: str | None = None
 ) -> tf.distribute.Strategy:
-    """CentralStorageStrategy: one copy of each variable for all local devices.
+    """Returns CentralStorageStrategy: local devices share one copy of each variable.
 
     Args:
-      config: `devices` that compute; None for all GPUs or, without one, the CPU.
-      parameter_device: which holds the variables, 'CPU:0'; None lets TensorFlow
+      config: how to run; `devices` compute. None is all GPUs or, without one, the CPU.
+      parameter_device: device that holds the variables, 'CPU:0'; None lets TensorFlow
         choose: the CPU for several GPUs, else the one device.
     """
     names = [f"/{name}" for name in _devices(config)]
@@ -171,24 +173,25 @@ def multi_worker(
     heartbeat_timeout_secs: float = 10.0,
     start_timeout_secs: float = 600.0,
 ) -> tf.distribute.Strategy:
-    """MultiWorkerMirroredStrategy on the cluster's chief and workers, in step.
+    """Returns MultiWorkerMirroredStrategy on the cluster's chief and workers, in step.
 
-    TensorFlow must not have run anything before; whoever comes first waits for the
-    others. A process has one such strategy for as long as it lives.
+    TensorFlow must not have run anything before in this process. The tasks that start
+    first wait for the others. A process has one such strategy for as long as it lives.
 
     Args:
-      config: `cluster` says who takes part.
+      config: how to run; `cluster` says who takes part.
       communication: 'ring' (any device), 'nccl' (GPUs) or 'auto'.
-      collective_timeout_secs: how long an all-reduce waits for a worker that lives and
-        does not take part, such as one that is stuck in the user's code. It must
-        exceed the longest time that one of them computes alone. TensorFlow keeps a
-        thread waiting so long for each all-reduce, so 60 s at 500 steps a second are
-        more threads than a process may have. None: for ever.
-      heartbeat_timeout_secs: silence after which a worker counts as dead.
-      start_timeout_secs: how long to wait for all to have started.
+      collective_timeout_secs: seconds that an all-reduce waits for a worker that lives
+        and does not take part, such as one that is stuck in the user's code. It must
+        exceed the longest time that one worker computes alone. TensorFlow keeps a
+        thread waiting so long for each all-reduce: 60 s at 500 steps a second are more
+        threads than a process may have. None waits for ever.
+      heartbeat_timeout_secs: seconds of silence after which a worker counts as dead.
+      start_timeout_secs: seconds to wait until all tasks have started.
 
     Raises:
-      ValueError: no cluster, or an unknown `communication`.
+      ValueError: TF_CONFIG names no cluster, or one with parameter servers; or
+        `communication` is unknown.
       PeerLostError: a task did not start in time.
     """
     _check_choice("multi_worker.communication", communication, _COMMUNICATION)
@@ -228,14 +231,18 @@ ROWS = (*BY_EXECUTION.values(), one_device, mirrored, central_storage)
 
 @functools.cache
 def look_for_devices() -> None:
-    """Has TensorFlow say now, where it is not heard, that a machine has no GPU."""
+    """Looks for GPUs while the log is quiet: TensorFlow warns where it finds none."""
     with run_log.quiet():
         tf.config.list_physical_devices("GPU")
 
 
 @functools.cache
 def _mirrored(names: tuple[str, ...], cross_device_ops: str) -> tf.distribute.Strategy:
-    """One strategy for the same devices; what users reduce themselves goes alike."""
+    """Returns one strategy for the same devices in all calls.
+
+    On CPUs 'auto' is one device, as in `replicas.all_reduce`, so that sums in users'
+    own code go the same way as the driver's.
+    """
     if cross_device_ops == "auto" and all("CPU" in name for name in names):
         cross_device_ops = "one_device"
     make = _CROSS_DEVICE_OPS[cross_device_ops]
@@ -246,7 +253,10 @@ def _mirrored(names: tuple[str, ...], cross_device_ops: str) -> tf.distribute.St
 
 
 def _devices(config: RunConfig) -> list[str]:
-    """`devices` in TensorFlow's short form, or what there is: GPUs, else the CPU."""
+    """Returns the names of the devices to compute on, 'GPU:0'.
+
+    Without `RunConfig.devices`, these are all GPUs or, where there is none, the CPU.
+    """
     if config.devices is None:
         names = [_short_name(d) for d in tf.config.list_logical_devices("GPU")]
         return names or ["CPU:0"]
@@ -260,6 +270,7 @@ def _devices(config: RunConfig) -> list[str]:
 
 
 def _check_choice(name: str, value: Any, choices: Mapping[str, Any]) -> None:
+    """Raises where the argument called `name` has a value that is no choice."""
     if value not in choices:
         raise RefusedValueError(
             f"{name} is {value!r}; it is one of {sorted(choices)}. Write "
@@ -268,6 +279,7 @@ def _check_choice(name: str, value: Any, choices: Mapping[str, Any]) -> None:
 
 
 def _check_supported(strategy: Any) -> None:
+    """Raises where a strategy is of a kind that this version does not train on."""
     kinds = (
         type(tf.distribute.get_strategy()),
         tf.distribute.OneDeviceStrategy,
@@ -299,6 +311,7 @@ def _split_cpu(names: Sequence[str]) -> None:
 
 
 def _check_present(names: Sequence[str]) -> None:
+    """Raises where this machine lacks a device."""
     present = [_short_name(device) for device in tf.config.list_logical_devices()]
     absent = [name for name in names if name not in present]
     if absent:
@@ -310,4 +323,5 @@ def _check_present(names: Sequence[str]) -> None:
 
 
 def _short_name(device: tf.config.LogicalDevice) -> str:
+    """Returns 'GPU:0' of a device that TensorFlow calls '/device:GPU:0'."""
     return device.name.upper().partition("DEVICE:")[2]

@@ -1,7 +1,7 @@
-"""TPUStrategy: find the TPU, connect to it, initialise it.
+"""Makes TPUStrategy: finds the TPU, connects to it, initialises it.
 
-Written by TensorFlow's documentation and sources, and tested with stand-ins for its
-calls: no TPU has run it. docs/tpu.md says what was tested instead.
+This follows TensorFlow's documentation and sources, and is tested with stand-ins for
+TensorFlow's calls: no TPU has run it. docs/tpu.md says what was tested instead.
 """
 
 import contextlib
@@ -17,15 +17,20 @@ from pipeline.cluster import ports
 from pipeline.contract.run_config import RunConfig
 from pipeline.process.refusals import RefusedRuntimeError, RefusedValueError
 
-# The TPU of this machine, as against one that is reached by its name or address.
+# The TPU of this machine, as against a TPU that is reached by its name or address.
 LOCAL = "local"
+# Wait for an answer from one address.
 _REACH_SECS = 20.0
-# TensorFlow's, for an address without one.
+# TensorFlow's port, for an address without one.
 _PORT = 8470
 
 
 def _reach(name: str) -> None:
-    """Asks whether a TPU's addresses are there; TensorFlow would wait for ever."""
+    """Connects to each address of a TPU once: TensorFlow would wait for ever.
+
+    Raises:
+      OSError: nothing listens at an address.
+    """
     for address in _addresses(name):
         ports.reach(address, timeout_secs=_REACH_SECS)
 
@@ -34,7 +39,7 @@ def _addresses(name: str) -> list[str]:
     """Returns `host:port` of each host of a TPU that is named by its addresses.
 
     Raises:
-      ValueError: a port that no host has.
+      ValueError: no host can have such a port.
     """
     hosts = [address.removeprefix("grpc://") for address in name.split(",")]
     addresses = [host if ":" in host else f"{host}:{_PORT}" for host in hosts]
@@ -50,11 +55,11 @@ class Api:
 
     Attributes:
       reach: raises OSError where nothing listens at an address.
-      resolver: knows the TPU's hosts by its name, zone and project.
-      connect: to these hosts; it returns at once for the TPU of this machine.
+      resolver: finds the TPU's hosts by its name, zone and project.
+      connect: connects to these hosts; returns at once for the TPU of this machine.
       initialize: clears the TPU, with all variables on it; returns its topology.
-      assign: replicas to cores of the topology.
-      strategy: on the resolver.
+      assign: assigns replicas to cores of the topology.
+      strategy: makes the strategy on the TPU that the resolver has found.
     """
 
     reach: Callable[[str], None] = _reach
@@ -73,28 +78,28 @@ def tpu(
     project: str | None = None,
     num_replicas: int | None = None,
 ) -> tf.distribute.Strategy:
-    """TPUStrategy on the TPU of this machine, or on one that is named.
+    """Returns TPUStrategy on the TPU of this machine, or on a TPU that is named.
 
     One process drives all hosts of a TPU. See docs/tpu.md; no TPU has run it.
 
     Args:
       config: how to run.
       name: 'local' on a Cloud TPU VM of one host; else the TPU's name, or its address
-        grpc://10.0.0.2:8470, or several with commas. Empty: what the environment's
-        TPU_NAME says.
-      zone: of a TPU by name; None for that of this machine.
-      project: of a TPU by name; None for that of this machine.
-      num_replicas: cores to compute on, one replica each; None for all of them.
+        grpc://10.0.0.2:8470, or several addresses with commas. Empty takes the name
+        from the environment's TPU_NAME.
+      zone: zone of a TPU that is given by name; None for this machine's zone.
+      project: project of a TPU that is given by name; None for this machine's project.
+      num_replicas: cores to compute on, one replica each; None for all cores.
 
     Raises:
-      ValueError: a RunConfig that no TPU can run.
+      ValueError: no TPU can run the RunConfig.
       RuntimeError: the TPU was not found.
     """
     _check_config(config, name)
     return connected(name, zone, project, num_replicas)
 
 
-# Once a process: initialising a TPU again loses the variables that are on it.
+# Once for each process: initialising a TPU again loses the variables that are on it.
 @functools.cache
 def connected(
     name: str,
@@ -104,21 +109,21 @@ def connected(
     *,
     api: Api = Api(),  # noqa: B008 (frozen)
 ) -> tf.distribute.Strategy:
-    """The strategy on a TPU that is initialised; the same one for the same arguments.
+    """Returns the strategy on an initialised TPU; the same one for the same arguments.
 
     Args:
-      name: see `tpu`.
-      zone: of a TPU by name.
-      project: of a TPU by name.
-      num_replicas: cores to compute on; None for all.
-      api: what is called.
+      name: name or addresses of the TPU, see `tpu`.
+      zone: zone of a TPU that is given by name.
+      project: project of a TPU that is given by name.
+      num_replicas: cores to compute on; None for all cores.
+      api: TensorFlow's calls, or stand-ins.
 
     Raises:
       RuntimeError: the TPU was not found.
-      ValueError: more replicas than it has cores.
+      ValueError: the TPU has too few cores for the replicas.
     """
     if name.startswith("grpc://"):
-        _addresses(name)
+        _addresses(name)  # A port that cannot be is refused before anything waits.
     logging.info("tpu | looking for %r; this waits until it answers", name)
     with _explained(name, zone, project):
         if name.startswith("grpc://"):
@@ -155,6 +160,7 @@ def _explained(name: str, zone: str | None, project: str | None) -> Iterator[Non
 
 
 def _advice(name: str, error: Exception) -> str:
+    """Returns what to write instead, by how the TPU was named and what went wrong."""
     if name == LOCAL:
         return (
             "On a Cloud TPU VM, install a TensorFlow that brings libtpu (docs/tpu.md); "
@@ -184,10 +190,12 @@ def _advice(name: str, error: Exception) -> str:
 
 
 def _first_line(error: Exception) -> str:
+    """Returns an error's text without the graph's nodes, which TensorFlow adds."""
     return str(error).partition("\n")[0].partition(" used by {{")[0].rstrip(".")
 
 
 def _check_config(config: RunConfig, name: str) -> None:
+    """Raises for a RunConfig that no TPU can run; warns of a model_dir on one host."""
     if config.run_eagerly:
         raise RefusedValueError(
             "RunConfig.run_eagerly is True, and a TPU runs only what is compiled: "
