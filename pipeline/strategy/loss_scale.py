@@ -1,12 +1,16 @@
-"""The loss times a number in float16, so that small gradients do not become 0."""
+"""Scales losses in float16, so that small gradients do not become 0.
+
+A loss is multiplied by a scale before its gradient is taken. The gradient is multiplied
+by the scale's reciprocal before it is applied.
+"""
 
 from collections.abc import Container, Mapping, MutableMapping
 
 import tensorflow as tf
 
 _INITIAL = 2.0**15
-# Finite updates after which it is doubled, as in Keras and in Micikevicius et al.
-# (2018), Mixed Precision Training.
+# Finite updates in a row after which the scale is doubled, as in Keras and in
+# Micikevicius et al. (2018), Mixed Precision Training.
 _GROWTH_UPDATES = 2000
 _SCALE, _GOOD = "loss_scale", "loss_scale_good_steps"
 _OP = "_of_train_op_"
@@ -15,12 +19,13 @@ _OP = "_of_train_op_"
 class LossScale:
     """A TrainOp's own scale: halved by its overflows, doubled after many good updates.
 
-    As Keras' LossScaleOptimizer: what counts are the op's own updates, those of a
-    `repeat` each, and none that is not due.
+    It moves as the scale of Keras' LossScaleOptimizer does. Only the op's own updates
+    count: each update of a `repeat`, and none in a step in which the op is not due.
     """
 
     def __init__(self, state: Mapping[str, tf.Variable], index: int) -> None:
-        """
+        """Finds an op's variables.
+
         Args:
           state: the driver's variables, see `add_variables`.
           index: number of the op.
@@ -28,19 +33,19 @@ class LossScale:
         self._scale, self._good = (state[name] for name in _names(index))
 
     def scaled(self, objective: tf.Tensor) -> tf.Tensor:
-        """What to take the gradient of."""
+        """Returns the objective to take the gradient of, a float32 scalar."""
         return objective * self._scale
 
     def factor(self) -> tf.Tensor:
-        """What takes the scale out of that gradient again."""
+        """Returns the factor that takes the scale out of the gradient again."""
         return tf.math.reciprocal(self._scale)
 
     def move(self, finite: tf.Tensor, due: tf.Tensor | bool) -> None:
-        """Adapts to a gradient; in cross-replica context.
+        """Adapts the scale to a gradient; in cross-replica context.
 
         Args:
-          finite: whether all of it is.
-          due: whether the op is applied by it, if it is finite.
+          finite: whether all of the gradient is finite (bool scalar).
+          due: whether a finite gradient is applied in this step (bool scalar, or True).
         """
         scale, good = tf.identity(self._scale), tf.identity(self._good)
         updates = tf.where(finite, good + 1, 0)
@@ -52,7 +57,12 @@ class LossScale:
 
 
 def add_variables(state: MutableMapping[str, tf.Variable], num_ops: int) -> None:
-    """Adds the scales of so many ops to the driver's variables, under its scope."""
+    """Adds the ops' scales to the driver's variables; called under the scope.
+
+    Args:
+      state: the driver's variables by name. Variables that it has already stay.
+      num_ops: number of train ops.
+    """
     for index in range(num_ops):
         scale, good = _names(index)
         if scale not in state:
@@ -61,18 +71,22 @@ def add_variables(state: MutableMapping[str, tf.Variable], num_ops: int) -> None
 
 
 def is_used(state: Mapping[str, tf.Variable]) -> bool:
-    """Whether losses are scaled at all."""
+    """Whether losses are scaled.
+
+    Args:
+      state: the driver's variables by name.
+    """
     return _SCALE in state
 
 
 def saved_as(name: str, saved: Container[str]) -> str:
-    """The name under which a checkpoint has what is called `name`.
+    """Returns the name under which a checkpoint holds a variable.
 
-    All ops had one scale once, which is where each goes on from.
+    In old checkpoints all ops share one scale: each op's scale goes on from it.
 
     Args:
-      name: of any variable.
-      saved: the names that the checkpoint has.
+      name: name of any variable.
+      saved: names of the variables in the checkpoint.
     """
     base = name.partition(_OP)[0]
     is_scale = base.rpartition("/")[2] in _names(0)
@@ -80,7 +94,10 @@ def saved_as(name: str, saved: Container[str]) -> str:
 
 
 def _names(index: int) -> tuple[str, str]:
-    """The scale's and its counter's; checkpoints have had the first op's for long."""
+    """Returns the names of an op's scale and of its counter of good updates.
+
+    The first op's names have no number: old checkpoints hold these two.
+    """
     suffix = f"{_OP}{index + 1}" if index else ""
     return _SCALE + suffix, _GOOD + suffix
 

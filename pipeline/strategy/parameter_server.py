@@ -1,4 +1,9 @@
-"""Parameter servers hold the variables; workers compute, each at its own pace."""
+"""Connects the chief to parameter servers and workers, and waits for their work.
+
+Parameter servers hold the variables. Workers compute, each at its own pace. TensorFlow
+waits for a task in silence and without end. So each wait for another task has a limit
+of its own here, after which it ends with an error that names the task.
+"""
 
 import functools
 import inspect
@@ -14,10 +19,11 @@ from pipeline.contract.run_config import RunConfig
 from pipeline.process.refusals import Refusal, RefusedValueError
 from pipeline.strategy import sharding
 
-# Between two looks at whether work is done, and at whether the tasks are there.
+# Longest pause between two looks at whether work is done.
 _MOST_PAUSE_SECS = 0.02
+# Pause between two looks at whether the tasks are there.
 _CHECK_SECS = 1.0
-# What workers cannot do, by field of RunConfig.
+# A value that workers cannot follow, and why, by field of RunConfig.
 _REFUSED = {
     "precision": (
         "mixed_float16",
@@ -39,10 +45,16 @@ class ServesError(Refusal, ValueError):
     """This task serves the chief, and has no strategy of its own.
 
     Attributes:
-      waits: what `server.serve` takes, as the strategy was configured.
+      waits: arguments of `server.serve`, as the strategy was configured.
     """
 
     def __init__(self, cluster: Cluster, **waits: float) -> None:
+        """Says which task it is, and what to call.
+
+        Args:
+          cluster: the tasks, and which one is this process.
+          **waits: see the class.
+        """
         super().__init__(
             f"{cluster} serves the chief, and trains nothing by itself: call "
             "train_and_evaluate or Estimator.train, or pipeline.cluster.server.serve."
@@ -56,9 +68,9 @@ class ParameterServers(tf.distribute.ParameterServerStrategy):
     Attributes:
       cluster: the tasks.
       steps_per_closure: most steps that a worker does in one go.
-      lost_after_secs: how long the chief waits for workers that it cannot do without.
+      lost_after_secs: seconds that the chief waits for workers that it needs.
       resume_input: whether workers skip what was read of their data before.
-      watch: which of the tasks do not reply any more.
+      watch: watch that finds the tasks that do not reply any more.
     """
 
     def __init__(
@@ -74,7 +86,7 @@ class ParameterServers(tf.distribute.ParameterServerStrategy):
 
         Args:
           cluster: the tasks; this process is the chief.
-          partitioner: of the variables that a layer wants cut.
+          partitioner: cuts the variables that a layer asks to have cut.
           steps_per_closure: see the class.
           lost_after_secs: see the class.
           resume_input: see the class.
@@ -90,7 +102,7 @@ class ParameterServers(tf.distribute.ParameterServerStrategy):
             rpc_layer="grpc",
         )
         tasks = cluster.training_tasks
-        # Before TensorFlow asks anything of a task, which may be stopped by then.
+        # Made before TensorFlow asks anything of a task, which may be stopped by then.
         self.watch = liveness.Watch(
             {name: tasks[name] for name in tasks if name != "chief 0"},
             lost_after_secs=lost_after_secs,
@@ -99,14 +111,14 @@ class ParameterServers(tf.distribute.ParameterServerStrategy):
 
     @property
     def num_workers(self) -> int:
-        """Tasks that compute."""
+        """The number of tasks that compute."""
         return len(self.cluster.jobs["worker"])
 
     @functools.cached_property
     def worker_steps(self) -> tf.Variable:
-        """Steps of the training data that each worker has done, on a server.
+        """The steps of the training data that each worker has done: an int64 vector.
 
-        There a worker finds it that takes another's place.
+        It lies on a server, where a worker finds it that takes another worker's place.
         """
         with self.scope():
             zeros = tf.zeros([self.num_workers], tf.int64)
@@ -123,29 +135,29 @@ def parameter_server(
     start_timeout_secs: float = 600.0,
     resume_input: bool = True,
 ) -> ParameterServers:
-    """ParameterServerStrategy on the cluster's workers and ps; the chief leads.
+    """Returns ParameterServerStrategy on the cluster's workers and ps; the chief leads.
 
     Each worker updates the servers' variables without waiting for the others, by
     gradients of values that may be some steps old. A worker's batch is one step.
 
     Args:
-      config: `cluster` says who takes part.
-      min_shard_bytes: least size of a shard of a table that is cut, see
+      config: how to run; `cluster` says who takes part.
+      min_shard_bytes: least bytes of a shard of a table that is cut, see
         `models.ShardedEmbedding`.
-      max_shards: of one table; None for one on each server.
+      max_shards: most shards of one table; None for one on each server.
       steps_per_closure: most steps that the chief hands to a worker in one go. More
-        cost less time between them, and are done again where a worker dies.
-      lost_after_secs: how long the chief waits for workers that died, where none
-        is left or the data of the others have ended; and how long each task waits for
-        one that is stopped.
-      start_timeout_secs: how long it waits for all to have started.
+        steps cost less time between them, and more are done again where a worker dies.
+      lost_after_secs: seconds that the chief waits for workers that died, where no
+        worker is left or the others' data have ended; and seconds that each task waits
+        for a task that is stopped.
+      start_timeout_secs: seconds to wait until all tasks have started.
       resume_input: whether a worker that took another's place, and a resumed run, go
         on in the data where they were, by reading over what was read before; else
-        they begin anew, at once.
+        they begin the data anew, at once.
 
     Raises:
-      ValueError: no cluster with chief, workers and parameter servers, what these
-        cannot do, or a port that is in use.
+      ValueError: TF_CONFIG lacks a chief, a worker or a parameter server; workers
+        cannot do what a field asks; a port is in use; or this task is not the chief.
       PeerLostError: a task did not start in time.
     """
     jobs = config.cluster.jobs
@@ -181,11 +193,14 @@ def parameter_server(
 
 
 def serve(config: RunConfig) -> None:
-    """Serves the chief, see `server.serve`, as long as the strategy is told to wait.
+    """Serves the chief, see `server.serve`, with the waits that the strategy is given.
 
     Args:
-      config: `cluster` says which task this is, `train_distribute` how to wait.
+      config: how to run; `cluster` says which task this is, `train_distribute` may be
+        `parameter_server` with other waits than its defaults.
     """
+    # gin and functools wrap the function, and give it the user's waits. Calling it in
+    # a task that serves raises an error that holds them.
     make = config.train_distribute
     row = make.func if isinstance(make, functools.partial) else make
     if not callable(row) or inspect.unwrap(row) is not parameter_server:
@@ -198,7 +213,7 @@ def serve(config: RunConfig) -> None:
     server.serve(config.cluster, **waits)
 
 
-# TensorFlow connects a process to a cluster once.
+# Cached, for TensorFlow connects a process to a cluster once.
 @functools.cache
 def _connected(
     cluster: Cluster,
@@ -209,12 +224,14 @@ def _connected(
     start_timeout_secs: float,
     resume_input: bool,
 ) -> ParameterServers:
+    """Waits for all tasks, and returns the strategy on them."""
     tasks = cluster.training_tasks
     ports.check_port("chief 0", tasks["chief 0"])
     served = {name: tasks[name] for name in tasks if name != "chief 0"}
     server.wait_for(served, timeout_secs=start_timeout_secs)
     logging.info("cluster | all %d tasks are there", len(tasks))
-    # A task that ends right now would keep TensorFlow, and Python, for ever.
+    # A task that ends right now would have TensorFlow wait for it without end, while
+    # no Python runs.
     with link_watch.watched(
         {},
         silence_secs=lost_after_secs,
@@ -235,11 +252,11 @@ def wait_until_done(
     coordinator: tf.distribute.coordinator.ClusterCoordinator,
     strategy: ParameterServers,
 ) -> None:
-    """Returns once all that was scheduled is done; its errors are raised.
+    """Waits until all scheduled work is done; raises what any of it failed with.
 
     Args:
-      coordinator: of the workers.
-      strategy: whose workers they are.
+      coordinator: coordinator of the workers.
+      strategy: strategy of the workers.
 
     Raises:
       PeerLostError: no worker answers any more, or a task is stopped.
@@ -248,7 +265,7 @@ def wait_until_done(
     workers, limit = strategy.cluster.jobs["worker"], strategy.lost_after_secs
     while not coordinator.done():
         now = time.monotonic()
-        # Short where the work is, so that little of it is spent on waiting.
+        # Short at first: work that takes little time is not waited for much longer.
         time.sleep(min((now - began) / 20 + 1e-4, _MOST_PAUSE_SECS))
         if now - checked < _CHECK_SECS:
             continue
