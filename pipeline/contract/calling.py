@@ -70,6 +70,7 @@ def call(fn: Callable[..., Any], supplied: Mapping[str, Any], *, role: str) -> A
     try:
         return user_errors.invoke(fn, **chosen)
     except TypeError as error:
+        # The decorator did not know the value either: its words, too, help to find out.
         if missing and "argument" in str(error):
             text = _missing_text(fn, role, missing, supplied)
             raise RefusedTypeError(f"{text}\n{error}") from error

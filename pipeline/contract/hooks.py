@@ -136,6 +136,7 @@ class Hook:
         own = type(self)
         check_every(f"{own.__name__}.every_steps", self.every_steps)
         if not self.every_steps:
+            # None that a user's class or object sets is on purpose; Hook's own is not.
             places = (vars(self), *map(vars, own.__mro__[: own.__mro__.index(Hook)]))
             is_set = any("every_steps" in place for place in places)
             if not is_set and own.after_step is not Hook.after_step:

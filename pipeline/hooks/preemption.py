@@ -71,10 +71,12 @@ class PreemptionHook(Hook):
         self._notes.start()
 
     def after_loop(self, run: Run) -> None:
+        # All processes ask here, so that they stop at the same step.
         if run.agree(self._notes.received is not None):
             self.stop(run)
 
     def end(self, run: Run) -> None:
+        # A run that has reached its last step is done, signal or not.
         self._stopped = is_stopped(run) and run.step != run.max_step
 
     def stop(self, run: Run) -> None:

@@ -70,6 +70,7 @@ def summed_by(scalar: Any, rows: int | None) -> str | None:
     return None
 
 
+# Without `eq`: tensors of a trace compare element by element. `key` tells them apart.
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Value:
     """A tensor of a trace, or of a function that the trace calls.
@@ -98,7 +99,7 @@ class _Value:
             op, index = value.tensor.op, value.tensor.value_index
             if op.type in _CALLS and (body := _body(op)) is not None:
                 value = _Value(body.outputs[index], value)
-            elif op.type == "IdentityN":
+            elif op.type == "IdentityN":  # Each result is one of the inputs.
                 value = value.inputs()[index]
             elif op.type == "Placeholder" and value.call is not None:
                 names = [each.op.name for each in op.graph.inputs]
@@ -164,6 +165,7 @@ def _counts(divisors: tuple[float, ...], values: _Value, rows: int | None) -> bo
         return False
     sizes = [size for size in values.tensor.shape[1:] if size]
     some = (itertools.combinations(sizes, n) for n in range(len(sizes) + 1))
+    # A mean over tokens divides by rows * tokens, over pixels by rows * height * width.
     counts = {rows * math.prod(each) for each in itertools.chain(*some)}
     # The values of a batch that was flattened.
     counts.add(values.tensor.shape[0])
@@ -187,6 +189,7 @@ def _axes(reduction: _Value) -> set[int] | None:
 def _is_by_example(value: _Value, rows: int | None) -> bool:
     """Returns whether the first dimension of a value is the batch."""
     shape = value.tensor.shape
+    # A multiple of the rows is a batch that was flattened with another dimension.
     if not shape.rank or not (shape[0] is None or (rows and shape[0] % rows == 0)):
         return False
     return _reaches(value, _Value.is_input, _by_first_dimension)
@@ -195,7 +198,7 @@ def _is_by_example(value: _Value, rows: int | None) -> bool:
 def _by_first_dimension(value: _Value) -> list[_Value]:
     """Returns the inputs whose first dimension may be the first of the result."""
     op, inputs = value.tensor.op, value.inputs()
-    if op.type in _SIZES:
+    if op.type in _SIZES:  # A shape tells of the batch, and of no example.
         return []
     if op.type in _REDUCTIONS:
         axes = _axes(value)

@@ -75,6 +75,7 @@ def _scalar_losses(spec: EstimatorSpec) -> Iterator[tuple[str, Any]]:
 def _check_predictions(predictions: Any) -> None:
     for value in [] if predictions is None else tf.nest.flatten(predictions):
         try:
+            # The parts of ragged and sparse tensors are tensors, too.
             tf.nest.map_structure(tf.convert_to_tensor, value, expand_composites=True)
         except (TypeError, ValueError) as error:
             raise SpecError(
