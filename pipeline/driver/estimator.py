@@ -1,5 +1,8 @@
 """Estimator: a model_fn, its modules, and where they are trained.
 
+Each method checks its arguments, has `Runtimes` choose the modules and their values,
+and hands them to the file that does the work.
+
 estimator = Estimator(
     model_fn,
     modules={"network": make_network, "optimizer": keras.optimizers.Adam},
@@ -56,18 +59,19 @@ class Estimator:
         """Checks the contract; builds nothing yet.
 
         Args:
-          model_fn: see `pipeline.contract.spec`; any callable.
-          modules: factory by the name under which model_fn takes what it makes. All
-            state lives in these. It gets `params` and `config` where it requires them.
-          config: how to run.
-          params: a dict or an object with attributes; each who takes it gets a copy.
+          model_fn: any callable that keeps the contract, see `pipeline.contract.spec`.
+          modules: factories of all state, by the name under which model_fn takes what
+            they make. A factory gets `params` and `config` where it requires them.
+          config: RunConfig; None for the default.
+          params: hyperparameters, a dict or an object with attributes; each function
+            that takes them gets a copy.
           warm_start_from: a checkpoint, a model_dir or `WarmStartSettings`, whose
             values are taken where model_dir has no checkpoint of its own.
-          model_dir: as `RunConfig.model_dir`; give it once.
+          model_dir: folder of the run, in place of `RunConfig.model_dir`.
 
         Raises:
-          TypeError: an argument of another kind, or that model_fn does not take.
-          ValueError: a backend other than TensorFlow, or no model_dir to evaluate.
+          TypeError: an argument is of another kind, or model_fn does not take it.
+          ValueError: Keras' backend is not TensorFlow, or an evaluator lacks model_dir.
         """
         factories, params = arguments.contract(model_fn, modules, params)
         config = arguments.run_config(config, model_dir)
@@ -80,22 +84,22 @@ class Estimator:
 
     @property
     def config(self) -> RunConfig:
-        """How it runs; `model_dir` is set."""
+        """The RunConfig, with `model_dir` set."""
         return self._recipe.config
 
     @property
     def model_dir(self) -> str:
-        """Where checkpoints, events and exports go."""
+        """The folder of checkpoints, events and exports."""
         return self.config.model_dir
 
     @property
     def params(self) -> Any:
-        """A copy of what model_fn gets as `params`."""
+        """A copy of the hyperparameters that model_fn gets as `params`."""
         return params_lib.own(self._recipe.params)
 
     @property
     def global_step(self) -> int:
-        """Updates that the live weights, or else the latest checkpoint's, have seen."""
+        """The global step of the live weights, or else of the latest checkpoint."""
         return self._runtimes.step(self.latest_checkpoint())
 
     @property
@@ -119,20 +123,20 @@ class Estimator:
         saving_listeners: Sequence[SavingListener] = (),
         evaluations: Sequence[Evaluation] = (),
     ) -> "Estimator":
-        """Trains from the last checkpoint on, and from the example after its last.
+        """Trains from the newest checkpoint on, with the first example it has not seen.
 
-        With parameter servers the chief trains; in their processes and the workers'
-        this serves the chief, and returns when it has ended.
+        With parameter servers the chief trains; in a server's or a worker's process
+        this call serves the chief, and returns when the chief has ended. Without
+        `steps` and `max_steps` it trains to the end of the input.
 
         Args:
-          input_fn: see `pipeline.feed.feed`.
-          steps: steps from here; where the input ends sooner, but an earlier call
-            has read a part of it, it begins anew.
-          max_steps: global step to train to; nothing is done beyond it. Neither
-            trains to the end of the input.
-          hooks: called besides the ones of the config.
-          saving_listeners: told of each checkpoint.
-          evaluations: of the checkpoints; `train_and_evaluate` makes them of EvalSpecs.
+          input_fn: function that returns the data, see `pipeline.feed.feed`.
+          steps: number of steps to take. The input begins anew where it ends before,
+            if an earlier call has read a part of it.
+          max_steps: global step to train to; nothing is done where it is reached.
+          hooks: hooks that are called after the config's own.
+          saving_listeners: listeners that are told of each checkpoint.
+          evaluations: evaluations of the checkpoints, from `train_and_evaluate`.
 
         Returns:
           This Estimator.
@@ -177,19 +181,19 @@ class Estimator:
         """Evaluates a checkpoint on every example of the input, once.
 
         Args:
-          input_fn: see `pipeline.feed.feed`.
+          input_fn: function that returns the data, see `pipeline.feed.feed`.
           steps: most steps; None for all of the input.
-          hooks: `begin`, `after_loop` and `end` are called.
-          checkpoint_path: what to evaluate; None for the latest, or the live weights
-            while training, or where nothing is saved.
-          name: of this evaluation, where there are several; goes into `eval_dir`.
+          hooks: hooks whose `begin`, `after_loop` and `end` are called.
+          checkpoint_path: path prefix of the checkpoint; None for the newest, or for
+            the live weights while training or where nothing is saved.
+          name: name of this evaluation, where there are several; see `eval_dir`.
 
         Returns:
           `loss`, the metrics by name, and `global_step`.
 
         Raises:
           ValueError: an empty input, an endless one without `steps`, no checkpoint.
-          UnreadableCheckpointError: `checkpoint_path` is damaged, or all there are.
+          UnreadableCheckpointError: `checkpoint_path` is damaged, or every checkpoint.
           StorageError: model_dir cannot be written.
         """
         checks.check_positive("steps", steps)
@@ -200,6 +204,7 @@ class Estimator:
         feed = runtime.feed(input_fn, ModeKeys.EVAL)
         if feed.plan.endless and steps is None:
             raise input_lib.endless_input_error(input_fn)
+        # Before values are loaded: this builds layers, and so makes their variables.
         program = runtime.program(ModeKeys.EVAL, feed)
         self._runtimes.prepare(runtime, checkpoint_path, "evaluating", together=True)
         run = runtime.run()
@@ -233,23 +238,25 @@ class Estimator:
         checkpoint_path: str | None = None,
         yield_single_examples: bool = True,
     ) -> Iterator[Any]:
-        """Predictions for the input, in its order, computed as they are asked for.
+        """Returns predictions in the input's order, computed as they are asked for.
 
-        They are made with the weights of this call, whatever comes after it: where
-        another call changes these in between, a copy is kept for what is left.
+        All are made with the weights of this call: where another call changes them
+        meanwhile, a copy is kept for the predictions that are left.
 
         Args:
-          input_fn: see `pipeline.feed.feed`; labels are left aside.
-          predict_keys: of a dict of predictions, the ones to yield.
-          hooks: `begin` and `end` are called.
-          checkpoint_path: what to predict with; None as in `evaluate`.
-          yield_single_examples: one example at a time, else one batch.
+          input_fn: function that returns the data, see `pipeline.feed.feed`; labels are
+            left aside.
+          predict_keys: names of the predictions to yield; None for all.
+          hooks: hooks whose `begin` and `end` are called.
+          checkpoint_path: path prefix of the checkpoint; None as in `evaluate`.
+          yield_single_examples: whether to yield example by example, else by batches.
 
         Returns:
-          A generator of nests of arrays, as `EstimatorSpec.predictions`.
+          A generator of nests of arrays, shaped as `EstimatorSpec.predictions`; an
+          example's have no batch dimension.
 
         Raises:
-          ValueError: keys that there are not, or predictions of unequal lengths.
+          ValueError: no predictions of a name, or batch dimensions that differ.
           RuntimeError: several processes train in step, and another call changed the
             weights while predictions were left to be made.
         """
@@ -276,23 +283,21 @@ class Estimator:
         assets_extra: Mapping[str, str] | None = None,
         checkpoint_path: str | None = None,
     ) -> str:
-        """Writes a SavedModel that needs nothing of this project to be served.
+        """Writes a SavedModel, which can be served without this project.
 
         Args:
-          export_dir_base: gets a new directory, named by the time in seconds.
-          serving_input_receiver_fn: what is sent, from
-            `build_raw_serving_input_receiver_fn` or
-            `build_parsing_serving_input_receiver_fn`; None for the raw features of
-            the input that this Estimator saw last.
-          assets_extra: file to copy by its path below `assets.extra`.
-          checkpoint_path: what to export; None for the latest, or for what is live
-            while training, or where nothing is saved.
+          export_dir_base: folder of the new directory, which is named by the time.
+          serving_input_receiver_fn: result of `build_raw_serving_input_receiver_fn` or
+            `build_parsing_serving_input_receiver_fn`, which says what clients send;
+            None for the raw features of the input that this Estimator saw last.
+          assets_extra: files to copy, by their paths below `assets.extra`.
+          checkpoint_path: path prefix of the checkpoint; None as in `evaluate`.
 
         Returns:
-          The new directory.
+          Path of the new directory.
 
         Raises:
-          ValueError: no checkpoint, or no input was seen and nothing says what is sent.
+          ValueError: there is no checkpoint, or nothing says what clients send.
         """
         runtimes, path = self._runtimes, self._runtimes.found(checkpoint_path)
         export_dir_base = paths.normal(export_dir_base)
@@ -319,11 +324,12 @@ class Estimator:
         """Traces what `export_saved_model` would write; needs no checkpoint.
 
         Args:
-          serving_input_receiver_fn: as there; None for what `input_fn` yields in EVAL.
-          input_fn: see `pipeline.feed.feed`.
+          serving_input_receiver_fn: as in `export_saved_model`; None for the features
+            that `input_fn` yields in EVAL.
+          input_fn: function that returns the data, see `pipeline.feed.feed`.
 
         Raises:
-          Exception: what the export would raise.
+          Exception: the error that the export would raise.
         """
         exporting.check(self._runtimes.exporting, serving_input_receiver_fn, input_fn)
 
@@ -333,11 +339,11 @@ class Estimator:
         `model.load_weights(path)` reads them into a model of the same architecture.
 
         Args:
-          name: of the module.
-          path: to write to; ends in `.weights.h5`.
+          name: name of the module.
+          path: path of the new file; ends in `.weights.h5`.
 
         Returns:
-          The path.
+          The path, normalized.
 
         Raises:
           ValueError: the module is no built Keras model, or there is no checkpoint.
@@ -352,23 +358,23 @@ class Estimator:
 
     @watches
     def wait_for_peers(self) -> None:
-        """Returns once each process that trains in step with this one has called it."""
+        """Waits until each process that trains in step with this one has called it."""
         self._runtimes.training.peers.wait()
 
     def wait_until_saved(self) -> None:
-        """Returns once the files of `loaded_checkpoint` are there.
+        """Waits until the files of `loaded_checkpoint` are on disk.
 
         Raises:
-          StorageError: it could not be written.
+          StorageError: the checkpoint could not be written.
         """
         self._runtimes.wait_until_saved()
 
     def latest_checkpoint(self) -> str | None:
-        """Path prefix of the newest checkpoint in model_dir, or None."""
+        """Returns the path prefix of the newest checkpoint in model_dir, or None."""
         return checkpoint.latest(self.model_dir)
 
     def get_variable_names(self) -> list[str]:
-        """Names of the variables in the latest checkpoint: `network/dense/kernel`.
+        """Returns variables' names in the newest checkpoint: `network/dense/kernel`.
 
         Raises:
           ValueError: there is no checkpoint.
@@ -376,7 +382,7 @@ class Estimator:
         return sorted(checkpoint.read_names(self._required_checkpoint()))
 
     def get_variable_value(self, name: str) -> np.ndarray:
-        """One variable's value in the latest checkpoint.
+        """Returns the value of one variable in the newest checkpoint.
 
         Raises:
           ValueError: there is no checkpoint.
@@ -385,7 +391,7 @@ class Estimator:
         return checkpoint.read_value(self._required_checkpoint(), name)
 
     def eval_dir(self, name: str | None = None) -> str:
-        """Where an evaluation's events go: `model_dir/eval`, or `eval_<name>`."""
+        """Returns the folder of an evaluation's events, `eval` or `eval_<name>`."""
         return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
 
     def _required_checkpoint(self) -> str:

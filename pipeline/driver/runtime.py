@@ -1,4 +1,9 @@
-"""The modules on one strategy, what they hold, and what is compiled for them."""
+"""The modules on one strategy, what they hold, and what is compiled for them.
+
+A runtime goes from a recipe to something that can be run: `feed` calls input_fn,
+`program` builds and compiles a mode for it, `load` and `start` set the values. The
+roles (`trainer`, `estimator`, `exporting`) call these in an order of their own.
+"""
 
 import collections
 import contextlib
@@ -32,8 +37,8 @@ from pipeline.strategy.peers import Peers
 from pipeline.strategy.replicas import has_one_trace
 from pipeline.strategy.variables import finalize
 
-# Programs that are kept for each mode: more shapes of input are rare, and each holds
-# a compiled graph of the model.
+# Most programs that are kept for a mode: more shapes of input are rare, and each
+# program holds a compiled graph of the model.
 _MOST_PROGRAMS = 8
 
 
@@ -42,10 +47,10 @@ class Program:
     """What was built for one mode and one shape of input.
 
     Attributes:
-      element_spec: `(features, labels)` specs that it was built for.
-      plan: how its batches are taken.
-      metrics: those of the mode.
-      compiled: the loop over steps; for PREDICT a function of one step's batches.
+      element_spec: specs `(features, labels)` of a batch.
+      plan: way in which a step's batches are taken.
+      metrics: metrics of the mode; none in PREDICT.
+      compiled: loop over steps; for PREDICT a function of one step's features.
     """
 
     element_spec: Any
@@ -55,17 +60,19 @@ class Program:
 
 
 class Runtime:
-    """Modules made once, programs made once a mode.
+    """One set of modules on one strategy, with the programs that were built for it.
+
+    Modules are made once, a program once for each mode and shape of input.
 
     Attributes:
-      recipe: what the Estimator was made of.
-      config: the recipe's.
+      recipe: arguments of the Estimator.
+      config: RunConfig of the recipe.
       context: `params` and `config`, for the user's functions.
-      modules: on the strategy.
-      peers: the processes that train on it.
-      holding: what the variables hold now.
+      modules: modules on the strategy.
+      peers: processes that share the strategy.
+      holding: knowledge of what the variables hold now.
       features_spec: spec of the features of the last input, or None.
-      configured: what the factories have set.
+      configured: values that factories have set, such as learning rates.
     """
 
     def __init__(
@@ -78,9 +85,9 @@ class Runtime:
         """Calls the factories.
 
         Args:
-          recipe: what the Estimator was made of.
-          strategy: where the modules' variables are.
-          seeded: by the config's seed, where it has one.
+          recipe: arguments of the Estimator.
+          strategy: strategy under whose scope the modules are made.
+          seeded: whether initial values come of the config's seed, where it has one.
         """
         self.recipe = recipe
         self.config = config = recipe.config
@@ -99,19 +106,19 @@ class Runtime:
         self.features_spec: Any = None
         self._saver: checkpoint.Saver | None = None
         self._saver_names: dict[str, tuple[str, ...]] = {}
-        # None, TensorFlow's choice, would compile eager steps as well; and where there
-        # is one trace for all replicas, XLA compiles all of it anyway.
+        # False rather than None, with which eager steps would be compiled as well. And
+        # where one trace serves all replicas, on a TPU, XLA compiles all of it anyway.
         as_it_is = config.run_eagerly or has_one_trace(strategy)
         self._jit_compile = False if as_it_is else config.jit_compile
-        # By mode, those that were used last at the end.
+        # The programs of each mode, the one that was used last at the end.
         self._programs: dict[str, list[Program]] = collections.defaultdict(list)
 
     def bound(self, mode: str) -> BoundModelFn:
-        """model_fn in `mode`, as a function of features, labels and step."""
+        """Returns model_fn in `mode`, as a function of features, labels and step."""
         return modules.bind(self.recipe.model_fn, mode, self.modules, self.context)
 
     def feed(self, input_fn: Callable[..., Any], mode: str) -> AnyFeed:
-        """Calls `input_fn` for this strategy's replicas; see `feeds.make`."""
+        """Calls `input_fn` for this strategy's replicas, see `by_strategy.make`."""
         micro_batches = self.config.gradient_accumulation_steps
         feed = by_strategy.make(
             Source(input_fn, mode, self.context),
@@ -123,9 +130,14 @@ class Runtime:
         return feed
 
     def program(self, mode: str, feed: AnyFeed) -> Program:
-        """The program for `mode` on `feed`, built unless it was for the like before.
+        """Returns the program for `mode` on `feed`, built where there is none yet.
 
-        Several evaluations may be of several shapes; those used last are kept.
+        Evaluations may have inputs of several shapes. The programs that were used last
+        are kept.
+
+        Args:
+          mode: one of `ModeKeys`.
+          feed: input of the mode.
 
         Raises:
           SpecError: model_fn breaks the contract.
@@ -161,7 +173,11 @@ class Runtime:
 
     @contextlib.contextmanager
     def _compared(self, mode: str, element_spec: Any) -> Iterator[None]:
-        """Compares an input with those of other modes, first and where it fails."""
+        """Compares an input with other modes' inputs, first and where the block fails.
+
+        A mistake in one mode's input_fn shows as an error deep in the user's layers;
+        the note says on what the same layers worked.
+        """
         others = {
             each: programs[-1].element_spec
             for each, programs in self._programs.items()
@@ -182,15 +198,18 @@ class Runtime:
     def build(
         self, mode: str, model_fn: BoundModelFn, element_spec: Any
     ) -> EstimatorSpec:
-        """Builds what `model_fn` uses and nobody built yet.
+        """Builds the layers that `model_fn` calls and that are not built yet.
 
         Args:
-          mode: that `model_fn` is bound to.
-          model_fn: of features, labels and step.
-          element_spec: `(features, labels)` specs.
+          mode: mode that `model_fn` is bound to.
+          model_fn: function of features, labels and step.
+          element_spec: specs `(features, labels)` of a batch.
+
+        Returns:
+          The EstimatorSpec of a trace.
 
         Raises:
-          SpecError: it adds variables that a training run under way would not save.
+          SpecError: it adds variables that a training under way would not save.
         """
         before = set(self.modules.named_variables())
         outline = self.modules.build(model_fn, element_spec)
@@ -207,7 +226,7 @@ class Runtime:
         return outline
 
     def start(self) -> None:
-        """Without a checkpoint: the values to start warm from, each once.
+        """Sets the initial values of a run without a checkpoint, warm or as they are.
 
         Raises:
           RuntimeError: the modules hold other values already.
@@ -227,24 +246,24 @@ class Runtime:
         """Sets the modules to a checkpoint, or to the newest before it that is sound.
 
         Args:
-          path: path prefix of the newest.
-          together: all peers call this, and take the same one.
+          path: path prefix of the newest checkpoint.
+          together: whether all peers call this, and are to load the same one.
 
         Returns:
-          The one that was loaded, and those that could not be.
+          The path prefix that was loaded, and the ones that cannot be read.
 
         Raises:
           CheckpointMismatchError: it is of another model; nothing was changed.
-          UnreadableCheckpointError: so are all before it.
+          UnreadableCheckpointError: no checkpoint can be read.
         """
         agreed = self.peers.all if together else bool
         return checkpoint_path.newest_sound(path, self.load, agreed=agreed)
 
     def run(self, max_step: int | None = None) -> Run:
-        """Returns what hooks see of a run that begins where the modules stand.
+        """Returns the Run, for hooks, of a run that begins at the modules' step.
 
         Args:
-          max_step: where it ends; None where the input decides.
+          max_step: global step at which it ends; None where the input decides.
         """
         return Run(
             self.config.model_dir,
@@ -256,7 +275,7 @@ class Runtime:
         )
 
     def saver(self) -> checkpoint.Saver:
-        """Writes the modules' checkpoints; the same one while they hold the same."""
+        """Returns the modules' saver, a new one where variables were added."""
         state = self.modules.named_state()
         names = {module: tuple(named) for module, named in state.items()}
         if self._saver is None or self._saver_names != names:
@@ -278,7 +297,7 @@ class Runtime:
         Raises:
           CheckpointMismatchError: it is of another model; nothing was changed.
           UnreadableCheckpointError: it is damaged; nothing was changed.
-          RuntimeError: a training loop would lose its weights.
+          RuntimeError: a training is under way, and would lose its weights.
         """
         if self.holding.equals(path):
             return
@@ -291,7 +310,7 @@ class Runtime:
         checkpoint.restore(
             self.modules.named_state(), path, unbuilt=self.modules.unbuilt_prefixes()
         )
-        # Until all that follows could be read, too.
+        # Until what follows has succeeded too, the modules equal no checkpoint.
         self.holding.after_change()
         self.modules.spread_seeds()
         finalize(self.modules.by_name.values())
@@ -299,7 +318,7 @@ class Runtime:
         self.holding.after_load(path)
 
     def anew(self, *, seeded: bool = True) -> "Runtime":
-        """A runtime as this one was at first, on the same strategy.
+        """Returns a new runtime of this one's recipe, on the same strategy.
 
         Args:
           seeded: see `Runtime`.

@@ -1,4 +1,10 @@
-"""An Estimator's runtimes: the one that trains, and the one that evaluates."""
+"""An Estimator's runtimes: the one that trains, and the one that evaluates.
+
+Calls of the Estimator come in any order: an evaluation during a training, a prediction
+of an old checkpoint, a training after model_dir was deleted. `Runtimes` decides for
+each which modules to use and which values count: the live ones, a checkpoint's, or
+initial ones.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -24,9 +30,10 @@ class Runtimes:
     """The runtime that trains and the one that evaluates, made when first used."""
 
     def __init__(self, recipe: Recipe) -> None:
-        """
+        """Keeps the recipe; makes no runtime yet.
+
         Args:
-          recipe: what the Estimator was made of.
+          recipe: arguments of the Estimator.
         """
         strategy_lib.look_for_devices()
         self._recipe = recipe
@@ -36,7 +43,7 @@ class Runtimes:
 
     @property
     def training(self) -> Runtime:
-        """On the strategy to train on."""
+        """The runtime on the strategy to train on."""
         if self._training is None:
             strategy = strategy_lib.create(self._config)
             self._training = Runtime(self._recipe, strategy)
@@ -44,9 +51,10 @@ class Runtimes:
 
     @property
     def evaluating(self) -> Runtime:
-        """The same, or another on `eval_distribute`, which reads checkpoints.
+        """The runtime that trains, or another one on `eval_distribute`.
 
-        So does the chief of parameter servers, by itself.
+        The other one gets its values by checkpoints or by a copy. The chief of
+        parameter servers has one too: it evaluates by itself, without the workers.
         """
         strategy = self._config.eval_distribute
         if strategy in (None, self._config.train_distribute):
@@ -58,40 +66,41 @@ class Runtimes:
             config = self._config.replace(train_distribute=made, devices=None)
             recipe = dataclasses.replace(self._recipe, config=config)
             self._evaluating = Runtime(recipe, strategy_lib.create(config))
+        # What it will load may still be being written.
         self.wait_until_saved()
         return self._evaluating
 
     @property
     def exporting(self) -> Runtime:
-        """What a SavedModel can be made of: no parameter servers."""
+        """The runtime to export, whose variables lie on no parameter server."""
         return self.evaluating if self._config.num_ps_replicas else self.training
 
     def to_train(self) -> Runtime:
-        """The runtime that trains; see `to_use`."""
+        """Returns the runtime that trains, made anew as in `to_use`."""
         return self._renewed(self.training, None, together=True)
 
     def to_use(self, path: str | None, *, together: bool) -> Runtime:
-        """The runtime that evaluates, made anew where initial values are wanted.
+        """Returns the runtime that evaluates, made anew where initial values count.
 
-        That is where model_dir is empty and the modules hold what came from elsewhere:
-        another checkpoint that was looked at, or one of a model_dir that was deleted.
+        They count where model_dir has no checkpoint. The modules may hold others then:
+        from a checkpoint elsewhere that was looked at, or a model_dir that was deleted.
 
         Args:
           path: path prefix of the checkpoint to use; None for where the run stands.
-          together: all processes that train in step call this.
+          together: whether all processes that train in step call this.
         """
         return self._renewed(self.evaluating, path, together=together)
 
     def found(self, path: str | None) -> str | None:
-        """A checkpoint that a caller asked for, see `checkpoint_path.found`.
+        """Returns a checkpoint that a caller asked for, see `checkpoint_path.found`.
 
-        That of the live weights counts while its files are still being written.
+        The live weights' checkpoint is found while its files are still being written.
 
         Args:
-          path: as the caller gave it.
+          path: path as the caller gave it; None for where the run stands.
 
         Raises:
-          ValueError: it is not there.
+          ValueError: there is no such checkpoint.
         """
         live = self._training.holding.path if self._training is not None else None
         if path and live and self._training.holding.is_live and paths.same(path, live):
@@ -101,16 +110,17 @@ class Runtimes:
     def prepare(
         self, runtime: Runtime, path: str | None, doing: str, *, together: bool
     ) -> None:
-        """Sets a runtime's modules to what is to be used.
+        """Sets a runtime's modules to the values that count.
 
-        A checkpoint that was asked for; or what is live while training, or was trained
-        by a run that saves nothing; or the newest checkpoint; or initial values.
+        The first of these: the checkpoint that was asked for; the live values of a
+        training under way, or of one that saved nothing; the newest checkpoint; initial
+        values.
 
         Args:
-          runtime: what `to_use` gave; built.
+          runtime: runtime of `to_use`, with the mode's program built.
           path: path prefix of the checkpoint that was asked for, or None.
-          doing: what for, as "evaluating".
-          together: all processes that train in step call this.
+          doing: word for the log, "evaluating".
+          together: whether all processes that train in step call this.
         """
         newest = None if path else checkpoint.latest(self._config.model_dir)
         if path is not None:
@@ -129,11 +139,11 @@ class Runtimes:
             runtime.start()
 
     def reader(self, runtime: Runtime, feed: AnyFeed) -> OnOwnWeights:
-        """The prediction step on what the modules hold now, whatever they hold later.
+        """Returns a prediction step that keeps to the values that the modules hold now.
 
         Args:
-          runtime: what `prepare` readied.
-          feed: the input that it was built for.
+          runtime: runtime that `prepare` was called for.
+          feed: input that its program was built for.
         """
 
         def elsewhere(kept: Snapshot) -> Callable[[Any], Any]:
@@ -143,6 +153,8 @@ class Runtimes:
                     "by another call, and several processes cannot keep them for it: "
                     "take all of it first, results = list(estimator.predict(...))."
                 )
+            # Making modules draws random numbers: without this, the program's own would
+            # depend on whether a prediction was left open.
             with seeds.undisturbed():
                 other = runtime.anew(seeded=False)
                 program = other.program(ModeKeys.PREDICT, feed)
@@ -155,14 +167,14 @@ class Runtimes:
         return step
 
     def check_trained(self, purpose: str, instead: str = "") -> None:
-        """Checks that there is a checkpoint, or what was trained without one.
+        """Checks that something was trained, in a checkpoint or not.
 
         Args:
-          purpose: what it is for, as " to export".
-          instead: what else could be done, as ", or give checkpoint_path".
+          purpose: words for the error, " to export", or "".
+          instead: words for what else the caller can do, ", or give checkpoint_path".
 
         Raises:
-          ValueError: there is neither.
+          ValueError: nothing was trained.
         """
         newest = checkpoint.latest(self._config.model_dir)
         if newest is None and not self.is_live(newest):
@@ -172,7 +184,10 @@ class Runtimes:
             )
 
     def is_live(self, newest: str | None) -> bool:
-        """Whether the run stands at what the trained modules hold, or held last.
+        """Returns whether the run stands at values that were trained in this process.
+
+        That is while training, and after one that saved nothing. The modules may hold
+        other values meanwhile, see `Holding.bring_back`.
 
         Args:
           newest: path prefix of the newest checkpoint in model_dir, or None.
@@ -183,48 +198,48 @@ class Runtimes:
         )
 
     def finished(self, latest: str | None, max_steps: int | None) -> bool:
-        """Whether there is nothing to train; says so.
+        """Returns whether max_steps is reached already, and logs it.
 
         Args:
-          latest: path prefix of the latest checkpoint, or None.
+          latest: path prefix of the newest checkpoint, or None.
           max_steps: global step to train to, or None.
         """
         step = self.step(latest)
         if max_steps is None or step < max_steps:
             return False
-        # Where it cannot be read, training says what it goes on from.
+        # Of a damaged checkpoint nothing is known: training goes on from one before it.
         if not self.is_live(latest) and not checkpoint.is_readable(latest):
             return False
         logging.warning(
             "train | step %d is at max_steps %d already: not training.", step, max_steps
         )
         if self._config.num_ps_replicas:
-            # Tasks that wait for this chief go; they end when it does.
+            # Workers and servers wait for a chief to connect, and end when it ends.
             strategy_lib.create(self._config)
         return True
 
     @property
     def features_spec(self) -> Any:
-        """Spec of the features that were seen last, or None."""
+        """Spec of the features of an input that was seen, or None."""
         made = [r for r in (self._evaluating, self._training) if r is not None]
         specs = [r.features_spec for r in made if r.features_spec is not None]
         return specs[0] if specs else None
 
     @property
     def loaded(self) -> str | None:
-        """Checkpoint whose values the trained modules hold, or None."""
+        """Path prefix of the checkpoint that the trained modules equal, or None."""
         return self._training.holding.path if self._training is not None else None
 
     def wait_until_saved(self) -> None:
-        """Returns once what the training runtime saves is on disk."""
+        """Waits until the checkpoint of the training runtime is on disk."""
         if self._training is not None:
             self._training.saver().wait()
 
     def step(self, latest: str | None) -> int:
-        """The global step at which the run stands.
+        """Returns the global step at which the run stands.
 
         Args:
-          latest: path prefix of the latest checkpoint, or None.
+          latest: path prefix of the newest checkpoint, or None.
         """
         live = self._training
         if live is not None and live.holding.is_live:
@@ -238,7 +253,8 @@ class Runtimes:
         if not live.holding.is_live:
             live.holding.bring_back()
         if together or live.peers.alone:
-            # All add up. What one process exports was evaluated by all before.
+            # Adds up over all processes, so all have to be here. An export is made by
+            # one alone, right after an evaluation in which all were.
             live.modules.synchronize()
         if runtime is live:
             return
