@@ -244,8 +244,7 @@ class Estimator:
         meanwhile, a copy is kept for the predictions that are left.
 
         Args:
-          input_fn: function that returns the data, see `pipeline.feed.feed`; labels are
-            left aside.
+          input_fn: function that returns the data; labels are left aside.
           predict_keys: names of the predictions to yield; None for all.
           hooks: hooks whose `begin` and `end` are called.
           checkpoint_path: path prefix of the checkpoint; None as in `evaluate`.
