@@ -4,7 +4,7 @@ A model_fn computes losses, metrics and predictions. A factory makes the network
 computes with:
 
     from models import classifier, cnn
-    from pipeline.contract.spec import ModeKeys
+    from pipeline import ModeKeys
 
     spec = classifier(                      # one batch, eagerly, as in a unit test
         images, labels, ModeKeys.TRAIN,
