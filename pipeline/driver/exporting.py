@@ -1,4 +1,8 @@
-"""A runtime's PREDICT as a SavedModel: of a checkpoint, or of what is live."""
+"""Exports of a runtime: PREDICT as a SavedModel, or the weights of one Keras model.
+
+The modules are built first, and set to the values to export after that: the caller
+hands in the function that sets them.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,11 +30,15 @@ def export(
     """Writes a SavedModel and returns its directory.
 
     Args:
-      runtime: whose modules it holds.
-      receiver: what is sent.
-      export_dir_base: where the directory is made.
-      load: sets the modules, once they are built, to what is to be exported.
-      assets_extra: file to copy by its path below `assets.extra`.
+      runtime: runtime whose modules are exported.
+      receiver: inputs that clients send, and the features made of them.
+      export_dir_base: folder in which the directory is made.
+      load: function that sets the modules, once they are built, to the values to
+        export.
+      assets_extra: files to copy, by their paths below `assets.extra`.
+
+    Raises:
+      StorageError: the directory cannot be written.
     """
     model_fn, outline = _built(runtime, receiver)
     load()
@@ -53,12 +61,13 @@ def check(
     """Traces what `export` would write, and neither loads nor writes anything.
 
     Args:
-      runtime: whose modules would be exported.
-      serving_fn: says what is sent; None for the features of `input_fn` in EVAL.
-      input_fn: called only for these.
+      runtime: runtime whose modules would be exported.
+      serving_fn: function that returns a `ServingInputReceiver`; None for the features
+        of `input_fn` in EVAL.
+      input_fn: function that returns the data; called only where serving_fn is None.
 
     Raises:
-      Exception: what `export` would raise.
+      Exception: the error that `export` would raise.
     """
     features = None
     if serving_fn is None and input_fn is not None:
@@ -72,10 +81,10 @@ def weights(runtime: Runtime, name: str, path: str, load: Callable[[], None]) ->
     """Writes the weights of one Keras model, and returns `path`.
 
     Args:
-      runtime: whose module it is.
-      name: of the module.
-      path: to write to; ends in `.weights.h5`.
-      load: sets the modules to the values.
+      runtime: runtime whose module it is.
+      name: name of the module.
+      path: path of the new file; ends in `.weights.h5`.
+      load: function that sets the modules to the values to export.
 
     Raises:
       ValueError: the module is no built Keras model.
@@ -94,7 +103,7 @@ def weights(runtime: Runtime, name: str, path: str, load: Callable[[], None]) ->
 def _built(
     runtime: Runtime, receiver: ServingInputReceiver
 ) -> tuple[BoundModelFn, EstimatorSpec]:
-    """model_fn of what is sent, and what it returns."""
+    """Returns model_fn as a function of the inputs that are sent, and its spec."""
     model_fn = saved_model.served(runtime.bound(ModeKeys.PREDICT), receiver)
     element_spec = dict(receiver.receiver_specs), None
     return model_fn, runtime.build(ModeKeys.PREDICT, model_fn, element_spec)

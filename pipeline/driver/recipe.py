@@ -1,4 +1,4 @@
-"""What an Estimator was made of, handed on as one object."""
+"""The arguments that an Estimator was made of, handed on as one object."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -10,13 +10,13 @@ from pipeline.contract.run_config import RunConfig
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What a user gave to make an Estimator.
+    """The arguments that a user gave to make an Estimator, checked.
 
     Attributes:
-      model_fn: see `pipeline.contract.model_fn`.
-      factories: of the modules, by name.
-      config: how to run.
-      params: for model_fn, input_fn and the factories that require them.
+      model_fn: function of the user, see `pipeline.contract.model_fn`.
+      factories: factories of the modules, by name.
+      config: RunConfig.
+      params: hyperparameters for model_fn, input_fn and factories that require them.
       warm_start_from: values to begin with where model_dir has no checkpoint, or None.
     """
 
@@ -28,5 +28,5 @@ class Recipe:
 
     @property
     def context(self) -> dict[str, Any]:
-        """What the user's functions may take by name: `params` and `config`."""
+        """The arguments that the user's functions may take by name, besides data."""
         return {"params": self.params, "config": self.config}

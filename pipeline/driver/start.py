@@ -1,4 +1,8 @@
-"""What comes before the first step: model_dir is claimed, its checkpoint loaded."""
+"""The start of a training: claims model_dir, loads a checkpoint, finds the input.
+
+`Trainer` calls `claimed`, `load` and `reading`, in this order. All processes that train
+in step call each of them, and one writes what is to be written.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -20,14 +24,14 @@ def claimed(runtime: Runtime) -> Iterator[Callable[[], None]]:
     """Claims model_dir while the block trains, for all processes.
 
     Args:
-      runtime: what is trained.
+      runtime: runtime that is trained.
 
     Yields:
       A function that raises ClaimedError if the claim was taken over.
 
     Raises:
-      ClaimedError: another training goes on there.
-      StorageError: it cannot be written.
+      ClaimedError: another training goes on in model_dir.
+      StorageError: model_dir cannot be written.
     """
     peers, model_dir = runtime.peers, runtime.config.model_dir
     with contextlib.ExitStack() as stack:
@@ -43,12 +47,12 @@ def claimed(runtime: Runtime) -> Iterator[Callable[[], None]]:
         if peers.leads:
             check = stack.enter_context(claim.held(model_dir))
             end_marker.remove(model_dir)
-        # What the one before wrote is there for all to see.
+        # The last training has written all it will: all processes now see the same.
         peers.wait()
         try:
             yield check
         except BaseException:
-            # Nothing is written any more when the claim ends.
+            # A save may be under way in the background: it ends before the claim does.
             runtime.saver().settle()
             raise
         finally:
@@ -56,15 +60,15 @@ def claimed(runtime: Runtime) -> Iterator[Callable[[], None]]:
 
 
 def load(runtime: Runtime, feed: AnyFeed) -> str | None:
-    """Loads what there is to go on from, and says who takes part.
+    """Sets the modules to the values to go on from, and logs who takes part.
 
     Args:
-      runtime: what is trained; holds the claim.
-      feed: the input.
+      runtime: runtime that is trained; model_dir is claimed.
+      feed: training input, for the log.
 
     Returns:
-      Path prefix of the checkpoint; None where the modules hold initial values, or what
-      was trained without saving.
+      Path prefix of the checkpoint; None where the modules hold initial values, or
+      values that were trained without saving.
 
     Raises:
       ValueError: the processes see different checkpoints.
@@ -89,11 +93,12 @@ def load(runtime: Runtime, feed: AnyFeed) -> str | None:
     if leads:
         runtime.saver().resume(path, unreadable=unreadable)
         position.remove_unfinished(config.model_dir)
-        # Of checkpoints that were never committed, or were set aside: what is saved
-        # under their names from now on is of another run.
+        # Positions of checkpoints that were never committed, or were set aside: this
+        # run may save other checkpoints under their names.
         position.remove_old_positions(config.model_dir, keep=path)
     if unreadable:
-        runtime.peers.wait()  # All are to see which one is the latest now.
+        # Until the damaged ones are set aside: all then see the same newest one.
+        runtime.peers.wait()
     if config.save_checkpoints_steps == 0 and not unsaved:
         runtime.holding.begin_unsaved(path)
     return path
@@ -103,15 +108,18 @@ def load(runtime: Runtime, feed: AnyFeed) -> str | None:
 def reading(
     runtime: Runtime, feed: AnyFeed, path: str | None
 ) -> Iterator[TrainingData]:
-    """Finds the input where it stood; what the modules hold is live in the block.
+    """Finds the input where it stood; the modules' values are live in the block.
 
     Args:
-      runtime: what is trained.
-      feed: the input.
+      runtime: runtime that is trained.
+      feed: training input.
       path: path prefix of the checkpoint that was loaded, or None.
 
+    Yields:
+      The training data, after the last example that the checkpoint was trained on.
+
     Raises:
-      ValueError: the checkpoint is of another input, where that is refused.
+      ValueError: the checkpoint is of another input, and `changed_input` refuses that.
     """
     data = by_strategy.training_input(
         feed,
@@ -132,11 +140,11 @@ def reading(
 
 
 def _nothing() -> None:
-    """Where another process holds the claim, there is nothing to check."""
+    """Checks nothing: another process holds the claim."""
 
 
 def _check_alike(runtime: Runtime, step: int) -> None:
-    """All have to go on from the same checkpoint."""
+    """Checks that all processes go on from the same step."""
     steps = [given for (given,) in runtime.peers.gather([step])]
     if len(set(steps)) > 1:
         raise RefusedValueError(

@@ -11,9 +11,9 @@
         call the hooks; save if it is time; evaluate and export what was saved
     end with the hooks; save the last step
 
-`Trainer` is what comes once in a training, `TrainLoop` what comes at its stops.
-Whether and how far to go on is said by `TrainLoop._decide`, and nowhere else. To go
-back to a checkpoint is to load it, and to begin a `TrainLoop` from there.
+`Trainer` does what comes once in a training, `TrainLoop` what comes at each stop. Only
+`TrainLoop._decide` says whether and how far to go on. Going back to a checkpoint means
+to load it, and to begin a new `TrainLoop` from there.
 """
 
 import functools
@@ -45,19 +45,22 @@ _EVALUATION = "_Evaluation"
 
 
 class Evaluation(Protocol):
-    """What is done along a training with the checkpoints that it saves."""
+    """An evaluation along a training, of the checkpoints that it saves.
+
+    All processes make these calls together, but for `state`: one writes the checkpoint.
+    """
 
     def begin(self, run: Run) -> None:
-        """Called when the hooks have begun."""
+        """Begins, after the hooks have."""
 
     def state(self, run: Run) -> Any:
-        """Returns what `restore` needs, as JSON; None for nothing."""
+        """Returns JSON for `restore`, saved with a checkpoint; None for nothing."""
 
     def restore(self, run: Run, state: Any, signals: Sequence[PreemptionHook]) -> None:
-        """Called after `begin` where the run goes on from a checkpoint of this one."""
+        """Goes on from a checkpoint, whose `state` is given; called after `begin`."""
 
     def after_save(self, run: Run, signals: Sequence[PreemptionHook]) -> None:
-        """Evaluates what was saved, if it is to; `signals` may end that."""
+        """Evaluates the checkpoint if it is due; `signals` may break that off."""
 
 
 class Trainer:
@@ -72,17 +75,17 @@ class Trainer:
         saving_listeners: Sequence[SavingListener] = (),
         evaluations: Sequence[Evaluation] = (),
     ) -> None:
-        """Calls `input_fn` and builds what TRAIN needs.
+        """Calls `input_fn`, and builds modules and the train step for its batches.
 
         Args:
-          runtime: what is trained.
-          input_fn: see `pipeline.feed.feed`.
-          hooks: called besides the ones of the config.
-          saving_listeners: told of each checkpoint.
-          evaluations: of the checkpoints, along the training.
+          runtime: runtime that is trained.
+          input_fn: function that returns the data, see `pipeline.feed.feed`.
+          hooks: hooks that are called after the config's own.
+          saving_listeners: listeners that are told of each checkpoint.
+          evaluations: evaluations along the training.
 
         Raises:
-          TypeError: a hook or a listener that is none.
+          TypeError: an item of `hooks` or `saving_listeners` is of another kind.
           ValueError: model_dir cannot be made.
         """
         self._hooks = preemption.hooks_of(hooks)
@@ -97,14 +100,14 @@ class Trainer:
         self._program: Program = runtime.program(ModeKeys.TRAIN, self._feed)
 
     def __call__(self, *, steps: int | None, max_steps: int | None) -> None:
-        """Trains.
+        """Claims model_dir, loads, finds the input, and trains to the end.
 
         Args:
-          steps: steps from here, or None.
-          max_steps: global step to train to, or None.
+          steps: number of steps to take; None for no such limit.
+          max_steps: global step to train to; None for no such limit.
 
         Raises:
-          ValueError: an empty input, or processes that see different checkpoints.
+          ValueError: the input is empty, or the processes see different checkpoints.
           ClaimedError: another training goes on in model_dir.
           StorageError: model_dir cannot be written.
           PreemptedError: a signal ended it, in a program that `pipeline.run` runs.
@@ -122,7 +125,7 @@ class Trainer:
             if runtime.config.save_checkpoints_steps == 0:
                 # As a checkpoint does: each replica is to go on from the same.
                 runtime.modules.synchronize()
-            # The last checkpoint is there for all.
+            # After this all processes see the last checkpoint.
             runtime.peers.wait()
             if ended and run.step == run.first_step:
                 raise input_lib.empty_input_error(self._input_fn, ModeKeys.TRAIN)
@@ -137,6 +140,7 @@ class Trainer:
             runtime.saver(),
             data.save,
             check_claim=check_claim,
+            # First: what listeners call then finds the modules at this checkpoint.
             listeners=[runtime.holding, *self._listeners],
         )
         watchers = Watchers(
@@ -157,9 +161,16 @@ class Trainer:
     def _steps(
         self, iterator: Any, start: int, boundaries: Sequence[int]
     ) -> list[Segment]:
-        """The compiled loop, which changes what predictions may be made with."""
+        """Runs the compiled loop; tells `holding` that the values change.
+
+        Args:
+          iterator: iterators of the training data.
+          start: global step at which the loop begins.
+          boundaries: global steps at which it reports; the last one ends it.
+        """
+        # Copies the values for predictions that began with them.
         self._runtime.holding.before_change()
-        # Now, not after the loop: one that fails has made updates all the same.
+        # Not after the loop: a loop that fails has made updates all the same.
         self._runtime.holding.after_change()
         return self._program.compiled(iterator, start, boundaries)
 
@@ -178,16 +189,17 @@ class TrainLoop:
         peers: Peers | None = None,
         any_pass: bool = False,
     ) -> None:
-        """
+        """Takes the parts, and names the evaluations as checkpoints name their states.
+
         Args:
-          steps: the loop over train steps.
-          data: what it reads.
-          watchers: the hooks.
-          saving: saves when it is time.
-          evaluations: of what was saved.
-          peers: the processes that train in step; None for this one alone.
-          any_pass: whether to go on in a new pass over the data wherever an earlier
-            run's pass ends; else only where it had ended before.
+          steps: loop over train steps.
+          data: training data, where the run begins.
+          watchers: hooks of the run.
+          saving: writer of checkpoints when they are due.
+          evaluations: evaluations of the checkpoints.
+          peers: processes that train in step; None for this one alone.
+          any_pass: whether a run that goes on in the middle of a pass over the data
+            begins another pass at its end; else only where no data were left.
         """
         self._steps = steps
         self._data = data
@@ -202,15 +214,15 @@ class TrainLoop:
         self._ended = False
 
     def __call__(self, run: Run, saved: Mapping[str, Any] | None = None) -> bool:
-        """Trains.
+        """Trains from stop to stop.
 
         Args:
-          run: at the step to start from; its `step` goes along.
-          saved: what hooks and evaluations held in the run that this one goes on with,
-            or None.
+          run: run at the step to start from; its `step` moves on.
+          saved: states of hooks and evaluations that the run goes on with, as `_state`
+            returned them; None for none.
 
         Returns:
-          Whether the input ended first.
+          Whether the run ended because the input did.
         """
         self._begin(run, saved or hook_states.NONE)
         while stops := self._decide(run):
@@ -236,11 +248,12 @@ class TrainLoop:
         self._save_by(self._saving.at_begin, run)
 
     def _decide(self, run: Run) -> list[int]:
-        """Returns the stops to train to next, in all processes alike; none at the end.
+        """Returns the stops to train to next, equal in all processes; none at the end.
 
-        That is where max_step is reached, the input has ended, or anybody asks to stop.
-        Each process gives its stops up to the first at which one may act: hooks, clocks
-        and speed differ between them. They go to the first that is anybody's last.
+        The end is where max_step is reached, the input has ended, or a process was
+        asked to stop. Hooks, clocks and speed differ between processes, and so do their
+        stops. All go to the earliest of their last stops, at which a hook may act, and
+        pass through all stops before it, at which hooks only watch.
         """
         if self._ended or (run.max_step is not None and run.step >= run.max_step):
             return []
@@ -248,7 +261,7 @@ class TrainLoop:
         if not run.stop_reasons:
             stops = self._watchers.stops(run, self._saving.next_step(run.step))
         given = self._peers.gather(stops)
-        if not all(given):
+        if not all(given):  # A process without stops was asked to end the run.
             if not run.stop_reasons:
                 run.request_stop("another process asked for it")
             return []
@@ -258,7 +271,7 @@ class TrainLoop:
     def _at_stop(self, run: Run, segments: Sequence[Segment]) -> None:
         """Calls the hooks, saves, evaluates and exports, in this order.
 
-        By the clock after all hooks, who are not called again at this step.
+        A save that is due by the clock comes last: it holds what `after_hooks` did.
         """
         self._watchers.after_steps(run, segments)
         self._save_by(self._saving.at_step, run)
@@ -266,10 +279,11 @@ class TrainLoop:
         self._save_by(self._saving.by_clock, run)
 
     def _begins_anew(self, run: Run) -> bool:
-        """Begins another pass over data that ended, if this run may.
+        """Begins another pass over data that ended, if this run may; returns whether.
 
-        Where so many steps were asked for, what is left of a pass is no limit. And a
-        checkpoint may be of the end of the data, which shows only here.
+        A run for a number of steps is not limited by what is left of an earlier run's
+        pass. Any run may begin another where its checkpoint is of the end of the data,
+        which shows only here: no step was made.
         """
         if not self._data.resumed or (run.step > run.first_step and not self._any_pass):
             return False
@@ -295,10 +309,10 @@ class TrainLoop:
             evaluation.after_save(run, self._signals)
 
     def _state(self, run: Run) -> dict[str, Any]:
-        """What hooks and evaluations hold now, to be saved with a checkpoint.
+        """Returns the states of hooks and evaluations, to be saved with a checkpoint.
 
-        At a run's end all windows were reported, unless it was broken off, and is to
-        go on with them.
+        At a run's end all windows were reported, and none is saved. A run that a signal
+        broke off is to go on with its windows.
         """
         reported = run.finished and not preemption.is_stopped(run)
         found = self._watchers.state(reported=reported)
@@ -310,7 +324,7 @@ class TrainLoop:
 
 
 def _hooks_of(config: RunConfig) -> list[Hook]:
-    """The config's hooks, which are called before the caller's."""
+    """Returns the config's hooks, which are called before the caller's."""
     result: list[Hook] = [NanHook(fail_on_nan_loss=config.on_nan == "stop")]
     if config.log_step_count_steps:
         result.append(LoggingHook(config.log_step_count_steps))

@@ -32,7 +32,7 @@ from pipeline.loop.metrics import MetricSet
 from pipeline.process import package
 from pipeline.process.refusals import RefusedValueError
 
-# The user's call for each operation that XLA names.
+# The call that users write, by the operation that XLA names in its refusal.
 _WRITTEN_AS = {
     "PrintV2": "tf.print",
     "StringFormat": "tf.print",
@@ -43,7 +43,7 @@ _WRITTEN_AS = {
     "WriteSummary": "tf.summary",
     "WriteScalarSummary": "tf.summary",
 }
-# Operations whose result's shape depends on values.
+# The call that users write, by an operation whose result's shape depends on values.
 _SHAPED_BY_VALUES = {
     "Where": "tf.where of one argument or tf.boolean_mask",
     "Unique": "tf.unique",
@@ -66,10 +66,10 @@ def compile_steps(
     """Compiles one step of each mode on the CPU.
 
     Args:
-      model_fn: see `pipeline.contract.spec`.
+      model_fn: function of the user, see `pipeline.contract.spec`.
       factories: factories of the modules, by name; they are called here, on the CPU.
-      input_fns: the mode, TRAIN or EVAL, and the input_fn of each step.
-      config: how to run.
+      input_fns: pairs of a mode, TRAIN or EVAL, and its input_fn.
+      config: RunConfig of the run on the TPU.
       params: hyperparameters of model_fn and input_fn.
       num_replicas: replicas that share a global batch; a step is compiled for one part.
 
@@ -83,7 +83,8 @@ def compile_steps(
         here = tf.distribute.get_strategy()
         runtime = Runtime(Recipe(model_fn, factories, config, params or {}), here)
         one = dataset_lib.InputContext(num_replicas_in_sync=num_replicas)
-        datasets = []  # All are checked before the first is compiled for.
+        # A loop of its own: an input is refused before minutes of compiling.
+        datasets = []
         for mode, input_fn in input_fns:
             source = dataset_lib.Source(input_fn, mode, runtime.context)
             dataset, _ = distributed.dataset_for(source, one)
@@ -93,6 +94,7 @@ def compile_steps(
 
 
 def _compiled(runtime: Runtime, mode: str, element_spec: Any) -> Iterator[str]:
+    """Compiles and runs the step of one mode; yields lines for the user."""
     phase = f"{mode} step"
     step = _step(runtime, mode, element_spec)
     features, labels = tf.nest.map_structure(
@@ -138,7 +140,7 @@ def _step(runtime: Runtime, mode: str, element_spec: Any) -> Callable[[Any, Any]
 
 
 def _ops(graph: Any) -> set[str]:
-    """Returns the names of all operations, also in branches and loops."""
+    """Returns the types of all operations, in branches and loops, too."""
     definition = graph.as_graph_def()
     nodes = [*definition.node]
     for function in definition.library.function:
@@ -147,7 +149,8 @@ def _ops(graph: Any) -> set[str]:
 
 
 def _refused(message: str) -> str:
-    """Turns XLA's error into what to change, and where."""
+    """Returns what to change and where, from XLA's error."""
+    # XLA names an operation once for each place: a dict keeps the order, without these.
     ops = dict.fromkeys(re.findall(r"(\w+) \(No registered", message))
     if ops:
         named = [f"{op} ({_WRITTEN_AS[op]})" if op in _WRITTEN_AS else op for op in ops]
@@ -162,7 +165,7 @@ def _refused(message: str) -> str:
 
 
 def _source(message: str) -> str:
-    """Returns the innermost line of the user's that made the operation, or ""."""
+    """Returns the innermost line of the user's code that made the operation, or ""."""
     folders = [os.path.dirname(module.__file__) for module in (tf, keras)]
     libraries = [os.path.join(each, "") for each in (*folders, package.PACKAGE_ROOT)]
     places = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', message)
