@@ -1,8 +1,8 @@
-"""Which tasks of a cluster reply, and which are stopped or stuck.
+"""Finds the tasks of a cluster that are stopped or stuck: they do not reply.
 
-A process that is stopped keeps its port: the kernel accepts connections for it, and
-what TensorFlow asks of it is never answered. TensorFlow's servers speak HTTP/2, where a
-server says its settings to whoever connects. One that does not is not running.
+A process that is stopped keeps its port. The kernel accepts connections for it, and
+TensorFlow's questions are never answered. TensorFlow's servers speak HTTP/2, in which a
+server sends its settings to whoever connects. A task that sends none is not running.
 """
 
 import contextlib
@@ -18,28 +18,34 @@ from pipeline.cluster import watcher
 from pipeline.cluster.ports import PeerLostError, split
 from pipeline.process import exit_codes
 
+# Pause between two rounds of questions.
 _POLL_SECS = 1.0
+# Longest wait for a reply.
 _MOST_REPLY_SECS = 5.0
-# By which two questions are further apart than planned on a busy machine.
+# Time by which two questions may be further apart than planned on a busy machine.
 _LATE_SECS = 3.0
-# In which the main thread sees for itself that a task is lost, if it can.
+# Time in which the main thread sees for itself that a task is lost, if it can.
 _NOTICE_SECS = 5.0
-# At least, in which a program that saw it cleans up: that may wait for the task again.
+# Least time in which a program that saw it cleans up: that may wait for the task again.
 _UNWIND_SECS = 60.0
+# The word by which the process that is watched says that it saw the loss.
 _NOTICED = b"noticed\n"
-# What an HTTP/2 client begins with, and its settings, of which there are none.
+# The bytes with which an HTTP/2 client begins, and its settings, of which there are
+# none.
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 def is_silent(address: str, *, timeout_secs: float = _MOST_REPLY_SECS) -> bool:
-    """Returns whether a task has its port open, or is cut off, and does not reply.
+    """Asks a task for a reply.
 
     Args:
-      address: its host and port.
-      timeout_secs: how long to wait for a reply.
+      address: host and port of the task.
+      timeout_secs: seconds to wait for a reply.
 
     Returns:
-      False, too, where nothing listens: that task has ended, which others notice.
+      True where the port is open, or the host is cut off, and no reply comes. False
+      where the task replies; and where nothing listens, for a task that has ended is
+      noticed elsewhere.
     """
     try:
         with socket.create_connection(split(address), timeout=timeout_secs) as task:
@@ -54,17 +60,18 @@ def is_silent(address: str, *, timeout_secs: float = _MOST_REPLY_SECS) -> bool:
 
 
 class Silence:
-    """How long each task has been silent, while this process ran.
+    """The time for which each task has been silent, while this process ran.
 
     Attributes:
-      tasks: address by name.
+      tasks: addresses by the tasks' names, 'ps 0'.
     """
 
     def __init__(self, tasks: Mapping[str, str], *, lost_after_secs: float) -> None:
-        """
+        """Begins with no task silent.
+
         Args:
-          tasks: address by name, 'ps 0'.
-          lost_after_secs: silence after which a task counts as lost.
+          tasks: addresses by the tasks' names.
+          lost_after_secs: seconds of silence after which a task counts as lost.
         """
         self.tasks = dict(tasks)
         self._lost_after_secs = lost_after_secs
@@ -83,7 +90,8 @@ class Silence:
             silent = is_silent(address, timeout_secs=self._reply_secs)
             now = time.monotonic()
             if now - self._asked > 2 * self._reply_secs + _POLL_SECS + _LATE_SECS:
-                # This process was stopped, and maybe the whole machine with it.
+                # This process was stopped, and maybe the whole machine with it: the
+                # task could not reply either.
                 self.forget()
             elif silent:
                 self._since.setdefault(name, began)
@@ -106,25 +114,26 @@ class Silence:
             )
 
     def forget(self) -> None:
-        """Counts from the next reply that does not come."""
+        """Counts each task's silence anew, from the next reply that does not come."""
         self._since = {}
 
 
 class Watch:
-    """Ends what waits for a task that is silent.
+    """The watch over the tasks, which ends this process where it waits for a lost one.
 
     A process of its own listens, since this one may be inside of TensorFlow, which
-    waits for that task and holds Python's lock. Where Python runs, `check` raises;
-    where that is not called in some seconds, this process ends with 75. So it does
-    where it is still there after as much silence again, a minute at the least.
+    waits for that task and holds Python's lock. Where Python runs, `check` raises.
+    Where `check` is not called within some seconds, this process is ended with 75. It
+    is also ended where it is still there after as much silence again, a minute at the
+    least.
     """
 
     def __init__(self, tasks: Mapping[str, str], *, lost_after_secs: float) -> None:
-        """Begins to listen, as long as this process lives.
+        """Begins to listen, for as long as this process lives.
 
         Args:
-          tasks: see `Silence`.
-          lost_after_secs: see `Silence`.
+          tasks: addresses by the tasks' names.
+          lost_after_secs: seconds of silence after which a task counts as lost.
         """
         settings = {
             "tasks": dict(tasks),
@@ -138,12 +147,13 @@ class Watch:
         self._error: PeerLostError | None = None
 
     def check(self) -> None:
-        """
+        """Raises where a task was found to be lost; costs no more than a read.
+
         Raises:
           PeerLostError: see `Silence.listen`.
         """
         if self._error is None:
-            # None where there is nothing to read yet.
+            # The read returns None where there is nothing to read yet.
             self._said += self._process.stdout.read() or b""
             if not self._said.endswith(b"\n"):
                 return
@@ -154,7 +164,7 @@ class Watch:
 
 
 def main() -> None:
-    """Listens for another process, see `Watch`, until that ends."""
+    """Listens on behalf of another process, see `Watch`, until that process ends."""
     settings = watcher.settings()
     parent, noticed = watcher.Parent(settings), threading.Event()
     threading.Thread(target=_read, args=[noticed], daemon=True).start()
@@ -169,14 +179,17 @@ def main() -> None:
 
 
 def _read(noticed: threading.Event) -> None:
-    """Reads what the parent says; its end ends this process, too."""
+    """Reads what the parent says; ends this process when the parent ends."""
     while sys.stdin.buffer.readline():
         noticed.set()
     os._exit(0)
 
 
 def _first_loss(silence: Silence, parent: watcher.Parent) -> PeerLostError:
-    """Returns once a task is lost, which counts only while the parent runs."""
+    """Waits until a task is lost, and returns the error that says so.
+
+    Silence does not count while the parent is stopped: it waits for nobody then.
+    """
     while not parent.is_gone:
         time.sleep(_POLL_SECS)
         try:
@@ -190,7 +203,13 @@ def _first_loss(silence: Silence, parent: watcher.Parent) -> PeerLostError:
 
 
 def _is_noticed(noticed: threading.Event, parent: watcher.Parent, left: float) -> bool:
-    """Whether the parent noticed, of whose running time so many seconds are left."""
+    """Returns whether the parent noticed within so many seconds of its running time.
+
+    Args:
+      noticed: set when the parent says that it noticed.
+      parent: the process that is watched.
+      left: seconds to wait. Time in which the parent is stopped does not count.
+    """
     while left > 0 and not noticed.wait(_POLL_SECS):
         left -= 0 if parent.is_stopped else _POLL_SECS
     return noticed.is_set()

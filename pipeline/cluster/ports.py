@@ -1,4 +1,4 @@
-"""The port of a task: its address, whether it is free, and who answers there."""
+"""The port of a task: its address, whether it is free, and whether a task answers."""
 
 import errno
 import socket
@@ -7,18 +7,18 @@ from pipeline.process.refusals import Refusal, RefusedValueError
 
 
 class PeerLostError(Refusal, RuntimeError):
-    """Another task of the cluster is not there, or not any more."""
+    """Another task of the cluster is not there, or not there any more."""
 
 
 def check_port(name: str, address: str) -> None:
-    """Sees to it that TensorFlow can listen where it will.
+    """Checks that TensorFlow can listen on this task's port.
 
     Args:
-      name: of this process' task.
-      address: its own.
+      name: name of this process' task, 'worker 0'.
+      address: address of this task, 'host:2222'.
 
     Raises:
-      ValueError: the port is in use here.
+      ValueError: the port is in use on this host.
     """
     bound(name, address).close()
 
@@ -27,16 +27,16 @@ def bound(name: str, address: str, *, listens: bool = False) -> socket.socket:
     """Returns a socket on a task's port, on all of this host's interfaces.
 
     Args:
-      name: of this process' task.
-      address: its own.
+      name: name of this process' task, 'worker 0'.
+      address: address of this task, 'host:2222'.
       listens: whether others may connect from now on.
 
     Raises:
-      ValueError: the port is in use here.
+      ValueError: the port is in use on this host.
     """
     _, port = split(address)
     taken = socket.socket()
-    # A port of a process that has just ended is free.
+    # Without this, the port of a process that has just ended would count as in use.
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         taken.bind(("", port))
@@ -61,11 +61,11 @@ def split(
 
     Args:
       address: "host:2222", or "grpc://host:2222".
-      source: who gave it, for errors.
-      example: what to write instead.
+      source: where the address was given, for errors.
+      example: address to write instead, for errors.
 
     Raises:
-      ValueError: it has no port, or one that no host has.
+      ValueError: the address has no port, or one that no host can have.
     """
     host, _, port = address.removeprefix("grpc://").rpartition(":")
     if not host or not (port.isascii() and port.isdigit()):
@@ -93,21 +93,22 @@ def reach(address: str, *, timeout_secs: float) -> None:
     """Connects to `host:port`, and closes the connection at once.
 
     Args:
-      address: of a task.
-      timeout_secs: how long to wait for a reply.
+      address: address of a task.
+      timeout_secs: seconds to wait for a reply.
 
     Raises:
-      OSError: nothing listens there, or nothing that this host reaches.
+      OSError: nothing listens there, or this host does not reach it.
     """
     socket.create_connection(split(address), timeout=timeout_secs).close()
 
 
 def absent_error(tasks: str, *, setting: str) -> PeerLostError:
-    """What to raise for tasks that did not start in time.
+    """Returns the error to raise for tasks that did not start in time.
 
     Args:
-      tasks: their names and addresses.
-      setting: what says how long to wait, as "multi_worker.start_timeout_secs".
+      tasks: names and addresses of the tasks, as the message shows them.
+      setting: name of the argument that says how long to wait,
+        "multi_worker.start_timeout_secs".
     """
     return PeerLostError(
         f"{tasks} did not start in time. Look at its log; is its address right in "

@@ -1,4 +1,8 @@
-"""Workers and parameter servers: they serve the chief, and end when it ends."""
+"""Runs workers and parameter servers: they serve the chief, and end when it ends.
+
+TensorFlow's own server never returns. So a task asks for the chief's port twice a
+second, and ends when the chief has ended, in whatever way.
+"""
 
 import math
 import signal
@@ -13,12 +17,14 @@ from pipeline.cluster.ports import absent_error, answers, check_port
 from pipeline.cluster.tf_config import Cluster
 from pipeline.process.signals import Notes, PreemptedError
 
+# Pause between two looks at the chief's port.
 _POLL_SECS = 0.5
-# Polls in a row that find the chief's port closed until it counts as gone.
+# Looks in a row that find the chief's port closed until it counts as gone.
 _POLLS_UNTIL_GONE = 3
+# Pause between two lines of the log while tasks are missing.
 _REPORT_SECS = 10.0
-# For which a worker goes on after a signal, since the chief cannot end a loop without
-# it. No longer, as the chief may have got none, and be well off with another worker.
+# Time for which a worker goes on after a signal: the chief cannot end a loop without
+# it. No longer, as the chief may have got no signal, and goes on with another worker.
 _LEAVE_SECS = 20.0
 
 
@@ -30,22 +36,23 @@ def serve(
 ) -> None:
     """Runs what the chief hands to this task; returns when the chief has ended.
 
-    Where all of a cluster are to end by a signal, the chief needs the others to save.
-    So a parameter server goes on until the chief has ended, and a worker for 20 s.
+    Where all tasks of a cluster are to end by a signal, the chief needs the others to
+    save. So a parameter server goes on until the chief has ended, a worker for 20 s.
 
     Args:
-      cluster: this task is one of its workers or parameter servers.
-      start_timeout_secs: how long to wait for the chief to start.
-      lost_after_secs: how long to wait for a chief that is stopped.
+      cluster: the tasks; this process is a worker or a parameter server.
+      start_timeout_secs: seconds to wait for the chief to start.
+      lost_after_secs: seconds to wait for a chief that is stopped.
 
     Raises:
       ValueError: this task's port is in use.
       PeerLostError: the chief did not start in time, or is stopped.
-      PreemptedError: it got SIGTERM or a Ctrl-C, and is not needed any more.
+      PreemptedError: this task got SIGTERM or a Ctrl-C, and is not needed any more.
     """
     task = f"{cluster.task_type} {cluster.task_id}"
     check_port(task, cluster.training_tasks[task])
-    # The reference keeps it alive; TensorFlow has no way to stop it but the process.
+    # The reference keeps the server alive. It ends with the process: TensorFlow has no
+    # other way to stop it.
     server = tf.distribute.Server(
         tf.train.ClusterSpec(dict(cluster.jobs)),
         job_name=cluster.task_type,
@@ -71,10 +78,13 @@ def serve(
 
 
 def _watch(silence: liveness.Silence, *, until: Callable[[], bool]) -> bool:
-    """Waits until the chief has ended, or for `until`; whether the chief has.
+    """Waits until the chief has ended, or until `until` returns True.
+
+    Returns:
+      Whether the chief has ended.
 
     Raises:
-      PeerLostError: it is stopped.
+      PeerLostError: the chief is stopped.
     """
     (chief,) = silence.tasks.values()
     closed = 0
@@ -89,13 +99,13 @@ def _watch(silence: liveness.Silence, *, until: Callable[[], bool]) -> bool:
 
 
 def wait_for(tasks: Mapping[str, str], *, timeout_secs: float) -> None:
-    """Returns once every task answers on its port.
+    """Waits until every task answers on its port.
 
     TensorFlow would wait for them in silence, and let no Python run meanwhile.
 
     Args:
-      tasks: address by name.
-      timeout_secs: how long to wait.
+      tasks: addresses by the tasks' names, 'ps 0'.
+      timeout_secs: seconds to wait.
 
     Raises:
       PeerLostError: the time is over; names the tasks that did not start.

@@ -1,8 +1,8 @@
-"""A process beside this one that watches, and can end it whatever it does.
+"""Starts a process that watches this one, and can end it whatever it does.
 
-TensorFlow may hold Python's lock for as long as it waits for another task: then no
-thread and no handler of a signal runs here. So what ends such a wait is a process of
-its own, which imports neither TensorFlow nor any other package that is installed.
+TensorFlow may hold Python's lock for as long as it waits for another task. No thread
+and no handler of a signal runs here meanwhile. So another process ends such a wait. It
+imports neither TensorFlow nor any other package that is installed, and starts fast.
 
     process = watcher.start(__name__, {"tasks": tasks}, code=75)
 
@@ -25,7 +25,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-# The package without its __init__, which imports what is not there.
+# Imports a module of this package without the package's __init__, which imports what is
+# not installed for that process.
 _BOOT = """
 import importlib, sys, types
 module, folder = sys.argv[1:3]
@@ -36,12 +37,14 @@ importlib.import_module(module).main()
 """
 # A terminal's Ctrl-C and a scheduler's SIGTERM are for the process that is watched.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# In which a process ends that was told to.
+# Time in which a process ends that was told to.
 _END_SECS = 2.0
+# glibc's `struct aiocb`, see `_exit_when_readable`; its size is less than these bytes.
 _AIO_STRUCT = "@iiiPNqiiPP"
 _AIO_BYTES = 512
+# SIGEV_THREAD: the end of a read calls a function, in a thread of its own.
 _CALLS_A_FUNCTION = 2
-# Threads of the C library may use these until this process is gone.
+# Buffers that threads of the C library may use until this process is gone.
 _kept: list[object] = []
 
 
@@ -52,25 +55,28 @@ def start(
     code: int,
     links: Sequence[int] = (),
 ) -> subprocess.Popen:
-    """Starts a process that watches; it has pipes for stdin and stdout, unbuffered.
+    """Starts a process that watches this one.
 
-    It has nothing else of this process but `links`. It has to end where its stdin does:
-    this process has ended then.
+    It inherits no open files of this process but `links`. It has to end where its stdin
+    ends, for this process has ended then.
 
     Args:
-      module: its full name; `main` is called there. It imports only modules of this
-        package, and of Python itself.
-      settings: what JSON can say.
-      code: to exit with where that process ends this one.
-      links: numbers of open files that it gets.
+      module: full name of the module whose `main` is called there. It imports only
+        modules of this package, and Python's own.
+      settings: values that `settings()` returns there; JSON can hold them.
+      code: exit code of this process where the other one ends it.
+      links: numbers of open files that the process inherits.
+
+    Returns:
+      The process, with unbuffered pipes for its stdin and stdout.
     """
     end, trigger = os.pipe()
-    # It stays: what waits for it would take its end for the word to exit.
+    # Kept open: the read that waits for a byte would take its end for the byte.
     _kept.append(trigger)
     _exit_when_readable(end, code)
     settings = {**settings, "parent": os.getpid(), "trigger": trigger}
     command = [sys.executable, "-I", "-S", "-c", _BOOT, module, _folder()]
-    # Inherited, so that none comes before Python is ready there.
+    # Blocked signals are inherited, so that none comes before Python is ready there.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         return subprocess.Popen(
@@ -85,29 +91,30 @@ def start(
 
 
 def settings() -> dict[str, Any]:
-    """Returns the settings, in the process that watches."""
+    """Returns the settings; called in the process that watches."""
     return json.loads(sys.argv[-1])
 
 
 class Parent:
-    """The process that is watched, seen by the one that watches."""
+    """The process that is watched, seen by the process that watches it."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """
+        """Finds the watched process in the settings.
+
         Args:
-          settings: of this process.
+          settings: settings of the process that watches.
         """
         self._number = settings["parent"]
         self._trigger = settings["trigger"]
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has ended."""
+        """Whether the process has ended: its children get another parent then."""
         return os.getppid() != self._number
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it got SIGSTOP; unknown, hence False, without /proc."""
+        """Whether the process is stopped by a signal; False without /proc."""
         try:
             with open(f"/proc/{self._number}/stat") as file:
                 return file.read().rpartition(")")[2].split()[0] in "Tt"
@@ -115,16 +122,19 @@ class Parent:
             return False
 
     def end(self, text: str) -> NoReturn:
-        """Ends it, by the exit code where the C library can, else by SIGKILL.
+        """Ends the process, and then this one.
+
+        The process exits with its code where the C library can do that, see
+        `_exit_when_readable`; else it gets SIGKILL.
 
         Args:
-          text: why, for its stderr.
+          text: reason, which is written to stderr.
         """
         with contextlib.suppress(OSError):
             os.write(2, f"error: {text}\n".encode())
         with contextlib.suppress(OSError):
             os.write(self._trigger, b"x")
-            # One that is stopped exits as soon as it goes on.
+            # A process that is stopped exits as soon as it goes on.
             os.kill(self._number, signal.SIGCONT)
         time.sleep(_END_SECS)
         if not self.is_gone:
@@ -139,10 +149,15 @@ def _folder() -> str:
 
 
 def _exit_when_readable(end: int, code: int) -> None:
-    """Lets a read of the pipe's `end` exit this process, whatever holds Python's lock.
+    """Has this process exit when the pipe's `end` gets a byte.
 
-    The C library reads in a thread of its own, and then calls a function of C with a
-    number: `_exit` with `code`. Where it cannot, see `Parent.end`.
+    This works whatever holds Python's lock: the C library reads in a thread of its own,
+    and then calls a function of C with a number, here `_exit` with `code`. Where the C
+    library cannot, `Parent.end` kills the process.
+
+    Args:
+      end: number of the open file to read from.
+      code: exit code.
     """
     try:
         library = ctypes.CDLL("librt.so.1", use_errno=True)

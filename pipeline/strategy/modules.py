@@ -1,8 +1,8 @@
-"""Factories -> modules under the strategy's scope, with all their variables.
+"""Makes modules of factories under the strategy's scope, with all their variables.
 
 Modules hold all state of a run. Layers that build on first call are built by tracing
-model_fn once on one replica's batch, outside of any replica; the variables come to be
-under the strategy. Keras alone cannot do this with two replicas.
+model_fn once on one replica's batch, outside of any replica. So their variables are
+created under the strategy. Keras alone cannot do this with two replicas.
 """
 
 import contextlib
@@ -34,11 +34,11 @@ class Modules:
     """The modules of a run on its strategy, the global step, and the loss scales.
 
     Attributes:
-      strategy: where the variables live.
-      by_name: module by name, as model_fn takes them.
-      global_step: int64 scalar variable: updates made so far.
+      strategy: strategy of the variables.
+      by_name: modules by the names under which model_fn takes them.
+      global_step: int64 scalar variable, updates made so far.
       driver_state: the driver's own variables by name: the global step, the step at
-        which the current pass over the training input began, the loss scales.
+        which the current pass over the training input began, and the loss scales.
     """
 
     def __init__(
@@ -53,14 +53,15 @@ class Modules:
         """Calls each factory once under the scope.
 
         Args:
-          factories: by module name, see `calling.call_factory`.
-          strategy: where the variables shall live.
+          factories: factories by module name, see `calling.call_factory`.
+          strategy: strategy for the variables.
           context: `params` and `config`, for the factories that require them.
           precision: Keras dtype policy that the factories see.
-          seed: for reproducible initial values; None leaves the seeds as they are.
+          seed: seed of the initial values; None leaves the seeds as they are.
 
         Raises:
-          TypeError: a module instead of its factory, or what TensorFlow cannot track.
+          TypeError: a factory is a module already, or returned what TensorFlow cannot
+            track.
         """
         self._seeds = seeds.Seeds(seed)
         self.strategy = strategy
@@ -86,7 +87,7 @@ class Modules:
 
     @property
     def step(self) -> int:
-        """The global step now."""
+        """The global step, read now."""
         return int(self.global_step.numpy())
 
     def build(
@@ -97,15 +98,15 @@ class Modules:
         """Traces `model_fn` so that deferred layers and optimizer slots exist.
 
         Args:
-          model_fn: of features, labels and step, in the mode to build for.
-          element_spec: `(features, labels)` as type specs of one replica's batch.
+          model_fn: takes features, labels and step; of the mode to build for.
+          element_spec: the type specs `(features, labels)` of one replica's batch.
 
         Returns:
-          The spec that it returned, with symbolic tensors: shapes and dtypes count.
+          model_fn's spec, with symbolic tensors: shapes and dtypes count.
 
         Raises:
-          SpecError: model_fn created variables itself, or optimizes or trains what is
-            no module.
+          SpecError: model_fn created variables itself; or a train op's optimizer or
+            variables are in no module.
         """
         before = self.named_variables()
         created: list[tf.Variable] = []
@@ -119,7 +120,7 @@ class Modules:
                 return next_creator(**kwargs)
             known = {k: v for k, v in kwargs.items() if v is not None}
             known = aggregated(self.strategy, known)
-            # A second trace, or a value computed in this one: not a layer's own.
+            # Made in a second trace, or of a value of this one: model_fn's variable.
             if specs or tf.is_symbolic_tensor(known.get("initial_value")):
                 raise SpecError(_stray_text([known.get("name")]))
             inside = True
@@ -156,14 +157,14 @@ class Modules:
             self._said.add(text)
 
     def named_state(self) -> dict[str, dict[str, Any]]:
-        """State by module name and by name in the module, in `module.variables` order.
+        """Returns state by module and name, in the order of `module.variables`.
 
-        Variables come as `tf.Variable`s, which asynchronous saving needs.
+        Variables are `tf.Variable`s, not Keras' own: asynchronous saving needs these.
         """
         state: dict[str, dict[str, Any]] = {}
         references = {}
         is_optimizer = keras.optimizers.Optimizer
-        # Optimizers last: their slots are named after what they belong to.
+        # Optimizers come last: their slots are named after the variables of others.
         for name in sorted(
             self.by_name, key=lambda n: isinstance(self.by_name[n], is_optimizer)
         ):
@@ -173,7 +174,7 @@ class Modules:
         return {**state, "driver": self.driver_state}
 
     def named_values(self) -> dict[str, Any]:
-        """Every variable and table with state by its full name."""
+        """Returns every variable, and every table with state, by its full name."""
         return {
             f"{module}/{key}".rstrip("/"): value
             for module, named in self.named_state().items()
@@ -181,7 +182,7 @@ class Modules:
         }
 
     def named_variables(self) -> dict[str, tf.Variable]:
-        """Every variable by its full name: `network/dense/kernel`."""
+        """Returns every variable by its full name, `network/dense/kernel`."""
         return {
             name: value
             for name, value in self.named_values().items()
@@ -189,7 +190,7 @@ class Modules:
         }
 
     def unbuilt_prefixes(self) -> tuple[str, ...]:
-        """Full name prefixes of what this mode did not build."""
+        """Returns full name prefixes of the parts that no mode has built yet."""
         return tuple(
             f"{name}/{prefix}"
             for name, module in self.by_name.items()
@@ -199,11 +200,11 @@ class Modules:
     def spread_seeds(self, *, spread_before: Iterable[str] = ()) -> None:
         """Gives each replica a random stream of its own, derived from the first's.
 
-        Mirrored copies of a seed generator's state are equal, so without this dropout
-        drops the same units on every replica. Called after a build and a restore.
+        Mirrored copies of a seed generator's state are equal: dropout would drop the
+        same units on every replica. It is called after a build and after a restore.
 
         Args:
-          spread_before: names of variables to leave alone.
+          spread_before: names of variables whose streams are spread already.
         """
         if self._replicas.total == 1:
             return
@@ -217,13 +218,15 @@ class Modules:
                 copy.assign(base + [replica * _SEED_STRIDE, 0])
 
     def synchronize(self) -> None:
-        """Averages over replicas what each keeps for itself: BatchNormalization's
-        moving statistics. They are averages already, so when this is done does not
-        change what they come to.
+        """Averages the variables that each replica keeps for itself, over replicas.
+
+        BatchNormalization's moving statistics are such variables. They are averages
+        themselves, so the result does not depend on when this is called.
         """
         own = self._replica_local()
         if self._replicas.total == 1 or not own:
             return
+        # Another mode may have built more of them.
         if self._averaged is None or self._averaged[0] != list(own):
             self._averaged = list(own), self._averaging(list(own.values()))
         local = self.strategy.experimental_local_results
@@ -238,13 +241,13 @@ class Modules:
         def on_replica() -> Any:
             return all_reduce(mean, [tf.identity(variable) for variable in own])
 
-        def averaged() -> Any:  # By a name that TPUStrategy can make its own of.
+        def averaged() -> Any:  # TPUStrategy derives a name from this function's.
             return self.strategy.run(on_replica)
 
         return compiled(averaged)
 
     def _replica_local(self) -> dict[str, tf.Variable]:
-        """Variables of which each replica has another value; not optimizers' slots."""
+        """Returns variables of which each replica has its own value; no slots."""
         optimizers = variables.optimizer_prefixes(self.by_name)
         return {
             name: variable
@@ -253,7 +256,7 @@ class Modules:
         }
 
     def _ids(self) -> set[int]:
-        """Of every `tf.Variable`, each shard by itself."""
+        """Returns the ids of all `tf.Variable`s, each shard by itself."""
         named = self.named_variables()
         return {id(shard) for v in named.values() for shard in shards_of(v)}
 
@@ -296,12 +299,12 @@ def bind(
     modules: Modules,
     context: Mapping[str, Any],
 ) -> Callable[[Any, Any, tf.Tensor], EstimatorSpec]:
-    """`model_fn` as a function of features, labels and step alone.
+    """Returns model_fn as a function of features, labels and step alone.
 
     Args:
-      model_fn: the user's.
+      model_fn: the user's model_fn.
       mode: one of `ModeKeys`.
-      modules: what it takes by name.
+      modules: modules, which it takes by name.
       context: `params` and `config`.
     """
 
@@ -321,7 +324,7 @@ def bind(
 
 
 def _rows(features_spec: Any) -> int | None:
-    """Examples in a batch, where the shapes tell."""
+    """Returns the number of examples in a batch; None where no shape tells."""
     shapes = [getattr(s, "shape", None) for s in tf.nest.flatten(features_spec)]
     return next((s[0] for s in shapes if s is not None and s.rank), None)
 
