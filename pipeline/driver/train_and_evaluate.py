@@ -1,4 +1,9 @@
-"""train_and_evaluate: training with evaluations at its checkpoints, and exports."""
+"""train_and_evaluate: training with evaluations at its checkpoints, and exports.
+
+`_by_role` is the whole of it: an evaluator, a server or worker, a task that only
+trains, or one that also evaluates along the training. `train` is a training with a
+marker of its end, and `EvaluationAlong` is what the loop in `trainer` calls at a stop.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -44,18 +49,18 @@ def train_and_evaluate(
     train, and the evaluator takes their checkpoints until training has ended.
 
     Args:
-      estimator: what to train.
-      train_spec: on what, how far.
-      eval_spec: one or several, each of its own name.
+      estimator: Estimator to train.
+      train_spec: TrainSpec: on what to train, and how far.
+      eval_spec: an EvalSpec, or several, each of its own name.
 
     Returns:
       The last evaluation's metrics, by the evaluation's name where there are several;
-      and what each exporter returned for it, on the chief. None where this process did
-      not evaluate.
+      and, on the chief, a list of what each exporter returned for it. None where this
+      process did not evaluate.
 
     Raises:
-      TypeError: train_spec or eval_spec is something else.
-      ValueError: several evaluations of one name.
+      TypeError: train_spec or eval_spec is of another type.
+      ValueError: several evaluations share a name, or two exporters a directory.
     """
     eval_specs = specs.as_list(eval_spec)
     if not isinstance(train_spec, TrainSpec):
@@ -85,7 +90,7 @@ def _by_role(
     evaluations = [EvaluationAlong(estimator, spec, eval_specs) for spec in eval_specs]
     train(estimator, train_spec, evaluations)
     results = [each.finish() for each in evaluations]
-    # One that ended while the chief still exports would look as if it had died.
+    # The chief still exports: a process that ended now would look as if it had died.
     estimator.wait_for_peers()
     return specs.combined(eval_specs, results)
 
@@ -95,16 +100,16 @@ def train(
     train_spec: TrainSpec,
     evaluations: Sequence[Evaluation] = (),
 ) -> None:
-    """Trains, and leaves word in model_dir of how that ended, see `end_marker`.
+    """Trains, and leaves a marker in model_dir of how that ended, see `end_marker`.
 
     Args:
-      estimator: what to train.
-      train_spec: on what, how far.
-      evaluations: of the checkpoints, along the training.
+      estimator: Estimator to train.
+      train_spec: TrainSpec: on what to train, and how far.
+      evaluations: evaluations along the training.
 
     Raises:
       ValueError: this task is an evaluator.
-      PreemptedError: a `PreemptionHook` ended it; no word is left, as it is to go on.
+      PreemptedError: a signal ended it; no marker is left, as it is to go on.
     """
     config = estimator.config
     arguments.check_trains(config)
@@ -122,7 +127,8 @@ def train(
             evaluations=evaluations,
         )
     except (PeerLostError, ClaimedError, PreemptedError):
-        raise  # All tasks are started again; and another training goes on.
+        # The training goes on: in tasks that are started again, or in its other holder.
+        raise
     except BaseException as error:  # Ctrl-C ends it, too.
         again = isinstance(error, EndedBySignal) and error.code == exit_codes.AGAIN
         if config.is_chief and not again:
@@ -136,7 +142,7 @@ def train(
 
 
 def _write_if_possible(model_dir: str, marker: EndMarker) -> None:
-    """Where the disk is full, this is not the error to raise."""
+    """Writes the marker of an error, or warns: the error is the one to raise."""
     try:
         end_marker.write(model_dir, marker)
     except tf.errors.OpError as error:
@@ -144,7 +150,7 @@ def _write_if_possible(model_dir: str, marker: EndMarker) -> None:
 
 
 class _Watch(Hook, SavingListener):
-    """Knows how far training got, and why it stopped."""
+    """Notes how far training got and why it stopped, for the marker of its end."""
 
     def __init__(
         self, estimator: Estimator, *, clock: Callable[[], float] = time.time
@@ -162,19 +168,19 @@ class _Watch(Hook, SavingListener):
 
     @property
     def preempted(self) -> bool:
-        """Whether a signal ended it before its time."""
+        """Whether a signal ended the run before `max_step`."""
         run = self._run
         stopped = run is not None and preemption.is_stopped(run)
         return stopped and run.step != run.max_step
 
     def failed(self, error: BaseException) -> EndMarker:
-        """The end by an error."""
+        """Returns the marker of an end by an error."""
         line = str(error).strip().partition("\n")[0]
         described = ": ".join(filter(None, [type(error).__name__, line]))
         return self._marker(end_marker.FAILED, (described,))
 
     def ended(self) -> EndMarker:
-        """The end without one: max_steps, the input's, or what a hook asked for."""
+        """Returns the marker of an end by max_steps, by the input or by a hook."""
         run = self._run
         if run is None or run.step == run.max_step or not run.stop_reasons:
             return self._marker(end_marker.FINISHED, ())
@@ -182,6 +188,7 @@ class _Watch(Hook, SavingListener):
 
     def _marker(self, reason: str, details: tuple[str, ...]) -> EndMarker:
         saved = self._saved
+        # None was saved by this training: an earlier one's is the last.
         if saved is None and (latest := self._estimator.latest_checkpoint()):
             saved = checkpoint.step_of(latest)
         return EndMarker(
@@ -196,8 +203,8 @@ class _Watch(Hook, SavingListener):
 class EvaluationAlong:
     """One EvalSpec along a training, see `trainer.Evaluation`.
 
-    A run that was killed between a checkpoint and the end of its evaluation evaluates
-    it when it goes on from there.
+    Each checkpoint keeps whether it was to be evaluated. A run that was killed before
+    the end of its evaluation evaluates it when it goes on from there.
     """
 
     def __init__(
@@ -208,12 +215,13 @@ class EvaluationAlong:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """
+        """Takes the Estimator and the spec; `throttle_secs` begin to count.
+
         Args:
-          estimator: is trained, evaluates and exports.
-          spec: how to evaluate.
-          all_specs: of all evaluations along the training.
-          clock: seconds.
+          estimator: Estimator that is trained, and that evaluates and exports.
+          spec: EvalSpec of this evaluation.
+          all_specs: EvalSpecs of all evaluations along the training.
+          clock: function that returns seconds.
         """
         self._estimator = estimator
         self._spec = spec
@@ -224,20 +232,21 @@ class EvaluationAlong:
         self._last_result: dict[str, Any] | None = None
 
     def begin(self, run: Run) -> None:
-        """Tries the exports, in all processes, as tracing may have to make variables.
+        """Traces the exports, so that a mistake in them ends no training later.
 
-        Not earlier, as TRAIN comes first in making them.
+        All processes do, as tracing may make variables, which all make together. Not
+        earlier: the train step comes first in making them.
         """
         self._spec.check_exports(self._estimator)
 
     def state(self, run: Run) -> Any:
-        """Whether the checkpoint that is being saved will be evaluated."""
+        """Returns JSON that says that the checkpoint is to be evaluated, else None."""
         return {"is_next": True} if self._given_up or _is_next(run) else None
 
     def restore(
         self, run: Run, state: Any, signals: Sequence[PreemptionHook] = ()
     ) -> None:
-        """Evaluates the checkpoint, maybe again: nothing says that it was done."""
+        """Evaluates the checkpoint, maybe again: nothing says whether it was done."""
         self._evaluate_unless_too_soon(run, signals)
 
     def after_save(self, run: Run, signals: Sequence[PreemptionHook] = ()) -> None:
@@ -246,17 +255,19 @@ class EvaluationAlong:
             self._evaluate_unless_too_soon(run, signals)
 
     def finish(self) -> Result:
-        """The last evaluation, and its exports."""
+        """Returns the metrics and exports of the last evaluation."""
         return self._evaluate(is_final=True)
 
     def _evaluate_unless_too_soon(
         self, run: Run, signals: Sequence[PreemptionHook]
     ) -> None:
         wait = self._spec.throttle_secs - (self._clock() - self._last_time)
+        # Clocks of processes differ, and all have to evaluate or none.
         if run.agree(wait <= 0):
             try:
                 self._evaluate(signals)
             except PreemptedError:
+                # `state` says so in the last checkpoint: the run that goes on does it.
                 self._given_up = True
                 signals[0].stop(run)
         elif run.leads:
@@ -273,6 +284,7 @@ class EvaluationAlong:
     ) -> Result:
         spec, estimator = self._spec, self._estimator
         step = estimator.global_step
+        # At the end the last checkpoint may be evaluated already: it is only exported.
         if self._last_result is None or self._last_result["global_step"] != step:
             self._last_result = estimator.evaluate(
                 spec.input_fn,
@@ -285,7 +297,7 @@ class EvaluationAlong:
         if not estimator.config.is_chief:
             return result, []
         if not all(exporter.is_stock for exporter in spec.exporters):
-            # One of the user's own may read the files.
+            # An exporter of the user's own may read the files of the checkpoint.
             estimator.wait_until_saved()
         exported = spec.export(
             estimator,
@@ -298,5 +310,8 @@ class EvaluationAlong:
 
 
 def _is_next(run: Run) -> bool:
-    """Skips the first checkpoint, and the last, which `finish` evaluates."""
+    """Returns whether a checkpoint is one to evaluate along the training.
+
+    Neither the first is, nor the last, which `finish` evaluates.
+    """
     return not (run.step == run.first_step or run.finished or run.step == run.max_step)

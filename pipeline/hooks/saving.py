@@ -1,4 +1,8 @@
-"""When a checkpoint is saved, and who is told."""
+"""Saves the checkpoints of a training when they are due, and tells the listeners.
+
+`Saving` puts together what belongs to one checkpoint: the variables, the position of
+the input, the states of hooks. The loop calls it at its stops.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +17,7 @@ from pipeline.contract.user_errors import call_method
 from pipeline.feed import position
 from pipeline.strategy.modules import Modules
 
-# What hooks hold at the moment of the call.
+# Returns the states of hooks and open windows at the moment of the call.
 States = Callable[[], Mapping[str, Any]]
 
 
@@ -21,11 +25,12 @@ class Saving:
     """Saves at the first step, at each interval, and at the clean end.
 
     The position of the training input is saved with each checkpoint, in the folder
-    `input`, and what hooks hold in the folder `hooks`; both go with it. Every process
-    takes part, one writes the checkpoint.
+    `input`, and the states of hooks in the folder `hooks`. Both are deleted with it.
+    Every process takes part; one writes the checkpoint.
 
-    Each method takes a function that returns what hooks hold, see `hook_states.write`,
-    and returns whether it saved, which it does once a step.
+    `at_begin`, `at_step`, `by_clock` and `at_end` take a function that returns the
+    states of hooks, see `hook_states.write`. They return whether a checkpoint was
+    saved; a step is saved once.
     """
 
     def __init__(
@@ -39,15 +44,17 @@ class Saving:
         listeners: Sequence[SavingListener] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """
+        """Takes the parts; an interval in seconds begins now.
+
         Args:
-          config: interval.
-          modules: what is saved; complete by now.
-          saver: writes the modules' checkpoints.
-          save_position: writes where the training input stands, of a checkpoint path.
-          check_claim: raises where another training took over model_dir.
-          listeners: told of each checkpoint.
-          clock: seconds, for intervals in seconds.
+          config: RunConfig with the interval, in steps or in seconds.
+          modules: modules that are saved, with all layers built.
+          saver: writer of the modules' checkpoints.
+          save_position: function of a checkpoint's path prefix that writes where the
+            training input stands.
+          check_claim: function that raises where another training took over model_dir.
+          listeners: listeners that are told of each checkpoint.
+          clock: function that returns seconds.
         """
         self._steps = config.save_checkpoints_steps
         self._secs = config.save_checkpoints_secs
@@ -62,7 +69,7 @@ class Saving:
         self._last_path: str | None = None
 
     def next_step(self, step: int) -> int | None:
-        """Returns the first step after `step` that is to be saved; None for none."""
+        """Returns the first step after `step` that `at_step` saves; None for none."""
         return (step // self._steps + 1) * self._steps if self._steps else None
 
     def at_begin(self, run: Run, states: States) -> bool:
@@ -87,6 +94,7 @@ class Saving:
         """Saves if the interval in seconds has passed, for all processes or none."""
         if self._secs is None:
             return False
+        # The first clock decides for all: saving is a collective operation.
         due = run.agree(self._clock() - self._saved_at >= self._secs)
         return due and self._save(run, states)
 
@@ -96,7 +104,7 @@ class Saving:
             return False
         saved = self._save(run, states)
         if not saved and run.leads:
-            # Hooks know now that the run has ended.
+            # The step was saved before `end`: hooks now know that the run has ended.
             hook_states.write(self._last_path, states())
         self._saver.wait()
         # An asynchronous save removes old checkpoints only once it is done.
@@ -117,10 +125,11 @@ class Saving:
         self._check_claim()
         for listener in self._listeners:
             call_method("saving listener", listener, "before_save", run)
+        # The checkpoint comes last: once it is there, all that belongs to it is. What a
+        # killed run left without a checkpoint is not read.
         self._modules.synchronize()
         self._save_position(path)
         if run.leads:
-            # Before the checkpoint, without which it counts for nothing.
             hook_states.write(path, states())
             self._saver.save(run.step)
             logging.info("checkpoint | step %d | %s", run.step, path)
@@ -128,7 +137,7 @@ class Saving:
         self._saved_at = self._clock()
         self._remove_old(run)
         for listener in self._listeners:
-            # tf.estimator's way of asking for a stop.
+            # True is tf.estimator's way of asking for a stop.
             if call_method("saving listener", listener, "after_save", run) is True:
                 run.request_stop(f"{type(listener).__name__} asked for it")
         return True
