@@ -1,1 +1,1 @@
-"""What docs/performance.md quotes: measurements, each a command that prints a table."""
+"""The measurements that docs/performance.md quotes; each command prints a table."""

@@ -1,15 +1,16 @@
-"""What saving costs a training, and what it takes to go on where it was.
+"""Measures what saving costs a training, and what it costs to go on where it was.
 
     python -m benchmarks.checkpoint [--data_dir=DIR] [--json]
 
-The stall: how long the loop stands still for a checkpoint of 200 MB, saved
-asynchronously against synchronously, and what the steps after it lose besides. Two runs
-take turns; each is timed from its middle, so that what comes with the start and the end
-of `train` is left out.
+The stall is the time for which the loop stands still for a checkpoint of 200 MB, saved
+asynchronously against synchronously; and what the steps after it lose besides. Two runs
+take turns. The save in the middle of each run is timed, so that the start and the end
+of `train` are left out.
 
-The resume: how long the input of a run that was broken off at step 10,000 takes to give
-its next batch, in steps of the tutorial's CNN. The data are MNIST from --data_dir, or
-without it as many random images of the same kind, written as a TFDS data set first.
+The resume is the time that the input of a run that was broken off at step 10,000 takes
+to give its next batch, in steps of the tutorial's CNN. The data are MNIST from
+--data_dir. Without the flag they are random images of the same kind, written as a TFDS
+data set first.
 """
 
 import argparse
@@ -48,16 +49,16 @@ _ORDER = ("asynchronous", "synchronous")
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """How much is measured.
+    """The sizes of what is measured.
 
     Attributes:
       units: width of two dense layers; with Adam's slots 12 bytes a weight.
       steps_between: steps before the save and after it.
-      save_secs: for all rounds of saves; three there are in any case.
-      step: at which the run was broken off.
-      examples: of the data that are made, where there is no data_dir.
+      save_secs: seconds for all rounds of saves; there are three rounds at least.
+      step: step at which the run was broken off.
+      examples: number of the random images, where there is no data_dir.
       slice_steps: steps that are timed in each round.
-      resume_secs: for all rounds of resuming.
+      resume_secs: seconds for all rounds of resuming.
     """
 
     units: int = 4_096
@@ -119,9 +120,12 @@ def measure(
     """Measures both, prints the tables, and returns the median ratios.
 
     Args:
-      size: how much.
-      folder: for what is written.
-      data_dir: has MNIST; None makes data of its kind.
+      size: sizes of what is measured.
+      folder: folder for all that is written.
+      data_dir: folder that has MNIST; None makes data of its kind.
+
+    Returns:
+      Ratios by name, by part.
     """
     return {
         "stall": {"async_over_sync": _stall(size, folder)},
@@ -130,7 +134,7 @@ def measure(
 
 
 class _Timed(Hook, SavingListener):
-    """When a run began, and when each save began and ended."""
+    """The times at which a run began, and at which each save began and ended."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
@@ -145,10 +149,14 @@ class _Timed(Hook, SavingListener):
         self._now()
 
     def end(self, run: Run) -> None:
-        """Both kinds have it."""
+        """Does nothing; a hook and a listener both have this method."""
 
     def stall(self) -> tuple[float, float]:
-        """Seconds of the save in the middle, and with what the steps after it lost."""
+        """Returns the seconds of the save in the middle.
+
+        Returns:
+          The seconds, and the seconds with what the steps after the save lost.
+        """
         began, saving, saved, next_saving, _ = self._times
         stall = saved - saving
         return stall, stall + (next_saving - saved) - (saving - began)
@@ -158,6 +166,8 @@ class _Timed(Hook, SavingListener):
 
 
 def _stall(size: Size, folder: str) -> float:
+    """Prints the stalls; returns the median ratio, asynchronous over synchronous."""
+
     def network() -> keras.Model:
         dense = [keras.layers.Dense(size.units, "relu") for _ in range(2)]
         return keras.Sequential([keras.Input([_WIDTH]), *dense, keras.layers.Dense(10)])
@@ -188,7 +198,7 @@ def _stall(size: Size, folder: str) -> float:
     totals: dict[str, list[float]] = {name: [] for name in _ORDER}
     deadline = time.perf_counter() + size.save_secs
     while time.perf_counter() < deadline or len(stalls["synchronous"]) < 3:
-        # Every second round backwards, so that no one always comes after the same.
+        # Every second round runs backwards, so that no way always follows the same one.
         number = len(stalls["synchronous"])
         for name in _ORDER if number % 2 == 0 else reversed(_ORDER):
             timed = _Timed()
@@ -201,7 +211,7 @@ def _stall(size: Size, folder: str) -> float:
     row = _row("stall of the loop", stalls["asynchronous"], stalls["synchronous"])
     title = f"A save of {megabytes:,.0f} MB: asynchronous against synchronous"
     pairs.say(_table(title, ("asynchronous, ms", "synchronous, ms"), [row]), None)
-    # Differences of long times, and so no ratios.
+    # These are differences of long times: their ratios would be noise.
     lost = [f"{name} {_spread(secs)}" for name, secs in totals.items()]
     after = f"With what the {size.steps_between} steps after it lose, in ms"
     pairs.say(["", f"{after}: {', '.join(lost)}."], None)
@@ -211,6 +221,7 @@ def _stall(size: Size, folder: str) -> float:
 
 
 def _resume(size: Size, folder: str, data_dir: str | None) -> float:
+    """Prints the times of resuming; returns the median ratio to a step's time."""
     name = "mnist"
     if data_dir is None:
         name, data_dir = "random_images", f"{folder}/tfds"
@@ -277,7 +288,7 @@ def _secs_of_saving(iterator: Any, prefix: str) -> float:
 def _opening(
     name: str, feed: input_lib.Feed, size: Size, prefix: str | None
 ) -> Contender:
-    """Opens an input where it stood, and takes a batch."""
+    """Returns a contender that opens an input where it stood, and takes a batch."""
 
     def run(_: int) -> None:
         box = [position.open_at(feed, prefix=prefix, num_steps=size.step)]

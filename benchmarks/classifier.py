@@ -10,7 +10,7 @@ from pipeline import EstimatorSpec, ModeKeys, TrainOp, metric
 
 
 def losses(labels: Any, logits: Any) -> tf.Tensor:
-    """By example."""
+    """Returns the cross-entropy by example, `[batch]`."""
     return keras.losses.sparse_categorical_crossentropy(
         labels, logits, from_logits=True
     )
@@ -19,7 +19,7 @@ def losses(labels: Any, logits: Any) -> tf.Tensor:
 def model_fn(
     features: Any, labels: Any, mode: str, network: Any, optimizer: Any
 ) -> EstimatorSpec:
-    """Classifies; the accuracy is the only metric."""
+    """Classifies features; the accuracy is the only metric."""
     logits = network(features, training=mode == ModeKeys.TRAIN)
     return EstimatorSpec(
         mode,
@@ -37,16 +37,17 @@ def tutorial_loop(
     optimizer: keras.optimizers.Optimizer,
     global_batch_size: int,
 ) -> Callable[[Any], tf.Tensor]:
-    """The custom-training tutorial: `for x in dist_dataset` in a tf.function.
+    """Returns the custom-training tutorial's loop, `for x in dataset` in a tf.function.
 
     Args:
-      strategy: under whose scope the others were made.
-      network: to train.
-      optimizer: of its variables.
-      global_batch_size: of all replicas.
+      strategy: strategy under whose scope network and optimizer were made.
+      network: network to train.
+      optimizer: optimizer of the network's variables.
+      global_batch_size: examples in a batch of all replicas.
 
     Returns:
-      A function of a distributed dataset: one epoch, and its mean loss.
+      A function that trains on a distributed dataset for one epoch, and returns its
+      mean loss.
     """
     with strategy.scope():
         optimizer.build(network.trainable_variables)

@@ -1,9 +1,10 @@
-"""One of two workers that train in step: Estimator.train and the tutorial's loop.
+"""Measures two workers that train in step: Estimator.train and the tutorial's loop.
 
     python -m benchmarks.multi_worker out_dir
 
-in each, by TF_CONFIG, as `benchmarks.scaling` starts them. Both ways run in the same
-processes, in alternation, on the same batches, and have to end at the same weights.
+runs as each worker, told by TF_CONFIG which one it is; `benchmarks.scaling` starts it.
+Both ways run in the same processes, in alternation, on the same batches. They have to
+end at the same weights.
 """
 
 import dataclasses
@@ -27,22 +28,22 @@ from pipeline import Estimator, RunConfig
 from pipeline.strategy import executions as strategy_lib
 
 _SIZE = 16
-# Batches until the data repeat; rounds are multiples of it, so that both ways have
-# seen the same ones after each.
+# Batches until the data repeat. A round's steps are a multiple of it, so that both ways
+# have seen the same batches after each round.
 _PERIOD = 32
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What both ways train.
+    """A network that both ways train, and how long.
 
     Attributes:
-      title: of its table.
-      hidden: widths of the dense layers.
-      optimizer: makes one.
-      batch_size: of one worker.
-      num_steps: of a round.
-      max_secs: for all rounds.
+      title: title of the table.
+      hidden: widths of the hidden layers.
+      optimizer: makes an optimizer.
+      batch_size: examples in a batch of one worker.
+      num_steps: steps in a round.
+      max_secs: seconds for all rounds.
     """
 
     title: str
@@ -53,7 +54,7 @@ class Task:
     max_secs: float
 
     def network(self) -> keras.Model:
-        """The same initial weights each time."""
+        """Returns a network with the same initial weights each time."""
         keras.utils.set_random_seed(0)
         hidden = [keras.layers.Dense(width, "relu") for width in self.hidden]
         layers = [keras.Input([_SIZE]), *hidden, keras.layers.Dense(10)]
@@ -62,7 +63,10 @@ class Task:
     def dataset(
         self, num_steps: int, input_context: tf.distribute.InputContext
     ) -> tf.data.Dataset:
-        """A worker's own examples: finite, so that both ways have to find the end."""
+        """Returns a worker's own examples.
+
+        They are finite, so that both ways have to find the end.
+        """
         rng = np.random.default_rng(input_context.input_pipeline_id)
         rows = _PERIOD * self.batch_size
         x = rng.normal(size=[rows, _SIZE]).astype(np.float32)
@@ -72,7 +76,8 @@ class Task:
         return data.prefetch(tf.data.AUTOTUNE)
 
 
-# Dispatch: 900 weights. All-reduce: 4.2 million, 17 MB, and little to compute.
+# 900 weights, where a step is mostly dispatch; and 4.2 million weights, 17 MB, with
+# little to compute, where it is mostly the all-reduce.
 TASKS = {
     "tutorial_loop": Task(
         title="2 workers, tiny MLP, batch 32 each",
@@ -94,10 +99,10 @@ TASKS = {
 
 
 def main() -> None:
-    """Measures each task; the leader writes out_dir/results.json."""
+    """Measures each task; the chief writes out_dir/results.json."""
     out_dir = pathlib.Path(sys.argv[1])
     config = RunConfig()
-    # Nothing may run before it.
+    # TensorFlow refuses to connect the workers after it has run anything.
     strategy = strategy_lib.multi_worker(config)
     tables, ratios = [], {}
     for name, task in TASKS.items():
@@ -112,16 +117,16 @@ def main() -> None:
 def rates(
     task: Task, strategy: tf.distribute.Strategy, model_dir: pathlib.Path
 ) -> tuple[list[float], list[float]]:
-    """Steps per second by round, ours and the tutorial's.
+    """Returns steps per second by round, ours and the tutorial's.
 
     Args:
-      task: what both train.
-      strategy: that both train it on, one replica a process.
-      model_dir: of ours.
+      task: network that both ways train.
+      strategy: strategy of both ways, with one replica in each process.
+      model_dir: model_dir of Estimator.train.
 
     Raises:
-      AssertionError: they did not end at the same weights.
-      FloatingPointError: these are not finite.
+      AssertionError: the two ways did not end at the same weights.
+      FloatingPointError: a weight is not finite.
     """
     theirs, run = _tutorial(task, strategy)
     turns = pairs.TurnsHook(
@@ -153,7 +158,7 @@ def rates(
 def _tutorial(
     task: Task, strategy: tf.distribute.Strategy
 ) -> tuple[keras.Model, Callable[[int], None]]:
-    """The network that the tutorial's loop trains, and the loop."""
+    """Returns the network that the tutorial's loop trains, and the loop."""
     with strategy.scope():
         network, optimizer = task.network(), task.optimizer()
     global_batch_size = task.batch_size * strategy.num_replicas_in_sync
@@ -165,7 +170,7 @@ def _tutorial(
 
 
 def _check_same(ours: keras.Model, theirs: keras.Model) -> None:
-    """Both ways did the same work."""
+    """Raises where the two ways did not do the same work."""
     pairs_of = zip(ours.trainable_variables, theirs.trainable_variables, strict=True)
     for a, b in pairs_of:
         np.testing.assert_allclose(a.numpy(), b.numpy(), 1e-3, 1e-4, err_msg=a.path)

@@ -1,11 +1,11 @@
-"""What the driver costs: Estimator.train against loops written by hand and Keras fit.
+"""Measures the driver's cost: Estimator.train against loops by hand and Keras' fit.
 
     python -m benchmarks.overhead [--json]
 
 Estimator.train runs with all that it does by default: metrics, a log line and a summary
-every 100 steps, checkpoints. A hook cuts its run into slices, and times the others in
-between. The loop by hand does the same arithmetic on the same input, metrics included,
-in one `for _ in tf.range(n)` a slice, and nothing else.
+every 100 steps, checkpoints. A hook cuts its run into slices, and times the other ways
+in between. The loop by hand does the same arithmetic on the same input, metrics
+included, in one `for _ in tf.range(n)` a slice, and nothing else.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from pipeline import Estimator, Hook, RunConfig
 
 
 def mlp() -> keras.Model:
-    """16 -> 32 -> 10: what a step costs here is not arithmetic."""
+    """Returns a network 16 -> 32 -> 10, whose steps cost little arithmetic."""
     return keras.Sequential(
         [
             keras.Input([16]),
@@ -39,7 +39,7 @@ def mlp() -> keras.Model:
 
 
 def cnn() -> keras.Model:
-    """The network of TensorFlow's tutorial on MNIST with Keras."""
+    """Returns the network of TensorFlow's tutorial on MNIST with Keras."""
     return keras.Sequential(
         [
             keras.Input([28, 28, 1]),
@@ -58,6 +58,13 @@ class Task:
     def __init__(
         self, network: Callable[[], keras.Model], shape: list[int], batch_size: int
     ) -> None:
+        """Makes random data.
+
+        Args:
+          network: makes the network.
+          shape: shape of one example.
+          batch_size: examples in a batch of all replicas.
+        """
         rng = np.random.default_rng(0)
         self.network = network
         self.batch_size = batch_size
@@ -65,12 +72,16 @@ class Task:
         self._y = rng.integers(10, size=4096)
 
     def dataset(self, batch_size: int) -> tf.data.Dataset:
-        """Endless, in batches of a size that the shape does not tell."""
+        """Returns endless data, whose static shape does not tell the batch size."""
         data = tf.data.Dataset.from_tensor_slices((self._x, self._y))
         return data.repeat().batch(batch_size).prefetch(tf.data.AUTOTUNE)
 
     def estimator(self, **config: Any) -> Callable[..., None]:
-        """Estimator.train as a function of what varies between calls."""
+        """Returns Estimator.train as a function of steps and hooks.
+
+        Args:
+          **config: fields of the RunConfig.
+        """
 
         def input_fn(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
             size = input_context.get_per_replica_batch_size(self.batch_size)
@@ -86,7 +97,7 @@ class Task:
         return run
 
     def hand_loop(self) -> Callable[[int], None]:
-        """A tf.function around `for _ in tf.range(n)`."""
+        """Returns a loop by hand, a tf.function around `for _ in tf.range(n)`."""
         network, optimizer = self.network(), keras.optimizers.Adam()
         optimizer.build(network.trainable_variables)
         mean, accuracy = _metrics()
@@ -107,7 +118,7 @@ class Task:
         return lambda num_steps: loop(iterator, tf.constant(num_steps))
 
     def keras_fit(self, steps_per_execution: int) -> Callable[[int], None]:
-        """Keras' own loop."""
+        """Returns Keras' own loop."""
         network = self.network()
         network.compile(
             optimizer=keras.optimizers.Adam(),
@@ -123,7 +134,7 @@ class Task:
         return run
 
     def tutorial_loop(self, strategy: tf.distribute.Strategy) -> Callable[[int], None]:
-        """TensorFlow's tutorial, see `classifier.tutorial_loop`."""
+        """Returns the loop of TensorFlow's tutorial, see `classifier.tutorial_loop`."""
         with strategy.scope():
             network, optimizer = self.network(), keras.optimizers.Adam()
         epoch = classifier.tutorial_loop(strategy, network, optimizer, self.batch_size)
@@ -144,8 +155,8 @@ def main() -> None:
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration()] * 2
     )
-    # The log is part of what is measured, but not of what is printed.
-    # Until flags are parsed absl writes each line to stderr, wherever its handler does.
+    # The log is part of what is measured, but not of what is printed. Until flags are
+    # parsed, absl writes each line to stderr, wherever its handler writes.
     flags.FLAGS.mark_as_parsed()
     logging.set_verbosity(logging.INFO)
     logging.use_absl_handler()
@@ -210,7 +221,7 @@ def _against(
 ) -> dict[str, float]:
     """Measures, prints a table, and returns the median ratio by key.
 
-    Every tenth slice of ours writes a checkpoint.
+    Every tenth slice of Estimator.train writes a checkpoint.
     """
     turns = pairs.TurnsHook(slice_steps, list(theirs.values()), max_secs)
     train = task.estimator(save_checkpoints_steps=10 * slice_steps, **config)
@@ -225,7 +236,11 @@ def _against(
 
 
 def _one_replica(task: Task, max_secs: float) -> dict[str, float]:
-    """One replica under a strategy against none; whole calls of train, all alike."""
+    """Measures one replica under a strategy against one without.
+
+    Whole calls of train are timed, with the same steps each. Prints a table, and
+    returns the median ratio by key.
+    """
     strategy = tf.distribute.MirroredStrategy(["/CPU:0"])
     trains = {
         "default": task.estimator(),

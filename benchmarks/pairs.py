@@ -1,7 +1,7 @@
-"""Timing contenders in turn, and ratios round by round.
+"""Times contenders in turn, and compares them round by round.
 
-Machines are noisy, and their speed drifts: what is compared runs in alternation, and
-the ratio is taken within each round. The median of the ratios is quoted, with their
+Machines are noisy, and their speed drifts. So contenders run in alternation, and the
+ratio is taken within each round. The median of the ratios is quoted, with their
 quartiles as spread.
 """
 
@@ -29,9 +29,9 @@ class Contender:
     """One way to do the work.
 
     Attributes:
-      name: in the table.
+      name: name in the table.
       run: does a number of steps.
-      num_steps: steps of one round.
+      num_steps: steps in one round.
     """
 
     name: str
@@ -40,11 +40,11 @@ class Contender:
 
 
 def take_turns(contenders: Sequence[Contender], max_secs: float) -> Rates:
-    """Times each for its steps, in turn.
+    """Times the contenders in turn.
 
     Args:
-      contenders: what to time.
-      max_secs: no round begins after so many seconds; three there are in any case.
+      contenders: ways to time; each runs once before, to trace and warm up.
+      max_secs: seconds after which no round begins; there are three rounds at least.
 
     Returns:
       Steps per second by name and round.
@@ -56,28 +56,32 @@ def take_turns(contenders: Sequence[Contender], max_secs: float) -> Rates:
     for number in itertools.count():
         if number >= 3 and time.perf_counter() > deadline:
             return rates
-        # Every second round backwards, so that no one always comes after the same.
+        # Every second round runs backwards, so that no way always follows the same one.
         for contender in contenders if number % 2 == 0 else reversed(contenders):
             gc.collect()
             rates[contender.name].append(_rate(contender))
 
 
 class TurnsHook(Hook):
-    """Times a training run in slices, and the others in between.
+    """Times a training run in slices, and contenders in between.
 
     A slice is all that the run does from one call of this hook to the next: steps, log
     lines, summaries, checkpoints. What the run does at its beginning and end is left
-    out, so that slices can be short and the machine's drift hits all alike.
+    out. So slices can be short, and the machine's drift hits all ways alike.
+
+    Attributes:
+      rates: steps per second by round; by name, "ours" for the run.
     """
 
     def __init__(
         self, slice_steps: int, contenders: Sequence[Contender], max_secs: float
     ) -> None:
-        """
+        """Takes what to time.
+
         Args:
-          slice_steps: steps of the run a round.
-          contenders: what to time in between.
-          max_secs: ends the run after so many seconds, and three rounds at least.
+          slice_steps: steps of the run in one round.
+          contenders: ways to time in between.
+          max_secs: seconds after which the run ends; there are three rounds at least.
         """
         self.every_steps = slice_steps
         self.rates: Rates = {
@@ -102,25 +106,26 @@ class TurnsHook(Hook):
                 self.rates[contender.name].append(_rate(contender))
         gc.collect()
         over = time.perf_counter() > self._deadline and len(self.rates["ours"]) >= 3
-        # Where several processes run in step, they stop and begin together.
+        # Processes that run in step have to stop together, and begin a slice together.
         if run.agree(over):
             run.request_stop("time is over")
         self._began = time.perf_counter()
 
 
 def _rate(contender: Contender) -> float:
+    """Runs a contender for one round; returns its steps per second."""
     began = time.perf_counter()
     contender.run(contender.num_steps)
     return contender.num_steps / (time.perf_counter() - began)
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """Ours over theirs, round by round: more than 1 where ours is faster."""
+    """Returns our rate over theirs, round by round: above 1 where ours is faster."""
     return [a / b for a, b in zip(ours, theirs, strict=True)]
 
 
 def row(title: str, ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """One line of a table in Markdown."""
+    """Returns one line of a table in Markdown."""
     each = ratios(ours, theirs)
     low, median, high = statistics.quantiles(each, n=4)
     rates = f"{statistics.median(ours):,.0f} | {statistics.median(theirs):,.0f}"
@@ -128,12 +133,12 @@ def row(title: str, ours: Sequence[float], theirs: Sequence[float]) -> str:
 
 
 def table(title: str, rows: Sequence[str]) -> list[str]:
-    """A table in Markdown of what `row` returned."""
+    """Returns a table in Markdown of lines that `row` returned."""
     return ["", title, "", *_HEADER, *rows]
 
 
 def say(lines: Sequence[str], results: Mapping[str, object] | None) -> None:
-    """Prints the table, and as the last line the results as JSON if there are any."""
+    """Prints lines, and then the results as one line of JSON, if there are any."""
     print("\n".join(lines), flush=True)
     if results is not None:
         print(json.dumps(results), flush=True)

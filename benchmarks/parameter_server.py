@@ -1,10 +1,11 @@
-"""A task of a cluster with parameter servers: many steps a closure against one.
+"""Measures a cluster with parameter servers: many steps a closure against one.
 
     python -m benchmarks.parameter_server out_dir [max_secs]
 
-in each, by TF_CONFIG, as `benchmarks.scaling` starts them. One run of Estimator.train
-goes on in slices, with the one and the other number of steps that the chief hands to a
-worker in one go; every slice has to count its steps and examples exactly.
+runs as each task, told by TF_CONFIG which one it is; `benchmarks.scaling` starts them.
+One run of Estimator.train goes on in slices. From slice to slice the chief hands one
+step or many steps to a worker in one go. Every slice has to count its steps and
+examples exactly.
 """
 
 import dataclasses
@@ -30,7 +31,7 @@ from pipeline.strategy import parameter_server
 
 _BATCH_SIZE = 32
 _MANY = 100
-# A whole number of closures a worker.
+# Two workers do a whole number of closures each.
 _SLICE_STEPS = 400
 _MAX_SECS = 45
 
@@ -47,10 +48,11 @@ class TurnsHook(Hook):
     def __init__(
         self, strategy: parameter_server.ParameterServers, max_secs: float
     ) -> None:
-        """
+        """Takes the strategy to change.
+
         Args:
-          strategy: whose number is set.
-          max_secs: ends the run after so many seconds, and three rounds at least.
+          strategy: strategy whose steps per closure are set.
+          max_secs: seconds after which the run ends; there are three rounds at least.
         """
         self.rates: dict[int, list[float]] = {_MANY: [], 1: []}
         self._strategy = strategy
@@ -75,7 +77,7 @@ class TurnsHook(Hook):
 
 
 def main() -> None:
-    """Measures in the chief, which writes out_dir/results.json; the others serve."""
+    """Measures in the chief, which writes out_dir/results.json; other tasks serve."""
     config = RunConfig()
     if config.task_type != "chief":
         server.serve(config.cluster)
@@ -116,7 +118,7 @@ def _rates(model_dir: pathlib.Path, max_secs: float) -> dict[int, list[float]]:
 
 
 def _network() -> keras.Model:
-    """16 -> 32 -> 10, as in `benchmarks.overhead`."""
+    """Returns a network 16 -> 32 -> 10, as `benchmarks.overhead` has it."""
     hidden = keras.layers.Dense(32, activation="relu")
     return keras.Sequential([keras.Input([16]), hidden, keras.layers.Dense(10)])
 
@@ -131,7 +133,7 @@ def _input_fn(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
 def _model_fn(
     features: Any, labels: Any, mode: str, network: Any, optimizer: Any
 ) -> EstimatorSpec:
-    """The others' with a count."""
+    """Classifies as the other benchmarks do, and counts the examples."""
     spec = classifier.model_fn(features, labels, mode, network, optimizer)
     ones = tf.ones_like(labels, tf.float32)
     metrics = {**spec.metrics, "examples": metric(keras.metrics.Sum, ones)}

@@ -1,12 +1,12 @@
-"""What several processes cost: clusters on this machine, ours against the usual way.
+"""Measures the cost of several processes: clusters on this machine, in two ways each.
 
     python -m benchmarks.scaling [--json]
 
-Two workers in step (`benchmarks.multi_worker`) against the loop of TensorFlow's
-tutorial, once where a step is mostly dispatch and once where it is mostly the
-all-reduce. A chief, two workers and a parameter server (`benchmarks.parameter_server`):
-a hundred steps a closure against one. Both ways run in the same processes, in
-alternation, and must have done the same work.
+Two workers in step (`benchmarks.multi_worker`) run Estimator.train against the loop of
+TensorFlow's tutorial, once where a step is mostly dispatch and once where it is mostly
+the all-reduce. A chief, two workers and a parameter server
+(`benchmarks.parameter_server`) run a hundred steps a closure against one. Both ways run
+in the same processes, in alternation, and must have done the same work.
 """
 
 import argparse
@@ -49,16 +49,17 @@ def run_cluster(
     """Runs a module as each task of a cluster on this machine.
 
     Args:
-      module: gets a directory, in which the task that leads writes results.json.
-      workers: how many.
-      ps: parameter servers.
-      arguments: of the module, after the directory.
+      module: name of the module. It gets a directory, in which the task that leads
+        writes results.json.
+      workers: number of workers.
+      ps: number of parameter servers.
+      arguments: arguments of the module after the directory.
 
     Returns:
-      The results.
+      The results that the leading task wrote.
 
     Raises:
-      RuntimeError: a task failed; with the end of each log.
+      RuntimeError: a task failed; the text has the end of each log.
     """
     jobs = launch.addresses(workers=workers, ps=ps, evaluator=False)
     with tempfile.TemporaryDirectory() as directory:
@@ -67,7 +68,7 @@ def run_cluster(
         tasks = [
             processes.Task(
                 name=f"{job} {index}",
-                # TensorFlow's chatter is for a file.
+                # The shell sends TensorFlow's log to a file, its first argument.
                 command=["sh", "-c", 'exec "$@" > "$0" 2>&1', log, *command],
                 environ={
                     **os.environ,

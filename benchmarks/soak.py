@@ -1,14 +1,15 @@
-"""What grows in a long run: train_and_evaluate over very many tiny steps.
+"""Measures what grows in a long run: train_and_evaluate over very many tiny steps.
 
     python -m benchmarks.soak [--steps=100000] [--every=1000] [--json]
 
 One process trains a tiny MLP, and saves and evaluates every thousand steps, with logs
-and summaries as they are by default. After each evaluation a hook looks at what the
-process and its model_dir have come to. The slope of each is that of a line through any
-two of these looks, its median and quartiles over all pairs of the second half: by then
-memory that is reused, and caches, have their size.
-The time of a step is held against that of a fixed piece of work, done at each look, as
-the machine's own speed drifts.
+and summaries as they are by default. After each evaluation a hook looks at the size of
+the process and of its model_dir. A line through any two looks has a slope. Quoted are
+the median and quartiles of the slopes over all pairs of looks in the second half: by
+then caches, and memory that is reused, have their size.
+
+The time of a step is divided by the time of a fixed piece of work, done at each look,
+as the machine's own speed drifts.
 """
 
 import argparse
@@ -45,7 +46,7 @@ from pipeline.contract.hooks import Run
 _BATCH_SIZE = 32
 _EVAL_ROWS = 320
 _PER_STEPS = 10_000
-# What is looked at, by key of the JSON.
+# The sizes that a hook looks at, by key of the JSON.
 _TITLES = {
     "memory_mb": "resident memory, MB",
     "python_objects": "objects that Python's collector knows",
@@ -65,14 +66,16 @@ class LookHook(Hook):
     """Looks at the process and its model_dir at intervals.
 
     Attributes:
-      steps: at which it looked.
-      looks: what it saw each time, by key.
-      step_secs: of each interval, evaluations and checkpoints left out.
-      work_secs: for the fixed piece of work at its end.
+      steps: steps at which it looked.
+      looks: sizes that it saw each time, by key.
+      step_secs: seconds of a step in each interval; evaluations and checkpoints are
+        left out.
+      work_secs: seconds of the fixed piece of work at the end of each interval.
     """
 
     def __init__(self, every_steps: int) -> None:
-        """
+        """Runs the fixed piece of work once.
+
         Args:
           every_steps: steps from one look to the next.
         """
@@ -82,7 +85,7 @@ class LookHook(Hook):
         self.step_secs: list[float] = []
         self.work_secs: list[float] = []
         self._process = psutil.Process()
-        _work()  # Traces.
+        _work()  # The first call traces, which takes long.
 
     def after_step(self, run: Run) -> None:
         gc.collect()
@@ -107,10 +110,10 @@ class LookHook(Hook):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Prints the slopes, and with --json as the last line.
+    """Prints the slopes, and with --json again as the last line.
 
     Args:
-      argv: flags; None for this process's.
+      argv: flags; None for this process' own.
     """
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=100_000, help="to train")
@@ -128,11 +131,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def soak(model_dir: str, *, steps: int, every: int) -> LookHook:
-    """Trains and evaluates; what was seen on the way.
+    """Trains and evaluates; returns the hook that looked on the way.
 
     Args:
-      model_dir: where to.
-      steps: how far.
+      model_dir: folder for checkpoints and summaries.
+      steps: steps to train.
       every: steps from one checkpoint, evaluation and look to the next.
     """
     look = LookHook(every)
@@ -150,18 +153,22 @@ def soak(model_dir: str, *, steps: int, every: int) -> LookHook:
 
 
 def results(look: LookHook) -> dict[str, dict[str, float]]:
-    """Slopes by key, and how the time of a step changed."""
+    """Returns slopes by key, and the change of a step's time.
+
+    Args:
+      look: hook that looked during a run.
+    """
     slopes = {key: slope(look.steps, look.looks[key]) for key in _TITLES}
     ratio = _last_over_first(look.step_secs, look.work_secs)
     return {**slopes, "step_time": {"last_over_first": ratio}}
 
 
 def table(look: LookHook, found: dict[str, dict[str, float]]) -> list[str]:
-    """What `results` returned, in Markdown.
+    """Returns the results as a table in Markdown.
 
     Args:
-      look: what was seen.
-      found: its results.
+      look: hook that looked during a run.
+      found: the slopes and the change that `results` returned.
     """
     rate = 1 / statistics.median(look.step_secs)
     ratio = found["step_time"]["last_over_first"]
@@ -176,11 +183,11 @@ def table(look: LookHook, found: dict[str, dict[str, float]]) -> list[str]:
 
 
 def slope(steps: Sequence[int], values: Sequence[float]) -> dict[str, float]:
-    """How much `values` grow in 10,000 steps, the first half left out.
+    """Returns how much `values` grow in 10,000 steps, the first half left out.
 
     Args:
-      steps: where each was seen; five at least.
-      values: what was seen.
+      steps: steps at which the values were seen; five at least.
+      values: one value for each of these steps.
 
     Returns:
       Median and quartiles over all pairs of looks.
@@ -195,8 +202,8 @@ def slope(steps: Sequence[int], values: Sequence[float]) -> dict[str, float]:
 
 
 def _last_over_first(step_secs: Sequence[float], work_secs: Sequence[float]) -> float:
-    """Of the time of a step over that of the fixed work: medians of a fifth each."""
-    # The first interval traces.
+    """Returns how a step's time over the fixed work's changed, from fifth to fifth."""
+    # Tracing is in the first interval.
     costs = [step / work for step, work in zip(step_secs, work_secs, strict=True)][1:]
     fifth = max(1, len(costs) // 5)
     return statistics.median(costs[-fifth:]) / statistics.median(costs[:fifth])
@@ -204,7 +211,7 @@ def _last_over_first(step_secs: Sequence[float], work_secs: Sequence[float]) -> 
 
 @tf.function
 def _work() -> tf.Tensor:
-    """Some milliseconds of small operations, as a step has them."""
+    """Runs some milliseconds of small operations, as a step has them."""
     x = tf.ones([32, 32])
     for _ in tf.range(5_000):
         x = tf.nn.relu(tf.matmul(x, x) / 32)
@@ -217,13 +224,13 @@ def _row(key: str, last: float, found: dict[str, float]) -> str:
 
 
 def _network() -> keras.Model:
-    """16 -> 32 -> 10, as in `benchmarks.overhead`."""
+    """Returns a network 16 -> 32 -> 10, as `benchmarks.overhead` has it."""
     hidden = keras.layers.Dense(32, activation="relu")
     return keras.Sequential([keras.Input([16]), hidden, keras.layers.Dense(10)])
 
 
 def _input_fn(mode: str, input_context: tf.distribute.InputContext) -> tf.data.Dataset:
-    """Random numbers and labels; endless in TRAIN."""
+    """Returns random numbers and labels; endless in TRAIN."""
     rng = np.random.default_rng(0)
     rows = 4096 if mode == ModeKeys.TRAIN else _EVAL_ROWS
     x = rng.normal(size=[rows, 16]).astype(np.float32)
