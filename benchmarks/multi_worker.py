@@ -7,13 +7,13 @@ Both ways run in the same processes, in alternation, on the same batches. They h
 end at the same weights.
 """
 
+import argparse
 import dataclasses
 import functools
 import json
 import os
 import pathlib
 import statistics
-import sys
 from collections.abc import Callable
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -100,7 +100,9 @@ TASKS = {
 
 def main() -> None:
     """Measures each task; the chief writes out_dir/results.json."""
-    out_dir = pathlib.Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out_dir", type=pathlib.Path, help="folder of results.json")
+    out_dir = parser.parse_args().out_dir
     config = RunConfig()
     # TensorFlow refuses to connect the workers after it has run anything.
     strategy = strategy_lib.multi_worker(config)

@@ -8,12 +8,12 @@ step or many steps to a worker in one go. Every slice has to count its steps and
 examples exactly.
 """
 
+import argparse
 import dataclasses
 import json
 import os
 import pathlib
 import statistics
-import sys
 import time
 from typing import Any
 
@@ -78,13 +78,17 @@ class TurnsHook(Hook):
 
 def main() -> None:
     """Measures in the chief, which writes out_dir/results.json; other tasks serve."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out_dir", type=pathlib.Path, help="folder of results.json")
+    parser.add_argument(
+        "max_secs", type=float, nargs="?", default=_MAX_SECS, help="of measurement"
+    )
+    options = parser.parse_args()
     config = RunConfig()
     if config.task_type != "chief":
         server.serve(config.cluster)
         return
-    out_dir = pathlib.Path(sys.argv[1])
-    max_secs = float(sys.argv[2]) if len(sys.argv) > 2 else _MAX_SECS
-    rates = _rates(out_dir / "model", max_secs)
+    rates = _rates(options.out_dir / "model", options.max_secs)
     row = pairs.row("one step a closure", rates[_MANY], rates[1])
     title = f"2 workers and a parameter server, tiny MLP, {_MANY} steps a closure"
     median = statistics.median(pairs.ratios(rates[_MANY], rates[1]))
@@ -92,7 +96,7 @@ def main() -> None:
         "tables": pairs.table(title, [row]),
         "ratios": {"one_step_per_closure": median},
     }
-    (out_dir / "results.json").write_text(json.dumps(results))
+    (options.out_dir / "results.json").write_text(json.dumps(results))
 
 
 def _rates(model_dir: pathlib.Path, max_secs: float) -> dict[int, list[float]]:

@@ -19,13 +19,8 @@ def linear(num_outputs: int = 1, l2: float = 0.0) -> keras.Model:
       num_outputs: units, without an activation.
       l2: weight of the kernel's sum of squares in the loss.
     """
-    return keras.Sequential(
-        [
-            keras.layers.Flatten(),
-            keras.layers.Dense(num_outputs, kernel_regularizer=l2_of(l2)),
-        ],
-        name="linear",
-    )
+    layers = [keras.layers.Flatten(), _dense(num_outputs, l2)]
+    return keras.Sequential(layers, name="linear")
 
 
 @gin.configurable
@@ -49,14 +44,10 @@ def mlp(
     """
     layers = [keras.layers.Flatten()]
     for units in hidden:
-        layers.append(
-            keras.layers.Dense(
-                units, activation=activation, kernel_regularizer=l2_of(l2)
-            )
-        )
+        layers.append(_dense(units, l2, activation))
         if dropout:
             layers.append(keras.layers.Dropout(dropout))
-    layers.append(keras.layers.Dense(num_outputs, kernel_regularizer=l2_of(l2)))
+    layers.append(_dense(num_outputs, l2))
     return keras.Sequential(layers, name="mlp")
 
 
@@ -107,16 +98,19 @@ def cnn(
         layers.append(keras.layers.Activation(activation))
         layers.append(keras.layers.MaxPooling2D(padding=padding))
     layers.append(keras.layers.Flatten())
-    for units in dense:
-        layers.append(
-            keras.layers.Dense(
-                units, activation=activation, kernel_regularizer=l2_of(l2)
-            )
-        )
+    layers += [_dense(units, l2, activation) for units in dense]
     if dropout:
         layers.append(keras.layers.Dropout(dropout))
-    layers.append(keras.layers.Dense(num_outputs, kernel_regularizer=l2_of(l2)))
+    layers.append(_dense(num_outputs, l2))
     return keras.Sequential(layers, name="cnn")
+
+
+def _dense(
+    units: int, l2: float, activation: Activation | None = None
+) -> keras.layers.Layer:
+    return keras.layers.Dense(
+        units, activation=activation, kernel_regularizer=l2_of(l2)
+    )
 
 
 def l2_of(l2: float) -> keras.regularizers.Regularizer | None:

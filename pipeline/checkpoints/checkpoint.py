@@ -31,17 +31,19 @@ from pipeline.checkpoints.retention import Retention
 from pipeline.model_dir import storage
 from pipeline.process.refusals import Refusal, RefusedKeyError, RefusedValueError
 from pipeline.strategy import loss_scale
-from pipeline.strategy.sharding import ShardedVariable
-from pipeline.strategy.variables import is_rate
-
-State = Mapping[str, Mapping[str, Any]]
+from pipeline.strategy.variables import (
+    State,
+    is_rate,
+    is_variable,
+    tables_of,
+    variables_of,
+)
 
 DRIVER = "driver"
 # Name prefix of the settings that the factories made, see `configured.py`. They stand
 # beside the driver's variables, and are none of them.
 CONFIGURED = f"{DRIVER}/configured"
 _NAME = "model.ckpt"
-_VARIABLES = (tf.Variable, ShardedVariable)
 
 
 class CheckpointMismatchError(Refusal, ValueError):
@@ -78,7 +80,7 @@ class Saver:
         self._tree = _tree(state)
         self._num_bytes = sum(
             (variable.shape.num_elements() or 0) * variable.dtype.size
-            for variable in flat(state).values()
+            for variable in variables_of(state).values()
         )
         self._retention = Retention(
             directory=directory,
@@ -291,7 +293,7 @@ def restore(state: State, path: str, *, unbuilt: Iterable[str] = ()) -> None:
       UnreadableCheckpointError: a file of it is missing, cut short or damaged.
     """
     reader = Reader(path)
-    wanted, tables = flat(state), tables_of(state)
+    wanted, tables = variables_of(state), tables_of(state)
     problems = _mismatches({**wanted, **tables}, reader, tuple(unbuilt))
     if problems:
         foreign = foreign_checkpoint.is_foreign(reader)
@@ -344,7 +346,7 @@ def _mismatches(
     reshaped = [
         f"{name}: {list(variable.shape)} in the model, {saved[name]} saved"
         for name, variable in wanted.items()
-        if isinstance(variable, _VARIABLES)
+        if is_variable(variable)
         and name in saved
         and list(variable.shape) != saved[name]
     ]
@@ -354,26 +356,6 @@ def _mismatches(
         "of another shape": reshaped,
     }
     return "\n".join(f"  {title}: {names}" for title, names in lists.items() if names)
-
-
-def flat(state: State) -> dict[str, tf.Variable]:
-    """Returns every variable by its full name: `network/dense/kernel`."""
-    return {
-        f"{module}/{name}".rstrip("/"): value
-        for module, named in state.items()
-        for name, value in named.items()
-        if isinstance(value, _VARIABLES)
-    }
-
-
-def tables_of(state: State) -> dict[str, Any]:
-    """Returns every lookup table by its full name: `vocabulary/table`."""
-    return {
-        f"{module}/{name}".rstrip("/"): value
-        for module, named in state.items()
-        for name, value in named.items()
-        if not isinstance(value, _VARIABLES)
-    }
 
 
 def _tree(state: State) -> tf.train.Checkpoint:

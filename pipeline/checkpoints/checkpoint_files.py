@@ -9,6 +9,7 @@ import collections
 import hashlib
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -152,6 +153,31 @@ def remove_unfinished(directory: str) -> None:
     parts = filter(None, map(_PART.fullmatch, _listed(directory)))
     for name in {match[1] for match in parts}:
         discard(os.path.join(directory, name))
+
+
+def remove_orphans(
+    directory: str,
+    folder: str,
+    owner: Callable[[str], str | None],
+    *,
+    keep: str | None,
+) -> None:
+    """Deletes files whose checkpoint retention has deleted.
+
+    Args:
+      directory: the model_dir.
+      folder: folder in it, whose files belong to checkpoints.
+      owner: returns the name, `model.ckpt-10`, of the checkpoint that a file belongs
+        to, by the file's name; None for a file that stays.
+      keep: path prefix of the checkpoint that may still be written, or None.
+    """
+    kept = os.path.basename(keep) if keep else None
+    for file in _listed(os.path.join(directory, folder)):
+        name = owner(file)
+        if name is None or name == kept:
+            continue
+        if not tf.io.gfile.exists(os.path.join(directory, f"{name}{_INDEX}")):
+            atomic_file.remove(os.path.join(directory, folder, file))
 
 
 def remove_temporary(directory: str) -> None:

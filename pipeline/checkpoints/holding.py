@@ -20,9 +20,9 @@ from pipeline.checkpoints import checkpoint, checkpoint_files
 from pipeline.contract.hooks import Run, SavingListener
 from pipeline.contract.spec import SpecError
 from pipeline.model_dir import paths
+from pipeline.strategy import variables
 from pipeline.strategy.modules import Modules
 from pipeline.strategy.sharding import shards_of
-from pipeline.strategy.variables import finalize
 
 _STEP = f"{checkpoint.DRIVER}/global_step"
 
@@ -51,10 +51,10 @@ class Snapshot:
         local = modules.strategy.experimental_local_results
         self._values = {
             name: _joined([local(shard)[0].numpy() for shard in shards_of(variable)])
-            for name, variable in checkpoint.flat(state).items()
+            for name, variable in variables.variables_of(state).items()
         }
         self._tables = {
-            name: table.export() for name, table in checkpoint.tables_of(state).items()
+            name: table.export() for name, table in variables.tables_of(state).items()
         }
         self.step = int(self._values[_STEP])
 
@@ -69,15 +69,15 @@ class Snapshot:
           SpecError: they hold a variable or table that this copy lacks.
         """
         state = modules.named_state()
-        variables, tables = checkpoint.flat(state), checkpoint.tables_of(state)
-        lacking = sorted({*variables, *tables} - {*self._values, *self._tables})
+        by_name, tables = variables.variables_of(state), variables.tables_of(state)
+        lacking = sorted({*by_name, *tables} - {*self._values, *self._tables})
         if lacking:
             raise SpecError(
                 f"model_fn uses {lacking} in this mode and not in the one whose values "
                 "it is to take: call those layers in each mode, or build them in their "
                 "factory."
             )
-        for name, variable in variables.items():
+        for name, variable in by_name.items():
             first = 0
             for shard in shards_of(variable):
                 rows = shard.shape[0] if shard is not variable else None
@@ -89,7 +89,7 @@ class Snapshot:
             table.remove(table.export()[0])
             table.insert(*self._tables[name])
         modules.spread_seeds()
-        finalize(modules.by_name.values())
+        variables.finalize(modules.by_name.values())
 
 
 class Holding(SavingListener):

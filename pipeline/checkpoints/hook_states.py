@@ -11,8 +11,7 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
-
+from pipeline.checkpoints import checkpoint_files
 from pipeline.model_dir import atomic_file
 from pipeline.process.refusals import (
     RefusedKeyError,
@@ -76,14 +75,12 @@ def remove_old(directory: str, *, keep: str | None) -> None:
       directory: the model_dir.
       keep: path prefix of the checkpoint that may still be written.
     """
-    folder = os.path.join(directory, _FOLDER)
-    kept = os.path.basename(keep) if keep else None
-    for name in tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []:
-        checkpoint = name.removesuffix(_END)
-        index = os.path.join(directory, f"{checkpoint}.index")
-        is_old = checkpoint != kept and not tf.io.gfile.exists(index)
-        if is_old and not name.endswith(atomic_file.DAMAGED):
-            atomic_file.remove(os.path.join(folder, name))
+
+    def owner(file: str) -> str | None:
+        is_damaged = file.endswith(atomic_file.DAMAGED)
+        return None if is_damaged else file.removesuffix(_END)
+
+    checkpoint_files.remove_orphans(directory, _FOLDER, owner, keep=keep)
 
 
 def _parsed(states: Any) -> dict[str, Any]:

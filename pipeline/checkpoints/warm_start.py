@@ -14,12 +14,13 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline.checkpoints import checkpoint, foreign_checkpoint
-from pipeline.checkpoints.checkpoint import CheckpointMismatchError, State
+from pipeline.checkpoints.checkpoint import CheckpointMismatchError
 from pipeline.checkpoints.checkpoint_reader import Reader
 from pipeline.model_dir import paths
 from pipeline.process.refusals import RefusedValueError
 from pipeline.strategy import variables
 from pipeline.strategy.modules import Modules
+from pipeline.strategy.variables import State
 
 _SEED = re.compile(r".+/seed_generator_state(_\d+)?")
 # Rows of the table in the log; verbosity DEBUG shows all.
@@ -159,10 +160,7 @@ def warm_start(
     reader = Reader(_found(source.ckpt_to_initialize_from))
     own = {
         name: value
-        for name, value in {
-            **checkpoint.flat(state),
-            **checkpoint.tables_of(state),
-        }.items()
+        for name, value in variables.flat(state).items()
         if not name.startswith(f"{checkpoint.DRIVER}/")
     }
     reasons = {

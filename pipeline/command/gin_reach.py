@@ -1,8 +1,15 @@
 """Which bindings a run can read, found without running it.
 
-Starting at what the driver itself calls, references and macros are followed, and
-functions that the code of a configurable names. The answer errs on one side only: a
-binding called unread is not read by any job.
+Starting at what the driver itself calls, references and macros are followed. So are
+configurables that code calls by their names, as gin binds those calls, too:
+
+    @gin.configurable
+    def input_fn(mode):
+        return augmented(images(mode))  # Reads `augmented.level = 5`.
+
+No line of the configuration refers to `augmented`, so the code has to be read. Each
+name in it counts as a call. The answer errs on one side only: a binding called unread
+is not read by any job.
 """
 
 import inspect

@@ -55,8 +55,7 @@ class Reference:
     evaluate: bool
 
     def __repr__(self) -> str:
-        scope = f"{self.scope}/" if self.scope else ""
-        return f"@{scope}{self.name}{'()' if self.evaluate else ''}"
+        return f"@{_scoped(self.scope, self.name)}{'()' if self.evaluate else ''}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +81,8 @@ class Binding:
     @property
     def key(self) -> str:
         """The text left of the equals sign."""
-        scope = f"{self.scope}/" if self.scope else ""
-        return f"{scope}{self.name}{'.' if self.parameter else ''}{self.parameter}"
+        name = _scoped(self.scope, self.name)
+        return f"{name}.{self.parameter}" if self.parameter else name
 
     def __str__(self) -> str:
         return f"{self.key} = {self.value!r}"
@@ -109,6 +108,10 @@ class Config:
         """Returns all statements as one gin text, imports first."""
         lines = [statement.text for statement in self.imports]
         return "\n".join([*lines, *map(str, self.bindings), ""])
+
+
+def _scoped(scope: str, name: str) -> str:
+    return f"{scope}/{name}" if scope else name
 
 
 def places() -> list[pathlib.Path]:

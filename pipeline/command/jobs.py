@@ -96,13 +96,7 @@ def evaluate(
     """
     found = {}
     for index, spec in enumerate(specs):
-        metrics = estimator.evaluate(
-            spec.input_fn,
-            steps=spec.steps,
-            hooks=spec.hooks,
-            checkpoint_path=checkpoint_path,
-            name=spec.name,
-        )
+        metrics = spec.evaluate(estimator, checkpoint_path)
         prefix = f"{spec.name or index}/" if len(specs) > 1 else ""
         found.update({f"{prefix}{name}": value for name, value in metrics.items()})
     return found

@@ -334,13 +334,7 @@ class _Evaluation:
         if self.result is not None and step == self.step:
             metrics, _ = self.result
         else:
-            metrics = estimator.evaluate(
-                spec.input_fn,
-                steps=spec.steps,
-                hooks=spec.hooks,
-                checkpoint_path=path,
-                name=spec.name,
-            )
+            metrics = spec.evaluate(estimator, path)
         exported = spec.export(
             estimator, self._export_folder, path, metrics, is_final=is_final
         )

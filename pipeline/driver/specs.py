@@ -97,6 +97,31 @@ class EvalSpec:
                     f"EvalSpec.{field} is {value!r}; it must be a number >= 0."
                 )
 
+    def evaluate(
+        self,
+        estimator: Estimator,
+        checkpoint_path: str | None = None,
+        *,
+        hooks: Sequence[Hook] = (),
+    ) -> dict[str, Any]:
+        """Evaluates once, as `Estimator.evaluate` does.
+
+        Args:
+          estimator: whose model is evaluated.
+          checkpoint_path: path prefix; None for what `Estimator.evaluate` takes then.
+          hooks: watch this evaluation besides those of the spec.
+
+        Returns:
+          The metrics by name.
+        """
+        return estimator.evaluate(
+            self.input_fn,
+            steps=self.steps,
+            hooks=[*self.hooks, *hooks],
+            checkpoint_path=checkpoint_path,
+            name=self.name,
+        )
+
     def export(
         self,
         estimator: Estimator,

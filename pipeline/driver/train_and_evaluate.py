@@ -286,12 +286,8 @@ class EvaluationAlong:
         step = estimator.global_step
         # At the end the last checkpoint may be evaluated already: it is only exported.
         if self._last_result is None or self._last_result["global_step"] != step:
-            self._last_result = estimator.evaluate(
-                spec.input_fn,
-                steps=spec.steps,
-                hooks=[*spec.hooks, *(each.interrupts() for each in signals)],
-                name=spec.name,
-            )
+            interrupts = [each.interrupts() for each in signals]
+            self._last_result = spec.evaluate(estimator, hooks=interrupts)
         result = self._last_result
         self._last_time = self._clock()
         if not estimator.config.is_chief:

@@ -31,6 +31,7 @@ from pipeline.loop import losses, steps
 from pipeline.loop.metrics import MetricSet
 from pipeline.process import package
 from pipeline.process.refusals import RefusedValueError
+from pipeline.tracing import graph_defs
 
 # The call that users write, by the operation that XLA names in its refusal.
 _WRITTEN_AS = {
@@ -141,11 +142,7 @@ def _step(runtime: Runtime, mode: str, element_spec: Any) -> Callable[[Any, Any]
 
 def _ops(graph: Any) -> set[str]:
     """Returns the types of all operations, in branches and loops, too."""
-    definition = graph.as_graph_def()
-    nodes = [*definition.node]
-    for function in definition.library.function:
-        nodes.extend(function.node_def)
-    return {node.op for node in nodes}
+    return {node.op for node in graph_defs.nodes(graph.as_graph_def())}
 
 
 def _refused(message: str) -> str:

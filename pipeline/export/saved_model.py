@@ -24,15 +24,14 @@ from pipeline.process.refusals import RefusedTypeError, RefusedValueError
 from pipeline.strategy import variables
 from pipeline.strategy.modules import Modules
 from pipeline.strategy.replicas import has_one_trace
-from pipeline.strategy.sharding import ShardedVariable, shards_of
+from pipeline.strategy.sharding import shards_of
+from pipeline.tracing import graph_defs
 
 DEFAULT_SIGNATURE = "serving_default"
 # Names of a bare tensor, where a signature needs names.
 FEATURES_NAME = "features"
 OUTPUT_NAME = "output"
 _GLOBAL_STEP = "driver/global_step"
-# Operations that call back into the process that traced them.
-_PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,7 +290,7 @@ def _root(modules: Modules, signatures: Mapping[str, Any]) -> tf.Module:
 
 def _handles(value: Any, strategy: tf.distribute.Strategy) -> list[tf.Tensor]:
     """Returns the handles that functions capture: a variable's on each replica."""
-    if not isinstance(value, (tf.Variable, ShardedVariable)):
+    if not variables.is_variable(value):
         return [value.resource_handle]
     copies = [
         copy
@@ -303,9 +302,7 @@ def _handles(value: Any, strategy: tf.distribute.Strategy) -> list[tf.Tensor]:
 
 def _check_needs_no_python(name: str, function: Any) -> None:
     """Checks that no operation calls back into the process that traced it."""
-    graph = function.graph.as_graph_def()
-    nodes = [graph.node, *(f.node_def for f in graph.library.function)]
-    if any(node.op in _PYTHON_OPS for each in nodes for node in each):
+    if graph_defs.calls_python(function.graph.as_graph_def()):
         raise SpecError(
             f"the signature {name!r} calls Python (tf.py_function, tf.numpy_function), "
             "which a server cannot: write that part in TensorFlow."

@@ -21,6 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from pipeline.feed import code_digest
+from pipeline.tracing import graph_defs
 
 # Attributes of a node that have no part in what it computes.
 _NOT_COMPARED = {
@@ -36,8 +37,6 @@ _NOT_COMPARED = {
 }
 # Nodes that make the seed of a shuffle inside of a function: a seed is not compared.
 _SEED = re.compile(r"(.*/)?seed2?(_\d+)?(/.*)?")
-# Operations that call Python: a graph names the callee by a number of this process.
-_PYTHON_OPS = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 _GENERATOR = "GeneratorDataset"
 _GENERATES = "generator "
 # Operations whose arguments decide which examples are read: these count as data.
@@ -225,13 +224,10 @@ def _function(wrapper: Any, function: Any) -> tuple[str, str, list[str], bool]:
     """Returns a function's name, its digest, its data and whether it is a generator."""
     definition = function.graph.as_graph_def()
     library = {each.signature.name: each for each in definition.library.function}
-    nodes = [*definition.node]
-    for each in library.values():
-        nodes += each.node_def
-    kinds = {node.op for node in nodes}
+    kinds = {node.op for node in graph_defs.nodes(definition)}
     text = _Digests(library).of_nodes(definition.node)
-    if kinds & _PYTHON_OPS:
-        # The Python function that it calls is not in the graph.
+    if graph_defs.calls_python(definition):
+        # The graph names the Python function by a number of this process only.
         text += code_digest.of_function(getattr(wrapper, "_func", None))
     name = function.name
     name = name.decode() if isinstance(name, bytes) else str(name)
@@ -288,8 +284,8 @@ class _Digests:
 
 def _renamed(text: str, numbers: Mapping[str, str]) -> str:
     """Writes an input of a node, such as "^name" or "name:0", by the node's number."""
-    name, colon, output = text.lstrip("^").partition(":")
-    return f"{'^' * text.startswith('^')}{numbers.get(name, '?')}{colon}{output}"
+    name = graph_defs.name_in(text)
+    return text.replace(name, numbers.get(name, "?"), 1)
 
 
 def _held(tensor: tf.Tensor) -> str:

@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from pipeline.feed import fingerprint
 from pipeline.process.refusals import Refusal
+from pipeline.tracing import graph_defs
 
 # TensorFlow's number of a policy: it neither fails nor warns where an operation has a
 # state, such as a random one, for only what the dataset does is asked for here.
@@ -311,7 +312,7 @@ class _Graph:
 
     def _inputs(self, node: Any) -> list[Any]:
         """Returns the nodes that a node reads."""
-        names = [name.partition(":")[0].removeprefix("^") for name in node.input]
+        names = map(graph_defs.name_in, node.input)
         return [self._nodes[name] for name in names if name in self._nodes]
 
     def _seeds(self, node: Any) -> list[int]:

@@ -357,14 +357,12 @@ def remove_old_positions(directory: str, *, keep: str | None) -> None:
       directory: the model_dir.
       keep: path prefix of the checkpoint that is being saved, or None.
     """
-    folder = os.path.join(directory, _FOLDER)
-    kept = os.path.basename(keep) if keep else None
-    for name in tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []:
-        match = _FILE.fullmatch(name)
-        if match is None or match[1] == kept:
-            continue
-        if not tf.io.gfile.exists(os.path.join(directory, f"{match[1]}.index")):
-            tf.io.gfile.remove(os.path.join(folder, name))
+
+    def owner(file: str) -> str | None:
+        match = _FILE.fullmatch(file)
+        return match and match[1]
+
+    checkpoint_files.remove_orphans(directory, _FOLDER, owner, keep=keep)
 
 
 def remove_unfinished(directory: str) -> None:

@@ -25,10 +25,9 @@ from pipeline.process.refusals import RefusedValueError
 from pipeline.strategy.modules import Modules
 from pipeline.strategy.parameter_server import ParameterServers
 from pipeline.strategy.replicas import Replicas
+from pipeline.tracing import graph_defs
 
 _coordinator = tf.distribute.coordinator
-# Operations that call functions of the chief's Python, which no worker has.
-_PYTHON_OPS = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 # The name, in a position's file, of the steps that each worker has done.
 _STEPS = "workers"
 
@@ -380,10 +379,7 @@ def graph_of(dataset: tf.data.Dataset) -> tf.Tensor:
     """Returns a dataset's graph as a string scalar, which another process can run."""
     graph = iterators.serialized(dataset)
     definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
-    nodes = [*definition.node]
-    for function in definition.library.function:
-        nodes += function.node_def
-    if any(node.op in _PYTHON_OPS for node in nodes):
+    if graph_defs.calls_python(definition):
         raise RefusedValueError(
             "input_fn returned a dataset that calls Python (from_generator, "
             "numpy_function, py_function), and parameter servers' workers run no "

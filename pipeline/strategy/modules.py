@@ -22,7 +22,7 @@ from pipeline.contract.spec import EstimatorSpec, SpecError
 from pipeline.process.refusals import RefusedTypeError
 from pipeline.strategy import loss_scale, variables
 from pipeline.strategy.replicas import Replicas, aggregated, all_reduce
-from pipeline.strategy.sharding import ShardedVariable, shards_of
+from pipeline.strategy.sharding import shards_of
 from pipeline.tracing import replica_means, seeds, trace_checks
 from pipeline.tracing.compiling import compiled
 
@@ -175,19 +175,11 @@ class Modules:
 
     def named_values(self) -> dict[str, Any]:
         """Returns every variable, and every table with state, by its full name."""
-        return {
-            f"{module}/{key}".rstrip("/"): value
-            for module, named in self.named_state().items()
-            for key, value in named.items()
-        }
+        return variables.flat(self.named_state())
 
     def named_variables(self) -> dict[str, tf.Variable]:
         """Returns every variable by its full name, `network/dense/kernel`."""
-        return {
-            name: value
-            for name, value in self.named_values().items()
-            if isinstance(value, (tf.Variable, ShardedVariable))
-        }
+        return variables.variables_of(self.named_state())
 
     def unbuilt_prefixes(self) -> tuple[str, ...]:
         """Returns full name prefixes of the parts that no mode has built yet."""

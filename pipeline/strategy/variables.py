@@ -19,6 +19,9 @@ from pipeline.contract.checks import kind_of
 from pipeline.process.refusals import RefusedRuntimeError, RefusedTypeError
 from pipeline.strategy.sharding import ShardedVariable, shards_of
 
+# Each variable or lookup table by its module's name and by its name in the module.
+State = Mapping[str, Mapping[str, Any]]
+
 _TABLES = (
     tf.lookup.experimental.MutableHashTable,
     tf.lookup.experimental.DenseHashTable,
@@ -74,6 +77,30 @@ def named_state(module: Any, references: Mapping[str, Any] | None = None) -> dic
             )
         return {names[id(v)]: v for v in module.variables}
     return _unique(_object_names(module, seen=set()))
+
+
+def flat(state: State) -> dict[str, Any]:
+    """Returns every variable and table by its full name: `network/dense/kernel`."""
+    return {
+        f"{module}/{name}".rstrip("/"): value
+        for module, named in state.items()
+        for name, value in named.items()
+    }
+
+
+def variables_of(state: State) -> dict[str, tf.Variable]:
+    """Returns every variable by its full name, as `flat` does."""
+    return {name: value for name, value in flat(state).items() if is_variable(value)}
+
+
+def tables_of(state: State) -> dict[str, Any]:
+    """Returns every lookup table by its full name: `vocabulary/table`."""
+    return {n: value for n, value in flat(state).items() if not is_variable(value)}
+
+
+def is_variable(value: Any) -> bool:
+    """Whether a value of a `State` is a variable, whole or in shards, and no table."""
+    return isinstance(value, (tf.Variable, ShardedVariable))
 
 
 def tables(module: Any) -> list[Any]:

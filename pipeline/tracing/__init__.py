@@ -2,6 +2,7 @@
 
 From the bottom up; a file imports only files above it:
 
+    graph_defs     the nodes of a graph, as TensorFlow writes it down
     compiling      functions compiled for one object
     seeds          a run's random numbers, apart from the program's
     replica_means  Keras' mean losses as means over one replica's batch

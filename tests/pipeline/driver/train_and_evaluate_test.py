@@ -157,7 +157,7 @@ class FakeEstimator:
     def wait_until_saved(self):
         pass
 
-    def evaluate(self, input_fn, *, steps, hooks, name):
+    def evaluate(self, input_fn, *, steps, hooks, checkpoint_path, name):
         self.evaluated.append(self.global_step)
         return {"loss": 1.0, "global_step": self.global_step}
 

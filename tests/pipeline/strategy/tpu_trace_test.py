@@ -18,6 +18,7 @@ from pipeline import ModeKeys
 from pipeline.contract.user_errors import StepError
 from pipeline.driver.recipe import Recipe
 from pipeline.driver.runtime import Runtime
+from pipeline.tracing import graph_defs
 from tests import fakes
 
 NUM_CORES = 2
@@ -83,11 +84,7 @@ def traced(runtime, mode, input_fn=input_fn):
         )
         loop = tf.function(compiled._run, input_signature=signature, autograph=False)
         graph = loop.get_concrete_function().graph
-    definition = graph.as_graph_def()
-    nodes = list(definition.node)
-    for function in definition.library.function:
-        nodes.extend(function.node_def)
-    return nodes
+    return list(graph_defs.nodes(graph.as_graph_def()))
 
 
 def named(nodes, op):

@@ -1,0 +1,41 @@
+"""Reads graphs in the form in which TensorFlow writes them: as a GraphDef."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+_PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
+
+
+def nodes(definition: tf.compat.v1.GraphDef) -> Iterator[Any]:
+    """Yields all nodes of a graph, also those of the functions that it calls.
+
+    Branches, loops and nested `tf.function`s are such functions.
+
+    Args:
+      definition: graph, with its library of functions.
+    """
+    bodies = (each.node_def for each in definition.library.function)
+    return itertools.chain(definition.node, *bodies)
+
+
+def calls_python(definition: tf.compat.v1.GraphDef) -> bool:
+    """Whether some node calls back into the process that made the graph.
+
+    A graph names the Python function by a number of that process.
+
+    Args:
+      definition: graph, with its library of functions.
+    """
+    return any(node.op in _PYTHON_OPS for node in nodes(definition))
+
+
+def name_in(text: str) -> str:
+    """Returns the name of the node that another one has as an input.
+
+    Args:
+      text: input as a NodeDef lists it: "name", "name:0", "name:output:0" or "^name".
+    """
+    return text.removeprefix("^").partition(":")[0]
