@@ -84,7 +84,7 @@ import tensorflow as tf
 tf.random.set_seed(5)
 for _ in range(3):
     tf.data.Dataset.range(3).map(lambda i: i + tf.random.uniform([], 0, 9, tf.int64))
-from tests.pipeline import fingerprint_test
+from tests.pipeline.feed import fingerprint_test
 print(json.dumps(fingerprint_test.described()))
 """
 
