@@ -133,7 +133,7 @@ def any_batch_size(spec: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How a step's batches are taken from an iterator, in a compiled loop.
+    """The way to take a step's batches from an iterator, in a compiled loop.
 
     Attributes:
       endless: whether the data never end.

@@ -32,11 +32,11 @@ class TrainingData(Protocol):
 
     @property
     def iterator(self) -> Any:
-        """What a `StepsLoop` reads, after the last example trained on."""
+        """The iterator that a `StepsLoop` reads, after the last example trained on."""
 
     @property
     def place(self) -> str:
-        """Where it was opened, for logs; known until the first step."""
+        """The place where it was opened, for logs; right until the first step."""
 
     def begin_anew(self) -> Any:
         """Starts another pass over the data."""

@@ -27,7 +27,7 @@ from pipeline.strategy.replicas import Replicas
 
 @dataclasses.dataclass(frozen=True)
 class DistributedPlan(Plan):
-    """How a step's batches are taken from a distributed iterator.
+    """The way to take a step's batches from a distributed iterator.
 
     A step's batches are a list by micro-batch; each batch holds values that differ by
     replica.

@@ -33,15 +33,15 @@ AS_YIELDED = "as input_fn yields it"
 
 
 class AnyFeed(Protocol):
-    """What an input_fn yields, and how a step's batches are taken of it."""
+    """The data of an input_fn, and the way to take a step's batches from them."""
 
     @property
     def plan(self) -> Plan:
-        """How elements become batches."""
+        """The way in which elements become batches."""
 
     @property
     def element_spec(self) -> tuple[Any, Any]:
-        """`(features, labels)` as type specs of one replica's batch."""
+        """The type specs `(features, labels)` of one replica's batch."""
 
     def fingerprint(self) -> Fingerprint:
         """Describes the data, so that a run that goes on knows them again."""

@@ -92,7 +92,7 @@ def skip(iterator: Any, number: int) -> None:
 
 
 class TooLargeError(Refusal, ValueError):
-    """A dataset holds too many data in memory to be written as a graph."""
+    """A dataset that holds too many data in memory to be written as a graph."""
 
 
 def definition_of(dataset: tf.data.Dataset) -> tf.compat.v1.GraphDef:

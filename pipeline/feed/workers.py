@@ -34,7 +34,7 @@ _STEPS = "workers"
 
 @dataclasses.dataclass(frozen=True)
 class WorkerPlan(Plan):
-    """How a worker takes a step's batches."""
+    """The way in which a worker takes a step's batches."""
 
     def where(self, more: tf.Tensor, step: Callable[[], Any], state: Any) -> Any:
         """Does the same as `Plan.where`, by a loop of one turn at most.
@@ -67,7 +67,7 @@ class WorkerFeed:
 
     @property
     def plan(self) -> Plan:
-        """How each worker takes a step's batches; the same for all workers."""
+        """The way to take a step's batches; the same for all workers."""
         return self.feeds[0].plan
 
     @property

@@ -32,7 +32,7 @@ StepFn = Callable[[Any, tf.Tensor], Totals]
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """What the compiled loop did from one boundary to the next.
+    """The steps from one boundary to the next, and what was measured over them.
 
     Attributes:
       step: global step afterwards.
