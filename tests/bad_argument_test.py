@@ -88,9 +88,19 @@ def two_evaluations_without_names(model_dir):
     run(model_dir, eval_spec=[ge.EvalSpec(data()), ge.EvalSpec(data())])
 
 
-@told("eval_spec is function", "write eval_spec=[...]")
+@told("eval_spec is function", "not an EvalSpec: write EvalSpec(input_fn)")
 def eval_spec_is_an_input_fn(model_dir):
     run(model_dir, eval_spec=data())
+
+
+@told("eval_spec is function", "not an EvalSpec: write EvalSpec(input_fn)")
+def eval_spec_is_a_list_of_input_fns(model_dir):
+    run(model_dir, eval_spec=[ge.EvalSpec(data()), data()])
+
+
+@told("train_spec is function", "TrainSpec(input_fn, max_steps=1000), EvalSpec(input_")
+def both_specs_are_input_fns(model_dir):
+    ge.train_and_evaluate(fakes.make_estimator(model_dir), data(), data())
 
 
 @told("train_spec is function", "TrainSpec(input_fn, max_steps=1000)")

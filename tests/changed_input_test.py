@@ -197,3 +197,12 @@ def test_what_fails_while_it_is_read_over_is_told_in_few_lines(reads):
         reads(numbers(0, 9, change=change), steps=1, changed_input="skip")
     assert "the input failed in reading over 3 batches" in str(error.value)
     assert "no such disk" in str(error.value)
+
+
+def test_what_was_chosen_is_said(reads, caplog):
+    reads(numbers(0, 20), steps=3)
+    assert reads(numbers(100, 120), steps=2, changed_input="anew") == [100, 101]
+    assert "It begins anew, as changed_input='anew' has it." in caplog.text
+    assert reads(numbers(200, 220), steps=1, changed_input="skip") == [202]
+    assert "in each run, as changed_input='skip' has it." in caplog.text
+    assert "would" not in caplog.text

@@ -53,6 +53,13 @@ def test_arguments_come_in_tf_estimators_order(tmp_path):
     assert logits.shape == (3,)
 
 
+def test_specs_take_tf_estimators_order_and_its_none():
+    hook, exporter = ge.LoggingHook(1), ge.LatestExporter()
+    assert ge.TrainSpec(data, 3, [hook], None).hooks == [hook]
+    spec = ge.EvalSpec(data, None, "test", None, [exporter], 5, 6)
+    assert (spec.name, list(spec.hooks), spec.throttle_secs) == ("test", [], 6)
+
+
 def test_too_many_arguments_are_pythons_to_refuse(tmp_path):
     estimator = fakes.make_estimator(tmp_path)
     with pytest.raises(TypeError, match="positional argument"):
@@ -81,6 +88,34 @@ def test_an_estimators_methods_may_be_overridden(tmp_path):
 def test_fields_of_a_run_config_that_are_gone(name):
     with pytest.raises(TypeError, match=f"RunConfig takes no {name}: write "):
         ge.RunConfig(**{name: None})
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: ge.RunConfig(save_checkpoints_step=3),
+            "RunConfig takes no save_checkpoints_step. Did you mean save_checkpoints_s",
+        ),
+        (
+            lambda: ge.TrainSpec(data, steps=3),
+            "TrainSpec takes no steps. Did you mean max_steps? It takes input_fn, max_",
+        ),
+        (lambda: ge.EvalSpec(data, step=3), "EvalSpec takes no step. Did you mean st"),
+        (
+            lambda: ge.Estimator(modle_fn=changed()),
+            "Estimator takes no modle_fn. Did you mean model_fn",
+        ),
+        (
+            lambda: ge.Estimator(changed(), modules=MODULES).train(data(), stepz=3),
+            "Estimator.train takes no stepz. Did you mean steps",
+        ),
+    ],
+)
+def test_the_nearest_name_is_told(call, words):
+    with pytest.raises(TypeError) as error:
+        call()
+    assert words in str(error.value)
 
 
 @pytest.mark.parametrize("name", habits.ESTIMATOR)

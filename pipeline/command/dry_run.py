@@ -8,7 +8,7 @@ from pipeline.contract.spec import ModeKeys
 from pipeline.driver import xla_check
 from pipeline.driver.estimator import Estimator
 from pipeline.driver.specs import TrainSpec
-from pipeline.strategy import tpu
+from pipeline.strategy import executions, tpu
 
 
 def lines(job: str, config: RunConfig) -> Iterator[str]:
@@ -27,6 +27,12 @@ def lines(job: str, config: RunConfig) -> Iterator[str]:
     """
     yield gin_config.config_text()
     yield from report.topology(job, config)
+    if missing := executions.absent(config):
+        # No error: a command may be checked on another machine than it is meant for.
+        yield (
+            f"warning: devices {missing} are not among this machine's "
+            f"{executions.present()}: here this command would be refused."
+        )
     if config.execution != "tpu":
         return
     input_fns = []

@@ -7,11 +7,10 @@ name without a hint. Here each statement is checked before gin sees it.
 
 import ast
 import dataclasses
-import difflib
 import inspect
 import keyword
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from pipeline.command import gin_registry
@@ -25,7 +24,7 @@ from pipeline.command.gin_reader import (
 )
 from pipeline.command.gin_registry import CORE, Entry, Parameter
 from pipeline.command.gin_types import accepts
-from pipeline.process import package
+from pipeline.process import package, refusals
 
 # Parameters that take functions or factories, never their results ...
 _FUNCTIONS = {
@@ -160,7 +159,9 @@ def find(name: str, location: Location) -> Entry:
             f"{_whose(module)}"
         )
     known = gin_registry.entries().values()
-    hint = near(name.rpartition(".")[2], sorted({entry.name for entry in known}))
+    hint = refusals.near(
+        name.rpartition(".")[2], sorted({entry.name for entry in known})
+    )
     raise ConfigError(
         f"{location}\n{name} is not a known function or class.{hint} One of your own "
         "needs @gin.configurable, and its module a line `import ...` in the gin file."
@@ -192,7 +193,7 @@ def _check_references(binding: Binding, defined: dict[str, Binding]) -> None:
         if isinstance(item, Reference):
             find(item.name, binding.location)
         elif item.name not in defined and not gin_registry.is_constant(item.name):
-            hint = near(item.name, sorted(defined), sign="%")
+            hint = refusals.near(item.name, sorted(defined), sign="%")
             raise ConfigError(
                 f"{binding.location}\nnothing defines %{item.name}.{hint} Define it: "
                 f"{item.name} = ..., or on the command line --gin.{item.name}=..."
@@ -217,7 +218,7 @@ def _resolve(binding: Binding) -> Resolved:
         )
     if entry.takes_any():
         return Resolved(binding, entry, None)
-    hint = near(binding.parameter, list(known))
+    hint = refusals.near(binding.parameter, list(known))
     raise ConfigError(
         f"{binding.location}\n{entry.name} has no parameter {binding.parameter!r}."
         f"{hint} It has {', '.join(known) or 'none'}."
@@ -311,21 +312,6 @@ def _literal(text: str) -> int | float | bool | None:
     except (ValueError, SyntaxError):
         return None
     return value if isinstance(value, (int, float, bool)) else None
-
-
-def near(name: str, known: Sequence[str], sign: str = "") -> str:
-    """Returns ' Did you mean A or B?', or '' where no name is near.
-
-    Args:
-      name: the name that is not known.
-      known: the names that are.
-      sign: what to write before each, such as '%'.
-    """
-    folded = {other.lower(): other for other in known}
-    found = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.6)
-    if not found:
-        return ""
-    return f" Did you mean {' or '.join(sign + folded[other] for other in found)}?"
 
 
 def _module_that_defines(name: str) -> str | None:

@@ -23,7 +23,7 @@ from pipeline.command.jobs import PredictSpec
 from pipeline.driver import train_and_evaluate
 from pipeline.driver.specs import EvalSpec
 from pipeline.model_dir import paths
-from pipeline.process import package
+from pipeline.process import package, refusals
 
 __all__ = [
     "ConfigError",
@@ -200,7 +200,7 @@ def _import(statement: gin_reader.Import) -> None:
         if not f"{statement.module}.".startswith(f"{missing}."):
             raise
         names = {name: package.library(name) for name in package.LIBRARIES}
-        hint = gin_checks.near(missing, list(names.values()))
+        hint = refusals.near(missing, list(names.values()))
         if missing in names:
             hint = f" This project's is {names[missing]}: import {names[missing]}."
         # A module of the user's own is nearer.

@@ -21,6 +21,7 @@ from pipeline.command import gin_checks, gin_registry
 from pipeline.command.gin_checks import Resolved
 from pipeline.command.gin_reader import Binding, Config, ConfigError, Macro, Reference
 from pipeline.command.gin_registry import CORE, Entry
+from pipeline.process import refusals
 from pipeline.strategy import executions
 
 # What the jobs call, whichever job it is: EvalSpec's bindings are read by
@@ -50,7 +51,7 @@ def check_read(config: Config, resolved: Sequence[Resolved]) -> None:
     defined = gin_checks.macros(config)
     for name, binding in defined.items():
         if name not in seen.macros:
-            hint = gin_checks.near(name, sorted(seen.macros))
+            hint = refusals.near(name, sorted(seen.macros))
             lines.append(f"{binding.location}\n  no binding in use has %{name}.{hint}")
     if lines:
         raise ConfigError(

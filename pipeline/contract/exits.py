@@ -35,12 +35,12 @@ def run(
     *,
     argv: Sequence[str] | None = None,
     debug: bool = False,
-) -> NoReturn:
+) -> None:
     """Runs a program's own `main` as the command runs its jobs, and exits.
 
     Trainings inside of it answer signals without a hook for that. Logs go to stderr
     from INFO on. `python -m pipeline.launch` starts such a program in each task of a
-    cluster.
+    cluster. In IPython, and so in a notebook, it returns where all went well.
 
     Args:
       main: function of no argument, or of one: the command line without absl's flags,
@@ -56,7 +56,9 @@ def run(
         return main(_parsed(argv)) if _takes_argv(main) else main()
 
     more = f"{package.NAME}.run(main, debug=True) shows the whole traceback."
-    sys.exit(code_of(called, debug=debug, more=more))
+    code = code_of(called, debug=debug, more=more)
+    if code or not _in_ipython():
+        sys.exit(code)
 
 
 def code_of(main: Callable[[], Any], *, debug: bool, more: str) -> int:
@@ -104,6 +106,13 @@ def _parsed(argv: Sequence[str]) -> list[str]:
     """Parses absl's flags, and returns the rest of the command line."""
     app.define_help_flags()
     return flags.FLAGS(argv)
+
+
+def _in_ipython() -> bool:
+    """Whether IPython runs this, which takes any SystemExit for an error."""
+    # What runs in it has it among its modules.
+    module = sys.modules.get("IPython")
+    return module is not None and module.get_ipython() is not None
 
 
 def _takes_argv(main: Callable[..., Any]) -> bool:

@@ -5,11 +5,12 @@ A name that is gone is an error with the line to write instead.
 """
 
 import functools
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pipeline.process.refusals import RefusedTypeError
+from pipeline.process.refusals import RefusedTypeError, near
 
 _HOOKS = (
     "hooks watch the loop from outside: train(..., hooks=[...]), TrainSpec(input_fn, "
@@ -73,7 +74,7 @@ def known(
 
     Returns:
       The decorator; it wraps a class's constructor. A call with an argument that is
-      gone raises a TypeError.
+      gone, or that there never was, raises a TypeError.
     """
     hints = gone or {}
 
@@ -82,11 +83,19 @@ def known(
             made.__init__ = decorate(made.__init__)
             return made
         owner = made.__qualname__.removesuffix(".__init__")
+        parameters = list(inspect.signature(made).parameters.values())[1:]
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        names = [p.name for p in parameters]
 
         @functools.wraps(made)
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
             for name in hints.keys() & kwargs.keys():
                 raise RefusedTypeError(f"{owner} takes no {name}: write {hints[name]}.")
+            for name in () if takes_any else kwargs.keys() - set(names):
+                raise RefusedTypeError(
+                    f"{owner} takes no {name}.{near(name, names)} It takes "
+                    f"{', '.join(names)}."
+                )
             by_name = dict(zip(positional, args, strict=False))
             # Too many or given twice: Python's own error is right.
             if len(args) <= len(positional) and not by_name.keys() & kwargs.keys():
@@ -138,6 +147,22 @@ estimator = known(
     gone=ESTIMATOR,
 )
 run_config = known(gone=RUN_CONFIG)
+train_spec = known(
+    positional=("input_fn", "max_steps", "hooks", "saving_listeners"),
+    empty=("hooks", "saving_listeners"),
+)
+eval_spec = known(
+    positional=(
+        "input_fn",
+        "steps",
+        "name",
+        "hooks",
+        "exporters",
+        "start_delay_secs",
+        "throttle_secs",
+    ),
+    empty=("hooks", "exporters"),
+)
 train = known(
     positional=("input_fn", "hooks", "steps", "max_steps", "saving_listeners"),
     empty=("hooks", "saving_listeners"),

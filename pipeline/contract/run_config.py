@@ -21,7 +21,7 @@ from pipeline.cluster.tf_config import EXECUTIONS
 from pipeline.contract import habits
 from pipeline.contract.checks import is_int, is_number
 from pipeline.model_dir import paths
-from pipeline.process.refusals import RefusedValueError
+from pipeline.process.refusals import RefusedValueError, near
 
 # A strategy, or a function that makes it of a RunConfig.
 StrategyChoice = (
@@ -222,8 +222,8 @@ class RunConfig:
         unknown = sorted(set(changes) - set(names))
         if unknown:
             raise RefusedValueError(
-                f"RunConfig has no field {', '.join(unknown)}. Its fields are "
-                f"{', '.join(names)}."
+                f"RunConfig has no field {', '.join(unknown)}.{near(unknown[0], names)}"
+                f" Its fields are {', '.join(names)}."
             )
         steps, secs = "save_checkpoints_steps", "save_checkpoints_secs"
         for given, other in ((steps, secs), (secs, steps)):

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pipeline.contract import arguments, checks, user_errors
+from pipeline.contract import arguments, checks, habits, user_errors
 from pipeline.contract.checks import kind_of
 from pipeline.contract.hooks import Hook, SavingListener
 from pipeline.driver.estimator import Estimator
@@ -21,6 +21,7 @@ from pipeline.export.exporters import Exporter
 from pipeline.process.refusals import RefusedTypeError, RefusedValueError
 
 
+@habits.train_spec
 @dataclasses.dataclass(frozen=True)
 class TrainSpec:
     """What to train on and how far.
@@ -40,7 +41,6 @@ class TrainSpec:
 
     def __post_init__(self) -> None:
         _check_input_fn("TrainSpec", self.input_fn)
-        _empty_for_none(self, "hooks", "saving_listeners")
         checks.check_positive("TrainSpec.max_steps", self.max_steps)
         checks.check_all("TrainSpec.hooks", self.hooks, Hook)
         checks.check_all(
@@ -48,6 +48,7 @@ class TrainSpec:
         )
 
 
+@habits.eval_spec
 @dataclasses.dataclass(frozen=True)
 class EvalSpec:
     """What to evaluate on, how often, and what to export.
@@ -77,7 +78,6 @@ class EvalSpec:
 
     def __post_init__(self) -> None:
         _check_input_fn("EvalSpec", self.input_fn)
-        _empty_for_none(self, "hooks", "exporters")
         checks.check_positive("EvalSpec.steps", self.steps)
         arguments.evaluation_name("EvalSpec.name", self.name)
         checks.check_all("EvalSpec.hooks", self.hooks, Hook)
@@ -200,7 +200,12 @@ def as_list(eval_spec: EvalSpec | Sequence[EvalSpec]) -> list[EvalSpec]:
       ValueError: there is none, several share a name, or two exporters a directory.
     """
     specs = [eval_spec] if isinstance(eval_spec, EvalSpec) else eval_spec
-    checks.check_all("eval_spec", specs, EvalSpec)
+    for each in specs if isinstance(specs, (list, tuple)) else [specs]:
+        if not isinstance(each, EvalSpec):
+            raise RefusedTypeError(
+                f"eval_spec is {kind_of(each)}, not an EvalSpec: write "
+                "EvalSpec(input_fn), or several in a list, each of its own name."
+            )
     specs = list(specs)
     names = [spec.name for spec in specs]
     folders = {os.path.normpath(name or "") for name in names}
@@ -273,13 +278,6 @@ def combined(specs: Sequence[EvalSpec], results: Sequence[Result]) -> Result:
         return results[0][0], exported
     named = zip(specs, results, strict=True)
     return {spec.name: metrics for spec, (metrics, _) in named}, exported
-
-
-def _empty_for_none(spec: Any, *names: str) -> None:
-    """Replaces None, tf.estimator's default for a list, by an empty one."""
-    for name in names:
-        if getattr(spec, name) is None:
-            object.__setattr__(spec, name, ())
 
 
 def _check_input_fn(owner: str, input_fn: Any) -> None:

@@ -62,12 +62,13 @@ def train_and_evaluate(
       TypeError: train_spec or eval_spec is of another type.
       ValueError: several evaluations share a name, or two exporters a directory.
     """
-    eval_specs = specs.as_list(eval_spec)
     if not isinstance(train_spec, TrainSpec):
         raise RefusedTypeError(
             f"train_spec is {kind_of(train_spec)}, not a TrainSpec: write "
-            "TrainSpec(input_fn, max_steps=1000)."
+            "train_and_evaluate(estimator, TrainSpec(input_fn, max_steps=1000), "
+            "EvalSpec(input_fn))."
         )
+    eval_specs = specs.as_list(eval_spec)
     with run_log.shown(estimator.config.progress):
         return _by_role(estimator, train_spec, eval_specs)
 

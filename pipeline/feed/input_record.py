@@ -167,17 +167,22 @@ def judged(
         )
     if verdict == Verdict.ANEW:
         logging.warning(
-            "train | %s It begins anew. RunConfig(changed_input='skip') would leave "
-            "out the %d batches that were read, 'error' would stop here.",
+            "train | %s It begins anew%s",
             said,
-            read,
+            f". RunConfig(changed_input='skip') would leave out the {read} batches "
+            "that were read, 'error' would stop here."
+            if changed_input == "auto"
+            else f", as changed_input={changed_input!r} has it.",
         )
     else:
         logging.warning(
             "train | %s It goes on after the %d batches that were read, by reading "
             "over them; they are the ones that were trained on if the order is the "
-            "same in each run. RunConfig(changed_input='anew') would begin anew.",
+            "same in each run%s",
             said,
             read,
+            ". RunConfig(changed_input='anew') would begin anew."
+            if changed_input == "auto"
+            else f", as changed_input={changed_input!r} has it.",
         )
     return verdict

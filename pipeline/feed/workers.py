@@ -319,15 +319,19 @@ class WorkerInput:
             logging.warning("train | %s The data begin anew.", error)
             return []
         strategy = self._modules.strategy
-        if len(steps) != strategy.num_workers:
-            logging.warning(
-                "train | the position of the data is that of %d workers, and there are "
-                "%d: they begin anew.",
-                len(steps),
-                strategy.num_workers,
-            )
-            return []
         if not strategy.resume_input or not any(steps):
+            return []
+        if len(steps) != strategy.num_workers:
+            said = (
+                f"the position of the data is that of {len(steps)} workers, and there "
+                f"are {strategy.num_workers}"
+            )
+            if self._changed_input == "error":
+                raise RefusedValueError(
+                    f"{said}: start {len(steps)} workers, or write RunConfig("
+                    "changed_input='anew') to read the data from their beginning."
+                )
+            logging.warning("train | %s: they begin anew.", said)
             return []
         return self._judged(path, steps)
 

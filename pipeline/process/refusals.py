@@ -5,6 +5,9 @@ see `exits`, and any other error with a traceback. Each refusal is one of Python
 errors, too, for callers that catch a ValueError.
 """
 
+import difflib
+from collections.abc import Sequence
+
 
 class Refusal(Exception):  # noqa: N818 (never raised by itself)
     """An error whose message names what is refused, and the line to write instead."""
@@ -28,3 +31,18 @@ class RefusedRuntimeError(Refusal, RuntimeError):
 
 class RefusedImportError(Refusal, ModuleNotFoundError):
     """A package that is not installed."""
+
+
+def near(name: str, known: Sequence[str], sign: str = "") -> str:
+    """Returns ' Did you mean A or B?', or '' where no name is near.
+
+    Args:
+      name: the name that is not known.
+      known: the names that are.
+      sign: what to write before each, such as '%'.
+    """
+    folded = {other.lower(): other for other in known}
+    found = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.6)
+    if not found:
+        return ""
+    return f" Did you mean {' or '.join(sign + folded[other] for other in found)}?"

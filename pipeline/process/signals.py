@@ -29,7 +29,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _DEAF_SECS = 5.0
 # Longest time from a second signal to the end of the process.
 _UNWIND_SECS = 10.0
-_STOPPING = "stopping; saving. A second Ctrl-C stops at once."
+_STOPPING = "stopping; saving."
+_CTRL_C = " A second Ctrl-C stops at once."
 
 
 class PreemptedError(Refusal, RuntimeError):
@@ -151,7 +152,7 @@ class Answers:
         # A module for `default_int_handler`, which matches none of the classes below.
         owner = handler.__self__
         if isinstance(owner, Notes) and (is_first or number != signal.SIGINT):
-            owner.say()
+            owner.say(number)
         elif not is_first:
             self._end_unless(lambda: self._ended.wait(_UNWIND_SECS), number)
         elif owner is self:
@@ -276,10 +277,16 @@ class Notes:
             signal.signal(number, handler or signal.SIG_DFL)
         self._before = {}
 
-    def say(self) -> None:
-        """Says that a signal came, once; in any thread."""
+    def say(self, number: int) -> None:
+        """Says that a signal came, once; in any thread.
+
+        Args:
+          number: number of the signal.
+        """
         if self._said.acquire(blocking=False):
-            _write(self._answer)
+            # Beneath a launcher, who answers Ctrl-C himself, stderr is a pipe.
+            by_hand = number == signal.SIGINT and os.isatty(2)
+            _write(self._answer + _CTRL_C * by_hand)
 
     def __enter__(self) -> "Notes":
         self.start()
@@ -294,7 +301,7 @@ class Notes:
         # From the first signal on, whichever it was, Ctrl-C interrupts.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         self._before.setdefault(signal.SIGINT, before)
-        self.say()
+        self.say(number)
 
 
 def _is_main_thread() -> bool:

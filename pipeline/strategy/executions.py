@@ -260,10 +260,7 @@ def _devices(config: RunConfig) -> list[str]:
     if config.devices is None:
         names = [_short_name(d) for d in tf.config.list_logical_devices("GPU")]
         return names or ["CPU:0"]
-    names = [
-        name.upper().removeprefix("/").removeprefix("DEVICE:")
-        for name in config.devices
-    ]
+    names = [_normal(name) for name in config.devices]
     _split_cpu(names)
     _check_present(names)
     return names
@@ -310,6 +307,25 @@ def _split_cpu(names: Sequence[str]) -> None:
         return  # TensorFlow runs already, and _check_present names what is there.
 
 
+def absent(config: RunConfig) -> list[str]:
+    """Returns the devices of a RunConfig that this machine does not have.
+
+    It looks at the hardware alone, so that TensorFlow can still be set up afterwards:
+    any number of logical CPUs can be made.
+
+    Args:
+      config: its `devices`.
+    """
+    there = present()
+    names = map(_normal, config.devices or ())
+    return [name for name in names if "CPU" not in name and name not in there]
+
+
+def present() -> list[str]:
+    """Returns the devices of this machine, in TensorFlow's short form."""
+    return [_short_name(each) for each in tf.config.list_physical_devices()]
+
+
 def _check_present(names: Sequence[str]) -> None:
     """Raises where this machine lacks a device."""
     present = [_short_name(device) for device in tf.config.list_logical_devices()]
@@ -322,6 +338,11 @@ def _check_present(names: Sequence[str]) -> None:
         )
 
 
-def _short_name(device: tf.config.LogicalDevice) -> str:
+def _normal(name: str) -> str:
+    """Returns 'GPU:0' of a user's 'gpu:0' or '/device:GPU:0'."""
+    return name.upper().removeprefix("/").removeprefix("DEVICE:")
+
+
+def _short_name(device: Any) -> str:
     """Returns 'GPU:0' of a device that TensorFlow calls '/device:GPU:0'."""
     return device.name.upper().partition("DEVICE:")[2]

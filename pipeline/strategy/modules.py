@@ -122,7 +122,7 @@ class Modules:
             known = aggregated(self.strategy, known)
             # Made in a second trace, or of a value of this one: model_fn's variable.
             if specs or tf.is_symbolic_tensor(known.get("initial_value")):
-                raise SpecError(_stray_text([known.get("name")]))
+                raise trace_checks.stray_error([known.get("name")])
             inside = True
             try:
                 with tf.init_scope(), self.strategy.scope():
@@ -138,14 +138,15 @@ class Modules:
                 step = tf.zeros([], tf.int64)
                 specs.append(model_fn(features, labels, step))
 
-        with self._seeds.drawn(), trace_checks.no_updates(self.by_name.values()):
+        mine = self.by_name.values()
+        with self._seeds.drawn(), trace_checks.no_updates(mine, owns=self._owns):
             graph = trace.get_concrete_function(element_spec).graph
         spec = specs[-1]
         self._say(trace_checks.remarks(graph, spec, _rows(element_spec[0])))
         owned = self._ids()
         stray = [v.name for v in created if id(v) not in owned]
         if stray:
-            raise SpecError(_stray_text(stray))
+            raise trace_checks.stray_error(stray)
         self._build_optimizers(spec, owned)
         self.spread_seeds(spread_before=before)
         return spec
@@ -252,6 +253,14 @@ class Modules:
         named = self.named_variables()
         return {id(shard) for v in named.values() for shard in shards_of(v)}
 
+    def _owns(self, variable: Any) -> bool:
+        """Whether it is a module's, or that of a metric that a layer has for itself."""
+        for module in self.by_name.values():
+            kept = getattr(module, "metrics_variables", ())
+            if any(variable is each for each in kept):
+                return True
+        return id(variables.raw(variable)) in self._ids()
+
     def _build_optimizers(self, spec: EstimatorSpec, owned: set[int]) -> None:
         optimized: dict[int, list[Any]] = {}
         optimizers = {id(m): m for m in self.by_name.values()}
@@ -319,17 +328,6 @@ def _rows(features_spec: Any) -> int | None:
     """Returns the number of examples in a batch; None where no shape tells."""
     shapes = [getattr(s, "shape", None) for s in tf.nest.flatten(features_spec)]
     return next((s[0] for s in shapes if s is not None and s.rank), None)
-
-
-def _stray_text(names: list[str | None]) -> str:
-    of_optimizer = {"iteration", "iterations", "learning_rate"} & set(names)
-    kind = "optimizer" if of_optimizer else "layer"
-    module = "optimizer" if of_optimizer else "network"
-    return (
-        f"model_fn created the variables {[n or 'unnamed' for n in names]} itself; "
-        f"they would be in no checkpoint. Build the {kind} in a factory and hand it "
-        f"in: Estimator(modules={{{module!r}: make_{module}}})."
-    )
 
 
 def _build_slots(optimizer: keras.optimizers.Optimizer, trained: list[Any]) -> None:

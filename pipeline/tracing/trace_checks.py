@@ -5,8 +5,9 @@ sums over the batch in place of means, updates besides those of the TrainOps.
 """
 
 import contextlib
+import inspect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -84,15 +85,34 @@ def _check_predictions(predictions: Any) -> None:
             ) from error
 
 
+def stray_error(names: Sequence[str | None]) -> SpecError:
+    """Returns what to raise where model_fn creates variables that are in no module.
+
+    Args:
+      names: of the variables.
+    """
+    of_optimizer = {"iteration", "iterations", "learning_rate"} & set(names)
+    kind = "optimizer" if of_optimizer else "layer"
+    module = "optimizer" if of_optimizer else "network"
+    return SpecError(
+        f"model_fn created the variables {[n or 'unnamed' for n in names]} itself; "
+        f"they would be in no checkpoint. Build the {kind} in a factory and hand it "
+        f"in: Estimator(modules={{{module!r}: make_{module}}})."
+    )
+
+
 @contextlib.contextmanager
-def no_updates(modules: Iterable[Any]) -> Iterator[None]:
-    """Refuses an optimizer's updates in the block: its TrainOp would update again.
+def no_updates(
+    modules: Iterable[Any], *, owns: Callable[[Any], bool]
+) -> Iterator[None]:
+    """Refuses updates in the block: the driver would update again, or not at all.
 
     Args:
       modules: modules, the optimizers among which may not be applied.
+      owns: tells whether a Keras variable is one of the modules' by then.
 
     Raises:
-      SpecError: an optimizer is applied.
+      SpecError: an optimizer is applied, or a Keras metric called that is no module's.
     """
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -110,13 +130,53 @@ def no_updates(modules: Iterable[Any]) -> Iterator[None]:
     for optimizer in optimizers.values():
         optimizer.apply = refuse
     try:
-        yield
+        with _no_metrics(owns):
+            yield
     finally:
         for key, optimizer in optimizers.items():
             # Without an attribute of the object, its class's method is there again.
             del optimizer.apply
             if own[key] is not None:
                 optimizer.apply = own[key]
+
+
+@contextlib.contextmanager
+def _no_metrics(owns: Callable[[Any], bool]) -> Iterator[None]:
+    """Refuses Keras metrics in the block, but those that a layer has for itself."""
+    kind = keras.metrics.Metric
+    add_variable, call = kind.add_variable, kind.__call__
+
+    def call_owned(metric: keras.metrics.Metric, *args: Any, **kwargs: Any) -> Any:
+        if not all(owns(variable) for variable in metric.variables):
+            raise _metric_error(metric)
+        return call(metric, *args, **kwargs)
+
+    def add_in_layer(metric: keras.metrics.Metric, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return add_variable(metric, *args, **kwargs)
+        except SpecError as error:
+            # By `stray_error`, which knows of no metric.
+            raise _metric_error(metric) from error
+
+    kind.add_variable, kind.__call__ = add_in_layer, call_owned
+    try:
+        yield
+    finally:
+        kind.add_variable, kind.__call__ = add_variable, call
+
+
+def _metric_error(metric: keras.metrics.Metric) -> SpecError:
+    """Returns what to raise where model_fn has a metric of its own."""
+    kind = type(metric)
+    known = getattr(keras.metrics, kind.__name__, None) is kind
+    name = f"keras.metrics.{kind.__name__}" if known else kind.__name__
+    taken = [*inspect.signature(kind.update_state).parameters][1:]
+    values = ", ".join(each for each in taken if each != "sample_weight")
+    return SpecError(
+        f"it has a metric {kind.__name__} of its own, whose state would be in no "
+        "checkpoint, and of one replica: the driver keeps the state. Write "
+        f"metrics={{'name': metric({name}, {values})}}."
+    )
 
 
 def _summaries(graph: tf.Graph) -> list[str]:

@@ -217,6 +217,11 @@ def test_interrupt(monkeypatch, capsys):
     assert "interrupted" in capsys.readouterr().err
 
 
+def test_dry_run_tells_of_devices_that_are_not_here(capsys):
+    assert run("--dry_run", "--devices=GPU:7") == 0
+    assert "warning: devices ['GPU:7'] are not among th" in capsys.readouterr().out
+
+
 def test_dry_run_prints_configuration_and_topology(capsys, monkeypatch):
     cluster = {"cluster": {"chief": ["h:1"], "worker": ["h:2"]}}
     cluster["task"] = {"type": "worker", "index": 0}

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 from absl import flags, logging
@@ -74,6 +75,18 @@ def test_what_fails_in_the_users_function_takes_few_lines(tmp_path, capsys):
     assert "Traceback" not in said
     with pytest.raises(KeyError):
         ge.run(program, debug=True)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_in_a_notebook_what_ends_well_returns(monkeypatch, inside):
+    """There SystemExit shows as an error, and the cell as one that failed."""
+    shell = types.SimpleNamespace(get_ipython=lambda: object() if inside else None)
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    if inside:
+        assert ge.run(lambda: None) is None
+    else:
+        assert code_of(lambda: None) == 0
+    assert code_of(lambda: 3) == 3
 
 
 def test_other_errors_keep_their_traceback():

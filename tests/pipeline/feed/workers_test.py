@@ -124,7 +124,9 @@ class Iterators:
 def opened(monkeypatch):
     monkeypatch.setattr(workers, "WorkerIterators", Iterators)
 
-    def open_(path, *, num_workers=2, resume_input=True, without=None, batches=1):
+    def open_(
+        path, *, num_workers=2, resume_input=True, without=None, batches=1, **options
+    ):
         data = tf.data.Dataset.range(10)
         strategy = types.SimpleNamespace(
             num_workers=num_workers, resume_input=resume_input
@@ -133,7 +135,7 @@ def opened(monkeypatch):
         modules = types.SimpleNamespace(strategy=strategy, step=7, driver_state=state)
         feeds = [Feed(data, Plan(False, num_micro_batches=batches))] * num_workers
         feed = workers.WorkerFeed(feeds, without)
-        return workers.WorkerInput(feed, modules, path)
+        return workers.WorkerInput(feed, modules, path, **options)
 
     return open_
 
@@ -179,6 +181,12 @@ def test_an_input_fn_that_starts_anywhere_is_called_for_what_is_left(opened, pat
 def test_data_that_begin_anew(opened, path, options):
     source = opened(path, **options)
     assert (any(source.iterator.steps), source.resumed) == (False, False)
+
+
+def test_another_number_of_workers_is_another_input(opened, path):
+    with pytest.raises(ValueError, match="of 2 workers, and there are 3: start 2 wo"):
+        opened(path, num_workers=3, changed_input="error")
+    assert not opened(path, num_workers=3, changed_input="anew").resumed
 
 
 @pytest.mark.parametrize("damage", ["cut", "of_another_strategy", "none"])

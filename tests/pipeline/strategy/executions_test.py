@@ -68,6 +68,13 @@ def test_devices_that_the_machine_does_not_have(devices, absent):
     assert "Write devices=['GPU:0', 'GPU:1'], or leave devices out" in str(error.value)
 
 
+def test_devices_are_compared_without_starting_tensorflow():
+    """Any number of CPUs can be made of one, as long as it has not started."""
+    config = RunConfig(devices=["CPU:50", "gpu:7", "/device:TPU:1"])
+    assert executions.absent(config) == ["GPU:7", "TPU:1"]
+    assert executions.absent(RunConfig()) == []
+
+
 def test_a_strategy_built_by_hand_wins():
     by_hand = tf.distribute.OneDeviceStrategy("CPU:2")
     assert create(train_distribute=by_hand, execution="tpu") is by_hand

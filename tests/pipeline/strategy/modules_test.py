@@ -1,5 +1,7 @@
 """Modules: made once under the strategy, built by one trace, complete."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -159,6 +161,49 @@ def test_a_layer_that_is_no_module_is_refused():
 
     with pytest.raises(SpecError, match=r"created the variables \['outside/kernel"):
         make(fn=outside_fn, network=lambda: keras.layers.Dense(1))
+
+
+OUTSIDE = keras.metrics.Mean()
+
+
+@pytest.mark.parametrize(
+    ("use", "line"),
+    [
+        (lambda x: keras.metrics.Mean()(x), "metric(keras.metrics.Mean, values)"),
+        (
+            lambda x: keras.metrics.MeanSquaredError()(x, x),
+            "metric(keras.metrics.MeanSquaredError, y_true, y_pred)",
+        ),
+        (OUTSIDE, "metric(keras.metrics.Mean, values)"),
+    ],
+    ids=["made", "of_two", "made_outside"],
+)
+def test_a_metric_of_model_fns_own_is_refused(use, line):
+    def metric_fn(features, labels, mode, network, optimizer):
+        spec = model_fn(features, labels, mode, network, optimizer)
+        return dataclasses.replace(spec, metrics={"m": use(features)})
+
+    with pytest.raises(SpecError) as error:
+        make(fn=metric_fn, network=lambda: keras.layers.Dense(1))
+    assert f"metrics={{'name': {line}}}" in str(error.value)
+    assert OUTSIDE.result() == 0.0
+
+
+class Watched(keras.layers.Dense):
+    """A layer that keeps a metric for itself."""
+
+    def __init__(self):
+        super().__init__(1)
+        self.mean = keras.metrics.Mean(name="mean")
+
+    def call(self, features):
+        self.mean(features)
+        return super().call(features)
+
+
+def test_a_layer_may_keep_a_metric():
+    made = make(network=lambda: keras.Sequential([Watched()]))
+    assert any("kernel" in name for name in made.named_variables())
 
 
 def test_an_optimizer_of_model_fns_own_is_refused():
