@@ -1,10 +1,10 @@
-"""What a run's modules hold: initial values, a checkpoint's, or what was trained since.
+"""Knows what a run's modules hold: initial, a checkpoint's, or newly trained values.
 
-Each call of the Estimator goes by it: a checkpoint that the modules hold already is not
-loaded again, values that came from elsewhere are nobody's beginning, and what is in no
-checkpoint is not lost: a copy is kept in memory while the modules hold others. A copy
-is handed to other modules, too: those of a prediction that goes on during a training,
-or of `eval_distribute`.
+Each call of the Estimator asks here. A checkpoint that the modules hold already is not
+loaded again. A training does not begin with values that were only looked at. Values
+that are in no checkpoint are not lost: a `Snapshot` keeps them in memory while the
+modules hold others. A snapshot also sets other modules: the own ones of a prediction
+that goes on during a training, or the ones on `eval_distribute`.
 """
 
 import contextlib
@@ -28,24 +28,24 @@ _STEP = f"{checkpoint.DRIVER}/global_step"
 
 
 class Reader(Protocol):
-    """Who goes on with the values that modules hold now, whatever they hold later."""
+    """An object that computes with the values of now, also once the modules change."""
 
     def keep(self) -> None:
-        """The values are about to change."""
+        """Copies the values; called before they change."""
 
 
 class Snapshot:
-    """A copy of the values of all variables and tables, of the moment it is made.
+    """A copy, in memory, of the values of all variables and tables.
 
     Attributes:
-      step: global step at that moment.
+      step: global step of the values.
     """
 
     def __init__(self, modules: Modules) -> None:
         """Copies the values of the first local replica.
 
         Args:
-          modules: replicas of these hold equal values, see `Modules.synchronize`.
+          modules: modules whose replicas hold equal values, see `Modules.synchronize`.
         """
         state = modules.named_state()
         local = modules.strategy.experimental_local_results
@@ -62,11 +62,11 @@ class Snapshot:
         """Sets modules to these values, all of them or none.
 
         Args:
-          modules: made by the same factories, maybe on another strategy, with no more
-            layers built than those that were copied.
+          modules: modules of the same factories, maybe on another strategy, with no
+            more layers built than the ones that were copied.
 
         Raises:
-          SpecError: they hold a variable or table that this copy lacks.
+          SpecError: the modules hold a variable or table that this copy lacks.
         """
         state = modules.named_state()
         by_name, tables = variables.variables_of(state), variables.tables_of(state)
@@ -78,6 +78,7 @@ class Snapshot:
                 "factory."
             )
         for name, variable in by_name.items():
+            # The copy is whole; each parameter server holds some of its rows.
             first = 0
             for shard in shards_of(variable):
                 rows = shard.shape[0] if shard is not variable else None
@@ -93,21 +94,23 @@ class Snapshot:
 
 
 class Holding(SavingListener):
-    """Knows what modules hold; told by everybody who changes it, before and after.
+    """The knowledge of what modules hold.
 
-    A checkpoint is known by what is in it, not by its path: a model_dir may be deleted
-    and written again, or be a link that leads elsewhere now.
+    Whoever changes values calls it, before and after. It tells a checkpoint by its
+    contents, not by its path: a model_dir may be deleted and written again, or be a
+    link that leads elsewhere now.
 
     Attributes:
-      path: prefix of the checkpoint that the modules equal; None where they hold
+      path: path prefix of the checkpoint that the modules equal; None where they hold
         initial values, or were trained since.
-      initial: whether nothing was loaded or trained yet, but for a warm start.
+      initial: whether nothing was loaded or trained yet, except by a warm start.
     """
 
     def __init__(self, modules: Modules) -> None:
-        """
+        """Begins with initial values.
+
         Args:
-          modules: that hold it.
+          modules: modules whose values it knows.
         """
         self.path: str | None = None
         self.initial = True
@@ -116,11 +119,12 @@ class Holding(SavingListener):
         self._is_being_written = False
         self._unsaved: _Unsaved | None = None
         self._is_live = False
+        # Weak: a prediction that its caller dropped needs no copy.
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
 
     @contextlib.contextmanager
     def live(self) -> Iterator[None]:
-        """Lets what the modules hold be where the run stands: the block trains them."""
+        """Makes the modules' values the ones where the run stands: the block trains."""
         self._is_live = True
         try:
             yield
@@ -129,54 +133,59 @@ class Holding(SavingListener):
 
     @property
     def is_live(self) -> bool:
-        """Whether a training is under way, which would lose what another call loads."""
+        """Whether a training is under way, whose values no other call may replace."""
         return self._is_live
 
     def equals(self, path: str) -> bool:
-        """Whether the modules hold what is in a checkpoint.
+        """Returns whether the modules hold what is in a checkpoint.
 
         Args:
-          path: its path prefix.
+          path: path prefix of the checkpoint.
         """
         if self.path is None:
             return False
+        # Its files are not all there yet, and tell nothing.
         if self._is_being_written:
             return paths.same(path, self.path)
         found = checkpoint_files.identity(path)
         return found is not None and found == self._identity
 
     def add_reader(self, reader: Reader) -> None:
-        """Tells a prediction before the values change that it began with."""
+        """Adds a prediction, which is told before the next change of values.
+
+        Args:
+          reader: prediction that begins with the values of now.
+        """
         self._readers.add(reader)
 
     def before_change(self) -> None:
-        """The modules are about to be trained, or set to other values."""
+        """Has readers copy the values: they will be trained, or replaced."""
         for reader in list(self._readers):
             reader.keep()
         self._readers.clear()
 
     def before_load(self) -> None:
-        """They are about to be set to a checkpoint, for others to look at, maybe."""
+        """Keeps values that are in no checkpoint: a checkpoint's will replace them."""
         self.before_change()
         if self._unsaved is not None and self._unsaved.snapshot is None:
             self._unsaved.snapshot = Snapshot(self._modules)
 
     def after_load(self, path: str) -> None:
-        """The modules were set to a checkpoint."""
+        """Notes that the modules were set to a checkpoint."""
         self.path, self.initial = path, False
         self._identity = checkpoint_files.identity(path)
         self._is_being_written = False
 
     def after_change(self) -> None:
-        """The modules were trained, or set to what is in no checkpoint."""
+        """Notes that the modules hold values that are in no checkpoint."""
         self.path, self.initial = None, False
 
     def after_build(self) -> None:
-        """Variables were added, which hold initial values."""
+        """Notes that variables were added: the modules equal no checkpoint now."""
         self.path = None
 
     def after_writing(self) -> None:
-        """What was being saved is on disk now, or never will be."""
+        """Notes that the last save has ended, with a checkpoint on disk or without."""
         if self._is_being_written and self.path is not None:
             self._identity = checkpoint_files.identity(self.path)
             if self._identity is None:
@@ -190,7 +199,7 @@ class Holding(SavingListener):
         self.after_change()
 
     def begin_unsaved(self, newest: str | None) -> None:
-        """What is trained from now on is in no checkpoint, and so there only once.
+        """Begins a training that saves nothing: its values are in the modules alone.
 
         Args:
           newest: path prefix of the newest checkpoint in model_dir, or None.
@@ -205,39 +214,41 @@ class Holding(SavingListener):
         self._unsaved = _Unsaved(_identity_of(newest))
 
     def is_unsaved(self, newest: str | None) -> bool:
-        """Whether the run stands at what was trained here and is in no checkpoint.
+        """Returns whether the run stands at values that were trained without saving.
 
         Args:
-          newest: as above; where it is another one now, that one counts.
+          newest: path prefix of the newest checkpoint in model_dir, or None. The run
+            stands at it where it is another one than when that training began.
         """
         unsaved = self._unsaved
         return unsaved is not None and unsaved.based_on == _identity_of(newest)
 
     @property
     def unsaved_step(self) -> int:
-        """The global step of what is in no checkpoint."""
+        """The global step of the values that were trained without saving."""
         put_aside = self._unsaved.snapshot
         return put_aside.step if put_aside is not None else self._modules.step
 
     def bring_back(self) -> None:
-        """Sets the modules to what is in no checkpoint, if they hold another now."""
+        """Puts back values trained without saving, where the modules hold others."""
         put_aside = self._unsaved.snapshot
         if put_aside is not None:
             self.take(put_aside)
             self._unsaved.snapshot = None
 
     def after_save(self, run: Run) -> None:
+        # A checkpoint's files may be written in the background: it counts all the same.
         self.path = checkpoint.path_of(run.model_dir, run.step)
         self._is_being_written = True
 
 
 class _Unsaved:
-    """What a run that saves no checkpoints has trained.
+    """The values that a training without checkpoints has left.
 
     Attributes:
       based_on: identity of the newest checkpoint in model_dir when it began; None where
         there was none.
-      snapshot: a copy, where the modules hold a checkpoint's values meanwhile.
+      snapshot: copy of the values, while the modules hold a checkpoint's; else None.
     """
 
     def __init__(self, based_on: str | None) -> None:

@@ -19,7 +19,7 @@ from pipeline.process.refusals import (
     RefusedValueError,
 )
 
-# The states of no hook.
+# States of a run without hooks or windows.
 NONE: Mapping[str, Any] = types.MappingProxyType({"hooks": {}, "windows": ()})
 
 # Below model_dir, apart from the checkpoints that the states belong to.
@@ -34,14 +34,16 @@ def write(path: str, states: Mapping[str, Any]) -> None:
 
     Args:
       path: path prefix of the checkpoint.
-      states: has "hooks", by the hook's name its "state" and the index of its "window",
-        and "windows", a list. All of it is JSON, or numbers and arrays of numpy's.
+      states: dict of "hooks", by the hook's name its "state" and the index of its
+        "window", and of "windows", a list. Values are JSON, or NumPy's numbers and
+        arrays.
 
     Raises:
       TypeError: a hook's state is no JSON; names the hook.
     """
     file = _file_of(path)
     if not states["hooks"]:
+        # A run that was killed may have left a file for a checkpoint of this name.
         atomic_file.remove(file)
         return
     # Encoded one by one, so that an error names the hook.
@@ -56,8 +58,8 @@ def write(path: str, states: Mapping[str, Any]) -> None:
 def read(path: str) -> dict[str, Any]:
     """Returns the states that belong to a checkpoint, as `write` took them.
 
-    Empty where there is no file, and with a warning where it is damaged: training can
-    go on without them.
+    They are empty where there is no file, and where it is damaged, which logs a
+    warning: training can go on without them.
 
     Args:
       path: path prefix of the checkpoint.
@@ -69,14 +71,15 @@ def read(path: str) -> dict[str, Any]:
 
 
 def remove_old(directory: str, *, keep: str | None) -> None:
-    """Deletes states whose checkpoint retention has deleted.
+    """Deletes the states of checkpoints that retention has deleted.
 
     Args:
-      directory: the model_dir.
-      keep: path prefix of the checkpoint that may still be written.
+      directory: model_dir.
+      keep: path prefix of a checkpoint whose files may not be there yet; None for none.
     """
 
     def owner(file: str) -> str | None:
+        # A damaged file was set aside, for the user to look at: it stays.
         is_damaged = file.endswith(atomic_file.DAMAGED)
         return None if is_damaged else file.removesuffix(_END)
 

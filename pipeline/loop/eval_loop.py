@@ -1,4 +1,8 @@
-"""The evaluation loop: over all of an input, a few steps at a time."""
+"""The evaluation loop: over all of an input, a few steps at a time.
+
+The number of steps in a call doubles while a call is short: long calls cost less, short
+ones show how far the evaluation is, and hear a signal soon.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,9 +15,9 @@ from pipeline.loop.metrics import MetricSet
 from pipeline.loop.watchers import Window
 from pipeline.process import progress
 
-# An evaluation begins with so many steps in a call, and doubles them while a call takes
-# less than so long: it shows how far it is, and hears a signal.
+# Steps of the first call.
 _FIRST_EVAL_STEPS = 16
+# Seconds of a call after which the number of steps is not doubled any more.
 _MOST_EVAL_SECS = 1.0
 
 
@@ -30,20 +34,22 @@ def evaluate(
     """Runs the evaluation loop over the input.
 
     Args:
-      compiled: the loop over eval steps.
-      metrics: of the mode EVAL.
-      feed: the input.
-      run: what hooks see.
-      hooks: `begin`, `after_loop` and `end` are called.
+      compiled: loop over eval steps.
+      metrics: metrics of the mode EVAL.
+      feed: input that is evaluated.
+      run: run that hooks are given.
+      hooks: hooks whose `begin`, `after_loop` and `end` are called.
       steps: most steps; None for all of the input.
       steps_per_loop: most steps in one call.
 
     Returns:
-      What it came to, at the global step of `run`.
+      The loss and metrics over all steps, at the global step of `run`; its `num_steps`
+      are eval steps.
     """
     window = Window(metrics)
 
     def report() -> Report:
+        # The loop counts eval steps, and a report is about the training's step.
         return dataclasses.replace(window.report(), step=run.step)
 
     run.read_report = report
@@ -60,7 +66,8 @@ def evaluate(
             done, ended = segment.step, segment.ended
             if bar:
                 bar.move(done)
-            # All processes take as many steps a call.
+            # All processes have to take the same number of steps in a call, and measure
+            # different times.
             if size < steps_per_loop and not run.agree(
                 segment.seconds > _MOST_EVAL_SECS
             ):

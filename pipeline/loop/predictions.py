@@ -56,13 +56,14 @@ class OnOwnWeights:
           Nests of predictions, by local replica.
         """
         with self._lock:
+            # Once: from then on nobody else changes the modules of this prediction.
             if self._kept is not None:
                 self._compiled = self._elsewhere(self._kept)
                 self._kept = None
             return self._compiled(features)
 
     def keep(self) -> None:
-        """Copies the weights, which are about to change."""
+        """Copies the weights; called before they change."""
         with self._lock:
             self._kept = self._copied()
 

@@ -1,4 +1,8 @@
-"""The hooks of a training, where each wants to stop, and what happened in between."""
+"""The hooks of a training: where each wants to stop, and what it is told there.
+
+The loop asks `Watchers` for the next stops, runs to the last of them in one call, and
+hands back a `Segment` for each. `Window` adds segments up to the `Report` of a hook.
+"""
 
 import collections
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,13 +17,14 @@ from pipeline.loop.compiled_loop import Segment
 from pipeline.loop.metrics import MetricSet, States, as_arrays
 from pipeline.process.refusals import RefusedTypeError, RefusedValueError
 
-# Segments that a window keeps apart; adding up many at once is cheaper.
+# Segments that a window keeps before it adds them up: adding many at once is cheaper.
 _MOST_PENDING = 64
-# Longest time, about, for which a signal waits; returning more often costs more.
+# About the longest time of one call of the loop, and so of a signal's wait; returning
+# more often makes steps slower.
 _MOST_SECS_A_CALL = 5.0
-# Longest time for which hooks that only watch are kept waiting.
+# About the longest time for which a hook that only watches waits for its report.
 _MOST_SECS_UNSEEN = 0.5
-# Stands among the hooks for what is told of saved checkpoints.
+# Key, among the hooks, of the window since the last checkpoint.
 _SAVING = object()
 
 
@@ -27,20 +32,21 @@ class Watchers:
     """The hooks of one run, called in their order, each with a window of its own.
 
     A window holds what happened since the hook's last call. Hooks that are called at
-    the same step begin the same new window.
+    the same step share their next window, so that it is added up once.
 
     Attributes:
-      hooks: in the order in which they are called.
+      hooks: hooks in the order in which they are called.
     """
 
     def __init__(
         self, hooks: Sequence[Hook], metrics: MetricSet, *, steps_per_loop: int
     ) -> None:
-        """
+        """Takes the hooks; their windows begin in `begin`.
+
         Args:
-          hooks: in the order in which they are called.
-          metrics: of the mode TRAIN.
-          steps_per_loop: most steps from one stop to the next.
+          hooks: hooks in the order in which they are called.
+          metrics: metrics of the mode TRAIN.
+          steps_per_loop: most steps in one call of the loop.
         """
         self.hooks = hooks
         self._metrics = metrics
@@ -49,11 +55,11 @@ class Watchers:
         self._windows: dict[Any, Window] = {}
 
     def begin(self, run: Run, saved: Mapping[str, Any]) -> None:
-        """Begins with all hooks, and gives back to each what was saved of it.
+        """Calls `begin` of all hooks; gives back to each its saved state and window.
 
         Args:
-          run: at its first step.
-          saved: what `state` gave in the run that this one goes on with.
+          run: run at its first step.
+          saved: result of `state` that the checkpoint keeps, see `hook_states`.
         """
         fresh = Window(self._metrics)
         windows = [Window(self._metrics) for _ in saved["windows"]]
@@ -68,13 +74,18 @@ class Watchers:
                 call_method("hook", hook, "restore", run, mine["state"])
 
     def stops(self, run: Run, *others: int | None) -> list[int]:
-        """Steps that hooks watch, up to the first at which one may act.
+        """Returns the steps that hooks watch, up to the first at which one may act.
 
-        Where steps are slow, up to the first of all, so that no log comes late.
+        A hook that only watches is told of its steps afterwards, so the loop need not
+        return for it. Where steps are slow it returns all the same, so that no log
+        comes late.
 
         Args:
-          run: at the step to go on from.
-          *others: steps at which the loop has to return besides, or None.
+          run: run at the step to go on from.
+          *others: further steps at which the loop has to return; None for none.
+
+        Returns:
+          Global steps in order; the loop returns at the last one.
         """
         acting = [_asked(hook, run.step) for hook in self.hooks if _acts(hook)]
         acting += [*others, run.max_step, run.step + self._steps_per_loop]
@@ -95,13 +106,15 @@ class Watchers:
         """Calls `after_loop` and `after_step`, at the stops that the loop went through.
 
         Args:
-          run: moves on to the last of them.
-          segments: what the loop did up to each.
+          run: run, which moves on to the last stop.
+          segments: segments that the loop returned, one for each stop.
         """
         *passed, last = segments
         for segment in passed:
             self._report_to(self._due(run, segment), run)
         due = self._due(run, last)
+        # `after_loop` comes first at the last stop: a hook may raise there, on a loss
+        # that is no number, before others report it.
         bad = [segment.nonfinite_step for segment in segments]
         run.nonfinite_step = next((step for step in bad if step is not None), None)
         for hook in self.hooks:
@@ -119,7 +132,7 @@ class Watchers:
             self._call(hook, "end", run)
 
     def before_save(self, run: Run) -> None:
-        """Lets `run.report` be what happened since the last checkpoint."""
+        """Sets `run.report` to what happened since the last checkpoint."""
         run.read_report = self._windows[_SAVING].report
 
     def after_save(self) -> None:
@@ -127,10 +140,10 @@ class Watchers:
         self._windows[_SAVING] = Window(self._metrics)
 
     def state(self, *, reported: bool) -> dict[str, Any]:
-        """Returns what hooks and their open windows hold now, see `hook_states`.
+        """Returns the states of hooks and of their open windows, see `hook_states`.
 
         Args:
-          reported: whether all windows were reported for good.
+          reported: whether all windows were reported for good, and are left out.
         """
         windows: list[Window] = []
         held: dict[str, dict[str, Any]] = {}
@@ -139,13 +152,13 @@ class Watchers:
             if state is not None:
                 held.setdefault(name, {})["state"] = state
             if window.num_steps and not reported:
-                # One that several hooks share is saved once.
+                # A window that several hooks share is saved once.
                 windows += [] if window in windows else [window]
                 held.setdefault(name, {})["window"] = windows.index(window)
         return {"hooks": held, "windows": [window.state() for window in windows]}
 
     def _due(self, run: Run, segment: Segment) -> list[Hook]:
-        """Moves on to the segment's end; the hooks that asked for that step."""
+        """Moves the run on to the segment's end; returns the hooks to call there."""
         for window in set(self._windows.values()):
             window.add(segment)
         due = [hook for hook in self.hooks if _asked(hook, run.step) == segment.step]
@@ -155,11 +168,11 @@ class Watchers:
         return due
 
     def _report_to(self, due: Sequence[Hook], run: Run) -> None:
-        """Calls `after_step`, and begins a new window, one for all of them."""
+        """Calls `after_step` of hooks, and begins one new window for all of them."""
         window = Window(self._metrics)
         for hook in due:
             self._call(hook, "after_step", run)
-            # At once: what is saved next holds what is in no report.
+            # At once: what was reported is not saved as part of an open window.
             self._windows[hook] = window
 
     def _call(self, hook: Hook, method: str, run: Run) -> None:
@@ -168,11 +181,11 @@ class Watchers:
 
 
 def names_of(hooks: Sequence[Hook], *, others: Sequence[str] = ()) -> list[str]:
-    """Returns a name for each hook: its class', for a second one `LoggingHook_1`.
+    """Returns a name for each hook: its class's, for a second one `LoggingHook_1`.
 
     Args:
-      hooks: in their order, by which hooks of one class are told apart.
-      others: names of what comes after the hooks, and gets a name in the same way.
+      hooks: hooks in their order, which tells hooks of one class apart.
+      others: names to add after the hooks', numbered in the same way.
     """
     taken: collections.Counter[str] = collections.Counter()
     result = []
@@ -183,14 +196,15 @@ def names_of(hooks: Sequence[Hook], *, others: Sequence[str] = ()) -> list[str]:
 
 
 def _acts(hook: Hook) -> bool:
+    """Returns whether a hook may change the run, so that the loop has to return."""
     return not hook.only_watches
 
 
 def _asked(hook: Hook, step: int) -> int | None:
-    """The step that a hook wants to see next.
+    """Returns the step that a hook wants to see next; None for none.
 
     Raises:
-      TypeError: the hook answers with no int.
+      TypeError: the hook's answer is no int.
       ValueError: the step is not ahead, so that the loop would never come to it.
     """
     answer = call_method("hook", hook, "next_step", step)
@@ -208,19 +222,20 @@ def _asked(hook: Hook, step: int) -> int | None:
 
 
 def _steps_of(hook: Hook, step: int, last: int) -> Iterator[int]:
-    """The steps after `step` that `hook` wants to see, before `last`."""
+    """Yields the steps after `step` and before `last` that `hook` wants to see."""
     while (next_step := _asked(hook, step)) is not None and next_step < last:
         yield next_step
         step = next_step
 
 
 class Window:
-    """Sums over the segments since a boundary, and what they come to."""
+    """The sums over the segments since a stop, and their report."""
 
     def __init__(self, metrics: MetricSet) -> None:
-        """
+        """Begins with nothing.
+
         Args:
-          metrics: of the mode.
+          metrics: metrics of the mode.
         """
         self._metrics = metrics
         self._step = 0
@@ -234,30 +249,34 @@ class Window:
         self._report: Report | None = None
 
     def add(self, segment: Segment) -> None:
-        """Adds what the loop did up to a boundary."""
+        """Adds a segment to the window.
+
+        Args:
+          segment: segment that the loop returned for a stop.
+        """
         self._report = None
         self._seconds += segment.seconds
         self._step = segment.step
         self._num_steps += segment.num_steps
-        if segment.num_steps:  # Else it only found the input's end.
+        if segment.num_steps:  # A segment without steps only found the input's end.
             self._scalars = segment.totals.scalars
             self._pending.append(segment)
         if len(self._pending) >= _MOST_PENDING:
             self._fold()
 
     def report(self) -> Report:
-        """The window's values; computed once."""
+        """Returns the report of all segments; computed once."""
         if self._report is None:
             self._report = self._computed()
         return self._report
 
     @property
     def num_steps(self) -> int:
-        """Steps in it."""
+        """The number of steps in the window."""
         return self._num_steps
 
     def state(self) -> dict[str, Any]:
-        """What it holds, as JSON."""
+        """Returns the sums as JSON."""
         self._fold()
         return {
             "step": self._step,
@@ -273,13 +292,13 @@ class Window:
         }
 
     def restore(self, state: Mapping[str, Any]) -> bool:
-        """Goes on with what another one held; not if its metrics were others.
+        """Goes on with the sums of another window, unless its metrics were others.
 
         Args:
-          state: what `state` gave.
+          state: result of the other window's `state`.
 
         Returns:
-          Whether it does.
+          Whether the window goes on with them.
         """
         metrics = {
             name: [np.asarray(value) for value in values]
@@ -297,6 +316,7 @@ class Window:
         return self._states[0] if self._states else {}
 
     def _computed(self) -> Report:
+        # Most windows have one segment, and its metrics are computed already.
         if len(self._pending) == 1 and not self._states:
             totals = self._pending[0].totals
             loss, weight = float(totals.loss), float(totals.weight)
@@ -315,6 +335,7 @@ class Window:
         )
 
     def _fold(self) -> None:
+        """Adds the pending segments to the sums."""
         totals = [segment.totals for segment in self._pending]
         self._loss += sum(float(t.loss) for t in totals)
         self._weight += sum(float(t.weight) for t in totals)
