@@ -1,7 +1,7 @@
-"""Runs a job of the command: configures it by gin, builds it, and says its result.
+"""Runs a job of the command: configures it by gin, builds it, and prints its result.
 
-The flags come in from `main`, which imports no TensorFlow until they are in order. What
-the user reads goes to stdout line by line, by one process of a cluster.
+`main` hands in the flags, and imports no TensorFlow until they are in order. Results go
+to stdout line by line, from one process of a cluster.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ def run(options: flags.FlagValues, argv: Sequence[str]) -> int:
     """Runs the job that the flags ask for.
 
     Args:
-      options: the command's flags.
-      argv: the command as it was typed, to be written down.
+      options: flags of the command.
+      argv: command as it was typed; training writes it down with the configuration.
 
     Returns:
-      The exit code.
+      The exit code, see `exit_codes`.
     """
     return exits.code_of(
         lambda: _run(options, argv),
@@ -74,7 +74,7 @@ def _run(options: flags.FlagValues, argv: Sequence[str]) -> None:
     estimator = gin_config.build(Estimator, config=config)
     if options.job in flags_lib.OF_ONE_CHECKPOINT:
         _check_checkpoint(options, estimator)
-    # The jobs yield lines as they go on: all processes run them, one says them.
+    # All processes run the job, which is a generator, to its end; one prints the lines.
     speaks = config.is_chief or config.task_type == EVALUATOR
     for line in _JOBS[options.job](estimator, options, argv):
         if speaks:
@@ -82,7 +82,7 @@ def _run(options: flags.FlagValues, argv: Sequence[str]) -> None:
 
 
 def _check_checkpoint(options: flags.FlagValues, estimator: Estimator) -> None:
-    """Checks that there is a checkpoint: a mistyped --model_dir would have none."""
+    """Checks that there are values to use: a mistyped --model_dir would have none."""
     starts_warm = gin_config.bound(Estimator).get("warm_start_from")
     if options.checkpoint_path or starts_warm or estimator.latest_checkpoint():
         return
@@ -93,7 +93,7 @@ def _check_checkpoint(options: flags.FlagValues, estimator: Estimator) -> None:
 
 
 def _run_config(options: flags.FlagValues) -> RunConfig:
-    """Builds the RunConfig of the flags and of gin; flags win."""
+    """Returns the RunConfig of the flags and of gin; flags win."""
     given = {
         name: getattr(options, name)
         for name in ("model_dir", "execution", "devices")
@@ -118,7 +118,7 @@ def _train_and_evaluate(
         estimator, _train_spec(estimator, argv), gin_config.eval_specs()
     )
     if estimator.config.cluster.serves:
-        return  # The chief says it.
+        return  # The chief, which this process served, prints the result.
     if found:
         yield from report.metric_lines(found[0])
     yield from report.places(estimator.model_dir)
@@ -157,7 +157,7 @@ def _predict(
         count = jobs.predict(
             estimator, spec, write, checkpoint_path=options.checkpoint_path
         )
-    # In the log, for stdout has the predictions.
+    # In the log: stdout may have the predictions, for another program to read.
     logging.info("%d predictions to %s", count, options.output or "stdout")
     return iter(())
 
@@ -186,7 +186,7 @@ _JOBS: dict[str, Callable[..., Iterator[str]]] = {
 
 
 def _train_spec(estimator: Any, argv: Sequence[str]) -> Any:
-    """Builds the TrainSpec; the chief's also writes down the configuration."""
+    """Returns the TrainSpec; the chief's has a hook that writes the configuration."""
     spec = gin_config.build(TrainSpec)
     if not estimator.config.is_chief:
         return spec
@@ -197,11 +197,15 @@ def _train_spec(estimator: Any, argv: Sequence[str]) -> Any:
 
 @contextlib.contextmanager
 def _output(path: str | None) -> Iterator[Callable[[str], None]]:
-    """Opens a file, or stdout, and hands out a function that writes a line to it."""
+    """Opens a file, or stdout where the path is None.
+
+    Yields:
+      A function that writes a line to it.
+    """
     name = "stdout" if path is None else f"--output={path}"
     path = paths.normal(path) if path else None
     try:
-        stream = open(path, "w", encoding="utf-8") if path else sys.stdout  # noqa: SIM115
+            # What failed to be written fails again here, and was said the first time.
     except OSError as error:
         raise gin_config.ConfigError(
             f"cannot write to {name} ({error.strerror}): choose another file."
@@ -217,5 +221,6 @@ def _output(path: str | None) -> Iterator[Callable[[str], None]]:
             checked.flush()
     finally:
         if path is not None:
-            with contextlib.suppress(OSError):  # It was said when a write failed.
+            # Closing flushes, and fails as the last write did: that was said already.
+            with contextlib.suppress(OSError):
                 stream.close()

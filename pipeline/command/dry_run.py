@@ -1,4 +1,4 @@
-"""Says what a command would do: its configuration, its place, and what XLA refuses."""
+"""Tells what a command would do: its configuration, its place, and XLA's refusals."""
 
 from collections.abc import Iterator
 
@@ -12,14 +12,14 @@ from pipeline.strategy import executions, tpu
 
 
 def lines(job: str, config: RunConfig) -> Iterator[str]:
-    """Yields lines for the user.
+    """Yields lines for the user; trains nothing and writes nothing.
 
-    Nothing is built, except for a TPU: XLA then compiles the steps on this machine's
-    CPU.
+    Modules are made, and input_fn called, only for a TPU: XLA then compiles the steps
+    for this machine's CPU.
 
     Args:
-      job: one of `flags.JOBS`; gin is configured for it.
-      config: how to run it.
+      job: one of `flags.JOBS`, for which gin is configured.
+      config: RunConfig of the command.
 
     Raises:
       ValueError: no TPU can run a step or take its input, see
@@ -28,7 +28,7 @@ def lines(job: str, config: RunConfig) -> Iterator[str]:
     yield gin_config.config_text()
     yield from report.topology(job, config)
     if missing := executions.absent(config):
-        # No error: a command may be checked on another machine than it is meant for.
+        # No error: a command may be checked on another machine than it will run on.
         yield (
             f"warning: devices {missing} are not among this machine's "
             f"{executions.present()}: here this command would be refused."

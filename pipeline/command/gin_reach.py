@@ -40,10 +40,14 @@ _ANY_SCOPE = "*"
 
 
 def check_read(config: Config, resolved: Sequence[Resolved]) -> None:
-    """Raises for bindings and macros that no job reads.
+    """Checks that each binding and each macro is read by some job.
+
+    Args:
+      config: configuration as it was read.
+      resolved: its bindings, each with the parameter that it sets.
 
     Raises:
-      ConfigError: lists them all, each with its line.
+      ConfigError: some are not read; lists them all, each with its line.
     """
     seen = _Reach(config, resolved)
     unread = [r for r in resolved if not seen.reads(r)]
@@ -60,6 +64,7 @@ def check_read(config: Config, resolved: Sequence[Resolved]) -> None:
 
 
 def _why(resolved: Resolved) -> str:
+    """Returns why no job reads a binding, and the line to write instead."""
     name, scope = gin_registry.short_name(resolved.entry), resolved.binding.scope
     if scope:
         return f"{name} is never called in the scope {scope}: refer to @{scope}/{name}."
@@ -69,7 +74,11 @@ def _why(resolved: Resolved) -> str:
 
 
 class _Reach:
-    """The configurables that are called, each with the scopes in which it is."""
+    """The configurables that jobs call, each with the scopes in which they call it.
+
+    Attributes:
+      macros: names of the macros that are read.
+    """
 
     def __init__(self, config: Config, resolved: Sequence[Resolved]) -> None:
         self.macros: set[str] = set()
@@ -87,7 +96,7 @@ class _Reach:
                 self._call(self._known[f"{CORE}.{root}"], "")
 
     def reads(self, resolved: Resolved) -> bool:
-        """Whether some call sees the binding."""
+        """Returns whether some call reads a binding."""
         selector, scope = resolved.entry.selector, resolved.binding.scope
         return any(
             called == selector and _sees(active, scope)
@@ -95,21 +104,26 @@ class _Reach:
         )
 
     def _call(self, entry: Entry, scope: str) -> None:
+        """Adds a call, and the calls that follow from its bindings and its code."""
+        # Configurables may refer to each other in a circle.
         if (entry.selector, scope) in self._calls:
             return
         self._calls.add((entry.selector, scope))
         for binding in self._bindings.get(entry.selector, ()):
             if _sees(scope, binding.scope):
                 self._visit(binding.value, scope)
+        # The code of libraries knows nothing of the user's configurables.
         if entry.is_library:
             return
         names = set(_names(entry.target))
+        # The names of scopes that code enters are not known: it may be any.
         inner = _ANY_SCOPE if "config_scope" in names else scope
         for name in names:
             for other in self._by_name.get(name, ()):
                 self._call(other, inner)
 
     def _visit(self, value: Any, scope: str) -> None:
+        """Adds the calls that come of a value which is read in a scope."""
         for item in gin_checks.nested(value):
             if isinstance(item, Reference):
                 # An inner scope replaces the outer one, in gin.
@@ -117,23 +131,31 @@ class _Reach:
                     self._call(entry, item.scope or scope)
             elif isinstance(item, Macro) and item.name in self._definitions:
                 self.macros.add(item.name)
-                # gin evaluates what a macro holds in a scope of the macro's name.
+                # gin evaluates the macro's value in a scope of the macro's name.
                 for inner in (scope, item.name):
                     self._visit_once(item.name, inner)
 
     def _visit_once(self, macro: str, scope: str) -> None:
+        """Visits a macro's value once in each scope: macros may lead in a circle."""
         if (f"%{macro}", scope) not in self._calls:
             self._calls.add((f"%{macro}", scope))
             self._visit(self._definitions[macro].value, scope)
 
 
 def _sees(active: str, scope: str) -> bool:
-    """Whether a call in the scope `active` reads what is bound in `scope`."""
+    """Returns whether a call in the scope `active` reads a binding of `scope`."""
     return active == _ANY_SCOPE or f"{active}/".startswith(f"{scope}/" if scope else "")
 
 
 def _names(target: Callable[..., Any]) -> Iterator[str]:
-    """Names in the code of `target`, its defaults, and helpers of the same package."""
+    """Yields names in the code and defaults of a target and of helpers that it calls.
+
+    Helpers are functions and classes of the target's own package: a configurable may
+    be called through any number of them.
+
+    Args:
+      target: function or class behind a configurable.
+    """
     waiting, seen = _functions(target), set()
     while waiting:
         fn = inspect.unwrap(waiting.pop())
@@ -153,6 +175,7 @@ def _names(target: Callable[..., Any]) -> Iterator[str]:
 
 
 def _functions(target: Any) -> list[Any]:
+    """Returns the functions to read: of a class all methods, also of its own bases."""
     if inspect.isclass(target):
         package = _package(target)
         bases = [base for base in target.__mro__ if _package(base) == package]
@@ -163,6 +186,7 @@ def _functions(target: Any) -> list[Any]:
 def _modules(
     fn: types.FunctionType, names: set[str], package: str
 ) -> Iterator[dict[str, Any]]:
+    """Yields the contents of modules of a package that `fn` names: `nets.make`."""
     for name in names:
         value = fn.__globals__.get(name)
         if inspect.ismodule(value) and value.__name__.partition(".")[0] == package:
@@ -170,6 +194,7 @@ def _modules(
 
 
 def _code_names(code: types.CodeType) -> Iterator[str]:
+    """Yields all names in a code object, and in functions inside of it."""
     yield from (*code.co_names, *code.co_freevars)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -177,4 +202,5 @@ def _code_names(code: types.CodeType) -> Iterator[str]:
 
 
 def _package(value: Any) -> str:
+    """Returns the top-level package of a function or class; "" for other values."""
     return (getattr(value, "__module__", None) or "").partition(".")[0]

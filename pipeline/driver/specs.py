@@ -107,9 +107,10 @@ class EvalSpec:
         """Evaluates once, as `Estimator.evaluate` does.
 
         Args:
-          estimator: whose model is evaluated.
-          checkpoint_path: path prefix; None for what `Estimator.evaluate` takes then.
-          hooks: watch this evaluation besides those of the spec.
+          estimator: Estimator whose model is evaluated.
+          checkpoint_path: path prefix of the checkpoint; None as in
+            `Estimator.evaluate`.
+          hooks: hooks that are called after the spec's own.
 
         Returns:
           The metrics by name.
