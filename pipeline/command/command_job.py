@@ -205,7 +205,7 @@ def _output(path: str | None) -> Iterator[Callable[[str], None]]:
     name = "stdout" if path is None else f"--output={path}"
     path = paths.normal(path) if path else None
     try:
-            # What failed to be written fails again here, and was said the first time.
+        stream = open(path, "w", encoding="utf-8") if path else sys.stdout  # noqa: SIM115
     except OSError as error:
         raise gin_config.ConfigError(
             f"cannot write to {name} ({error.strerror}): choose another file."
