@@ -1,44 +1,20 @@
-"""The shape of the code, read with `ast`: wings, arrows, levels, docstrings."""
+"""The shape of the house: wings, arrows, order, nevers, and names that are private."""
 
 import ast
 import functools
-import pathlib
 import re
 
 import pytest
 
-from tests import longest
+import pipeline
+from tests.sources import FILES, PIPELINE, ROOT, ids, imports, tree
 
-ROOT = pathlib.Path(__file__).parent.parent
-PACKAGES = ("pipeline", "models", "inputs")
-FILES = sorted(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))
-PIPELINE = [p for p in FILES if p.is_relative_to(ROOT / "pipeline")]
 # The files beside the wings: the public names and the commands.
 DOORS = {p.stem for p in PIPELINE if p.parent.name == "pipeline"}
 WINGS = sorted({p.parent.name for p in PIPELINE} - {"pipeline"})
+# What `from pipeline import X` gives.
+PUBLIC = set(pipeline.__all__)
 IN_WINGS = [p for p in PIPELINE if p.parent.name in WINGS]
-
-
-def ids(paths):
-    return [str(p.relative_to(ROOT)) for p in paths]
-
-
-@functools.cache
-def tree(path):
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def imported(node):
-    """Names of modules, as dotted paths, that an import brings in."""
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom):
-        return [f"{node.module}.{alias.name}" for alias in node.names]
-    return []
-
-
-def imports(path):
-    return [name for node in ast.walk(tree(path)) for name in imported(node)]
 
 
 def imported_files(path):
@@ -52,8 +28,7 @@ def imported_files(path):
         if package != "pipeline":
             continue
         if parts and parts[0] in WINGS:
-            # The wing itself holds nothing that could be imported.
-            found.add((parts[0], parts[1]))
+            found.add((parts[0], parts[1] if parts[1:] else "__init__"))
         else:
             found.add(("", parts[0] if parts and parts[0] in DOORS else "__init__"))
     return found
@@ -138,10 +113,12 @@ def test_only_commands_import_the_driver():
 def test_the_launcher_knows_processes_and_no_tensorflow():
     files = [p for p in PIPELINE if p.parent.name == "launcher"]
     assert {other for _, other in arrows(files)} <= {"process"}
-    assert not {n.partition(".")[0] for p in files for n in imports(p)} & {
-        "tensorflow",
-        "keras",
-    }
+    assert not [p.name for p in files if computes(p)]
+
+
+def computes(path):
+    """Whether a file imports what takes seconds to import."""
+    return bool({n.partition(".")[0] for n in imports(path)} & {"tensorflow", "keras"})
 
 
 def test_no_wing_imports_what_stands_beside_the_wings():
@@ -152,52 +129,88 @@ def test_no_wing_imports_what_stands_beside_the_wings():
 @pytest.mark.parametrize("wing", WINGS)
 def test_a_wing_begins_with_its_contents(wing):
     path = ROOT / "pipeline" / wing / "__init__.py"
-    (docstring,) = tree(path).body
-    assert isinstance(docstring, ast.Expr), "a docstring only"
+    assert not holds_code(path), "a docstring only"
     files = {p.stem for p in path.parent.glob("*.py")} - {"__init__"}
     assert set(contents(wing)) == files
     assert len(files) + 1 <= 12, "one finds one's way in twelve files"
 
 
-@pytest.mark.parametrize("wing", WINGS)
-def test_a_file_imports_only_files_listed_before_it(wing):
+def holds_code(path):
+    """Whether there is more in a file than a docstring."""
+    return [type(node) for node in tree(path).body] != [ast.Expr]
+
+
+@pytest.mark.parametrize("path", IN_WINGS, ids=ids(IN_WINGS))
+def test_a_file_imports_only_files_listed_before_it(path):
+    assert not out_of_order(path)
+
+
+def out_of_order(path):
+    """What a file imports of its own wing and is not listed before it."""
+    wing = path.parent.name
     order = contents(wing)
-    for path in (ROOT / "pipeline" / wing).glob("*.py"):
-        own = order[: order.index(path.stem)] if path.stem in order else []
-        inner = {file for other, file in imported_files(path) if other == wing}
-        assert inner <= set(own), path.name
-
-
-# A file that draws each kind of arrow that is forbidden, and what refuses it.
-FORBIDDEN = {
-    "upward": ("loop", "from pipeline.driver import estimator"),
-    "not in the table": ("export", "from pipeline.checkpoints import lease"),
-    "a public name": ("loop", "from pipeline import Estimator"),
-    "a door": ("driver", "from pipeline import launch"),
-    "as a module": ("export", "import pipeline.feed.feed"),
-}
-
-
-@pytest.mark.parametrize("kind", FORBIDDEN)
-def test_a_forbidden_arrow_is_found(kind, tmp_path):
-    wing, line = FORBIDDEN[kind]
-    path = tmp_path / wing / "new.py"
-    path.parent.mkdir()
-    path.write_text(f"{line}\n")
-    assert undeclared([path], declared_arrows(workspace()))
+    before = order[: order.index(path.stem)] if path.stem in order else []
+    return {file for other, file in imported_files(path) if other == wing} - {*before}
 
 
 @pytest.mark.parametrize("path", FILES, ids=ids(FILES))
 def test_imports_stand_at_the_top(path):
     """Within a function an import hides an edge."""
-    inner = [
+    assert not inner_imports(path)
+
+
+def inner_imports(path):
+    """The places of imports inside of functions."""
+    return [
         f"line {node.lineno}"
         for function in ast.walk(tree(path))
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         for node in ast.walk(function)
         if isinstance(node, (ast.Import, ast.ImportFrom))
     ]
-    assert not inner
+
+
+@pytest.mark.parametrize("path", PIPELINE, ids=ids(PIPELINE))
+def test_imports_are_absolute(path):
+    """A relative one would be an arrow that the other tests do not see."""
+    assert not relative_imports(path)
+
+
+def relative_imports(path):
+    """What a file imports by its own place."""
+    return [name for name in imports(path) if name.startswith(".")]
+
+
+OUTSIDE = sorted(
+    p for name in ("models", "inputs", "benchmarks") for p in (ROOT / name).glob("*.py")
+)
+
+
+@pytest.mark.parametrize("path", OUTSIDE, ids=ids(OUTSIDE))
+def test_outside_of_pipeline_public_names_are_used(path):
+    """`from pipeline import X` stays right where a file moves to another wing."""
+    assert not roundabout(path)
+
+
+def roundabout(path):
+    """Public names that a file takes from a wing and not from `pipeline`."""
+    names = [name for name in imports(path) if name.startswith("pipeline.")]
+    direct = {n for n in names if n.count(".") > 1 and n.rpartition(".")[2] in PUBLIC}
+    modules = {
+        alias.asname or alias.name
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").count(".") == 1
+        for alias in node.names
+        if node.module.startswith("pipeline.")
+    }
+    by_module = {
+        ast.unparse(node)
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Attribute)
+        and getattr(node.value, "id", None) in modules
+        and node.attr in PUBLIC
+    }
+    return direct | by_module
 
 
 # What has no public way: (file, name) -> why, and the test that breaks when it goes.
@@ -282,12 +295,16 @@ def is_private(name):
 
 @pytest.mark.parametrize("path", FILES, ids=ids(FILES))
 def test_what_is_private_is_listed(path):
-    own = set(own_names(path)) | NOT_PRIVATE
-    used = {name for name in foreign_names(path) if is_private(name)} - own
-    assert used == {name for file, name in PRIVATE if file == path.stem}
+    assert private_names(path) == {name for file, name in PRIVATE if file == path.stem}
     text = path.read_text(encoding="utf-8")
     assert "keras.src" not in text
     assert "tf.python." not in text
+
+
+def private_names(path):
+    """What a file uses that others keep to themselves."""
+    own = set(own_names(path)) | NOT_PRIVATE
+    return {name for name in foreign_names(path) if is_private(name)} - own
 
 
 def test_a_test_breaks_where_a_private_name_goes():
@@ -304,8 +321,12 @@ def test_pipeline_knows_no_model_and_no_input(path):
 
 @pytest.mark.parametrize("path", PIPELINE, ids=ids(PIPELINE))
 def test_gin_is_imported_at_the_edge_only(path):
-    uses_gin = any(name.partition(".")[0] == "gin" for name in imports(path))
-    assert not uses_gin or path.parent.name == "command"
+    assert not uses_gin(path) or path.parent.name == "command"
+
+
+def uses_gin(path):
+    """Whether a file imports gin."""
+    return any(name.partition(".")[0] == "gin" for name in imports(path))
 
 
 def test_gin_has_no_init():
@@ -313,130 +334,61 @@ def test_gin_has_no_init():
     assert not (ROOT / "gin" / "__init__.py").exists()
 
 
-def public_definitions(path):
-    """`(qualified name, node)` of public functions, classes and methods."""
-
-    def walk(body, prefix):
-        for node in body:
-            is_class = isinstance(node, ast.ClassDef)
-            if not is_class and not isinstance(node, ast.FunctionDef):
-                continue
-            if node.name.startswith("_"):
-                continue
-            yield f"{prefix}{node.name}", node
-            if is_class:
-                yield from walk(node.body, f"{node.name}.")
-
-    yield from walk(tree(path).body, "")
+def undeclared_of(path):
+    return undeclared([path], declared_arrows(workspace()))
 
 
-def overrides(path):
-    """Names of methods that a base class of the project documents."""
-    documented = {
-        node.name
-        for file in FILES
-        for name, node in public_definitions(file)
-        if "." in name and ast.get_docstring(node)
-    }
-    return documented | {"call", "build", "get_config", "compute_output_shape"}
+# Each kind of mistake: the file that holds it, its text, and the rule that finds it.
+FORBIDDEN = {
+    "upward": ("loop/new", "from pipeline.driver import estimator", undeclared_of),
+    "not in the table": (
+        "export/new",
+        "from pipeline.checkpoints import lease",
+        undeclared_of,
+    ),
+    "as a module": ("export/new", "import pipeline.feed.feed", undeclared_of),
+    "a wing": ("export/new", "from pipeline import feed", undeclared_of),
+    "a public name": ("loop/new", "from pipeline import Estimator", undeclared_of),
+    "a door": ("driver/new", "from pipeline import launch", undeclared_of),
+    "in a function": (
+        "loop/new",
+        "def f():\n    from pipeline.feed import feed",
+        inner_imports,
+    ),
+    "relative": ("loop/new", "from ..driver import estimator", relative_imports),
+    "order": ("loop/steps", "from pipeline.loop import train_loop", out_of_order),
+    "itself": ("loop/steps", "from pipeline.loop import steps", out_of_order),
+    "unlisted": ("loop/new", "from pipeline.loop import steps", out_of_order),
+    "code": ("loop/__init__", '"""Contents."""\nTOTAL = 1', holds_code),
+    "code alone": ("loop/__init__", "TOTAL = 1", holds_code),
+    "gin": ("driver/new", "import gin", uses_gin),
+    "a part of gin": ("driver/new", "from gin import config", uses_gin),
+    "TensorFlow": ("launcher/new", "import tensorflow as tf", computes),
+    "a part of Keras": ("launcher/new", "from keras import layers", computes),
+    "private": ("loop/new", "import keras\nkeras.Layer._tracker", private_names),
+    "private by name": ("loop/new", "getattr(keras, '_x')", private_names),
+    "a private module": (
+        "loop/new",
+        "from tensorflow.python.eager import context",
+        private_names,
+    ),
+    "roundabout": (
+        "models/new",
+        "from pipeline.contract.spec import TrainOp",
+        roundabout,
+    ),
+    "roundabout by a module": (
+        "models/new",
+        "from pipeline.contract import spec\nspec.TrainOp",
+        roundabout,
+    ),
+}
 
 
-@pytest.mark.parametrize("path", FILES, ids=ids(FILES))
-def test_what_is_public_has_a_docstring(path):
-    assert ast.get_docstring(tree(path)), "the module"
-    inherited = overrides(path)
-    lacking = [
-        name
-        for name, node in public_definitions(path)
-        if not ast.get_docstring(node) and not ("." in name and node.name in inherited)
-    ]
-    assert not lacking
-
-
-def functions(path):
-    """`(name, function, docstring)` of all functions that document their arguments."""
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.FunctionDef):
-            text = ast.get_docstring(node)
-            if text and re.search(r"^Args:$", text, re.MULTILINE):
-                yield node.name, node, text
-
-
-def documented_arguments(text):
-    block = re.split(r"^Args:\n", text, flags=re.MULTILINE)[1]
-    lines = []
-    for line in block.splitlines():
-        if line and not line.startswith(" "):
-            break
-        lines.append(line)
-    return re.findall(r"^  (\*{0,2}\w+):", "\n".join(lines), re.MULTILINE)
-
-
-def declared_arguments(function):
-    spec = function.args
-    names = [a.arg for a in (*spec.posonlyargs, *spec.args)]
-    names += [f"*{spec.vararg.arg}"] if spec.vararg else []
-    names += [a.arg for a in spec.kwonlyargs]
-    names += [f"**{spec.kwarg.arg}"] if spec.kwarg else []
-    return [n for n in names if n not in ("self", "cls")]
-
-
-@pytest.mark.parametrize("path", FILES, ids=ids(FILES))
-def test_args_are_those_of_the_signature(path):
-    drifted = {
-        name: {"documented": documented_arguments(text), "declared": declared}
-        for name, function, text in functions(path)
-        if documented_arguments(text) != (declared := declared_arguments(function))
-    }
-    assert not drifted
-
-
-@pytest.mark.parametrize("path", PIPELINE, ids=ids(PIPELINE))
-def test_files_stay_short(path):
-    """CLU's and Sonnet's files have 100 to 155 lines at the median."""
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
-
-
-@pytest.mark.parametrize("path", PIPELINE, ids=ids(PIPELINE))
-def test_library_code_does_not_print_or_assert(path):
-    speaks_to_people = path.stem in ("main", "report", "jobs", "__init__")
-    calls = [n for n in ast.walk(tree(path)) if isinstance(n, ast.Call)]
-    printed = [n.lineno for n in calls if getattr(n.func, "id", None) == "print"]
-    assert speaks_to_people or not printed
-    assert not [n for n in ast.walk(tree(path)) if isinstance(n, ast.Assert)]
-
-
-PLAIN = ("ValueError", "TypeError", "KeyError", "RuntimeError", "ImportError")
-
-
-@pytest.mark.parametrize("path", FILES, ids=ids(FILES))
-def test_what_is_refused_is_a_refusal(path):
-    """Another error keeps its traceback, as a fault of the project, see `exits`."""
-    calls = [
-        node.exc.func if isinstance(node, ast.Raise) else node.value.func
-        for node in ast.walk(tree(path))
-        if isinstance(getattr(node, "exc", None), ast.Call)
-        or (isinstance(node, ast.Return) and isinstance(node.value, ast.Call))
-    ]
-    assert not [f.lineno for f in calls if getattr(f, "id", None) in PLAIN]
-
-
-def test_every_error_is_raised():
-    """An exception that is built and not raised says nothing."""
-    idle = [
-        f"{path.name}:{node.lineno}"
-        for path in FILES
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Call)
-        and str(getattr(node.value.func, "id", "")).endswith("Error")
-    ]
-    assert not idle
-
-
-def test_the_files_that_take_longest_are_there():
-    folder = ROOT / "tests"
-    ranks = [longest.rank(folder / file) for file in longest.FILES]
-    assert ranks == list(range(len(longest.FILES)))
-    assert [file for file in longest.FILES if not (folder / file).exists()] == []
-    assert longest.rank(folder / "levels_test.py") == len(longest.FILES)
+@pytest.mark.parametrize("kind", FORBIDDEN)
+def test_a_mistake_is_found(kind, tmp_path):
+    name, text, rule = FORBIDDEN[kind]
+    path = (tmp_path / name).with_suffix(".py")
+    path.parent.mkdir()
+    path.write_text(f"{text}\n")
+    assert rule(path)
