@@ -25,16 +25,22 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from pipeline.process.refusals import RefusedRuntimeError
+
 # Imports a module of this package without the package's __init__, which imports what is
 # not installed for that process.
 _BOOT = """
-import importlib, sys, types
+import importlib, os, sys, types
 module, folder = sys.argv[1:3]
 name = module.partition(".")[0]
 package = sys.modules[name] = types.ModuleType(name)
 package.__path__ = [folder]
-importlib.import_module(module).main()
+main = importlib.import_module(module).main
+os.write(1, sys.argv[3].encode())
+main()
 """
+# The other process writes it when it has all that it needs.
+_READY = b"."
 # A terminal's Ctrl-C and a scheduler's SIGTERM are for the process that is watched.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Time in which a process ends that was told to.
@@ -69,18 +75,20 @@ def start(
 
     Returns:
       The process, with unbuffered pipes for its stdin and stdout.
+
+    Raises:
+      RefusedRuntimeError: the process cannot run; nobody would watch, and say nothing.
     """
     end, trigger = os.pipe()
     # Kept open: the read that waits for a byte would take its end for the byte.
     _kept.append(trigger)
-    _exit_when_readable(end, code)
     settings = {**settings, "parent": os.getpid(), "trigger": trigger}
     command = [sys.executable, "-I", "-S", "-c", _BOOT, module, _folder()]
     # Blocked signals are inherited, so that none comes before Python is ready there.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
-        return subprocess.Popen(
-            [*command, json.dumps(settings)],
+        process = subprocess.Popen(
+            [*command, _READY.decode(), json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
@@ -88,6 +96,15 @@ def start(
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if process.stdout.read(len(_READY)) != _READY:
+        process.communicate()
+        raise RefusedRuntimeError(
+            f"{sys.executable} cannot run {module}, which watches the other tasks: its "
+            "error stands above. Write the path of a whole Python installation before "
+            "the command."
+        )
+    _exit_when_readable(end, code)
+    return process
 
 
 def settings() -> dict[str, Any]:
