@@ -36,7 +36,7 @@ def evaluation_of_no_steps(model_dir):
     ge.EvalSpec(data(), steps=0)
 
 
-@told("EvalSpec.throttle_secs is '60'; it must be a number >= 0")
+@told("EvalSpec.throttle_secs is '60': write a number >= 0, throttle_secs=60")
 def throttle_as_text(model_dir):
     ge.EvalSpec(data(), throttle_secs="60")
 

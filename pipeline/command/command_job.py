@@ -43,6 +43,7 @@ def run(options: flags.FlagValues, argv: Sequence[str]) -> int:
 
 
 def _run(options: flags.FlagValues, argv: Sequence[str]) -> None:
+    """Parses gin, checks that flags go together, and runs the job."""
     if options.list:
         for line in gin_config.listed(options.gin_file, options.gin_param):
             flags_lib.say(line)
@@ -114,6 +115,7 @@ def _run_config(options: flags.FlagValues) -> RunConfig:
 def _train_and_evaluate(
     estimator: Any, options: flags.FlagValues, argv: Sequence[str]
 ) -> Iterator[str]:
+    """Trains and evaluates; yields the last metrics and what to type next."""
     found = train_and_evaluate.train_and_evaluate(
         estimator, _train_spec(estimator, argv), gin_config.eval_specs()
     )
@@ -130,6 +132,7 @@ def _train_and_evaluate(
 def _train(
     estimator: Any, options: flags.FlagValues, argv: Sequence[str]
 ) -> Iterator[str]:
+    """Trains; yields where things lie."""
     del options
     train_and_evaluate.train(estimator, _train_spec(estimator, argv))
     if estimator.config.cluster.serves:
@@ -140,6 +143,7 @@ def _train(
 def _evaluate(
     estimator: Any, options: flags.FlagValues, argv: Sequence[str]
 ) -> Iterator[str]:
+    """Evaluates; yields the metrics of each evaluation."""
     del argv
     specs = gin_config.eval_specs()
     yield from report.metric_lines(
@@ -151,6 +155,7 @@ def _evaluate(
 def _predict(
     estimator: Any, options: flags.FlagValues, argv: Sequence[str]
 ) -> Iterator[str]:
+    """Writes predictions to a file or stdout; yields nothing."""
     del argv
     spec = gin_config.predict_spec()
     with _output(options.output) as write:
@@ -165,6 +170,7 @@ def _predict(
 def _export(
     estimator: Any, options: flags.FlagValues, argv: Sequence[str]
 ) -> Iterator[str]:
+    """Exports; yields the SavedModel's directory."""
     del argv
     spec = gin_config.build(jobs.ExportSpec)
     input_fn = None

@@ -123,6 +123,7 @@ class Evaluator:
             return self._run()
 
     def _run(self) -> Result | None:
+        """Evaluates until training has ended; the claims are held."""
         # Retention looks for leases only where this folder is, see `lease.deleting`.
         lease.prepare(self._model_dir)
         specs.keep_records(self._model_dir, self._eval_specs)
@@ -142,6 +143,7 @@ class Evaluator:
             end = self._end()
             paths = self._readable(checkpoint.committed(self._model_dir))
             new = self._new(paths)
+            # At most the last one is left: it is evaluated as the last, not as others.
             if end and len(new) <= 1 and self._is_settled(end, paths):
                 if not paths:
                     logging.warning("eval | %s, and there is no checkpoint.", end)

@@ -44,7 +44,7 @@ _MOST_PROGRAMS = 8
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What was built for one mode and one shape of input.
+    """The loop, or function, that was built for one mode and one shape of input.
 
     Attributes:
       element_spec: specs `(features, labels)` of a batch.

@@ -147,6 +147,7 @@ class Runtimes:
         """
 
         def elsewhere(kept: Snapshot) -> Callable[[Any], Any]:
+            # Modules are made by all processes together, and only this one predicts.
             if not runtime.peers.alone:
                 raise RefusedRuntimeError(
                     "a prediction was under way when its weights were about to change "
@@ -249,6 +250,7 @@ class Runtimes:
         return checkpoint.step_of(latest) if latest else 0
 
     def _take_live(self, runtime: Runtime, *, together: bool) -> None:
+        """Sets a runtime to the live values, unless it is the one that holds them."""
         live = self._training
         if not live.holding.is_live:
             live.holding.bring_back()
@@ -258,6 +260,7 @@ class Runtimes:
             live.modules.synchronize()
         if runtime is live:
             return
+        # Through the file, where they are in one: that costs no copy in memory.
         if live.holding.path is not None:
             runtime.load(live.holding.path)
         else:
@@ -266,10 +269,13 @@ class Runtimes:
     def _renewed(
         self, runtime: Runtime, path: str | None, *, together: bool
     ) -> Runtime:
+        """Returns the runtime, or a new one where the values it holds do not count."""
         wanted = False
         if path is None and not runtime.holding.initial:
             newest = checkpoint.latest(self._config.model_dir)
             wanted = newest is None and not self.is_live(newest)
+        # A deleted model_dir may be seen by some processes first: all begin anew, or
+        # none.
         if not (runtime.peers.any(wanted) if together else wanted):
             return runtime
         logging.warning(

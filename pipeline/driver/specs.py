@@ -24,7 +24,7 @@ from pipeline.process.refusals import RefusedTypeError, RefusedValueError
 @habits.train_spec
 @dataclasses.dataclass(frozen=True)
 class TrainSpec:
-    """What to train on and how far.
+    """The training of `train_and_evaluate`: its data, its end and its hooks.
 
     Attributes:
       input_fn: function that returns the training data, see `pipeline.feed.feed`.
@@ -51,7 +51,7 @@ class TrainSpec:
 @habits.eval_spec
 @dataclasses.dataclass(frozen=True)
 class EvalSpec:
-    """What to evaluate on, how often, and what to export.
+    """An evaluation along a training: its data, its times, its hooks and exports.
 
     Attributes:
       input_fn: function that returns the data, see `pipeline.feed.feed`.
@@ -94,7 +94,7 @@ class EvalSpec:
             value = getattr(self, field)
             if not checks.is_number(value) or not value >= 0:
                 raise RefusedValueError(
-                    f"EvalSpec.{field} is {value!r}; it must be a number >= 0."
+                    f"EvalSpec.{field} is {value!r}: write a number >= 0, {field}=60."
                 )
 
     def evaluate(

@@ -76,6 +76,7 @@ def train_and_evaluate(
 def _by_role(
     estimator: Estimator, train_spec: TrainSpec, eval_specs: Sequence[EvalSpec]
 ) -> Result | None:
+    """Evaluates, serves, trains, or trains and evaluates, by this process's task."""
     config = estimator.config
     if config.task_type == tf_config.EVALUATOR:
         return Evaluator(estimator, eval_specs, max_steps=train_spec.max_steps).run()
@@ -283,6 +284,7 @@ class EvaluationAlong:
     def _evaluate(
         self, signals: Sequence[PreemptionHook] = (), *, is_final: bool = False
     ) -> Result:
+        """Returns metrics of the live weights and, on the chief, their exports."""
         spec, estimator = self._spec, self._estimator
         step = estimator.global_step
         # At the end the last checkpoint may be evaluated already: it is only exported.

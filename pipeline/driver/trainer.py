@@ -133,6 +133,7 @@ class Trainer:
     def _loop(
         self, data: TrainingData, check_claim: Callable[[], None], *, any_pass: bool
     ) -> "TrainLoop":
+        """Puts the loop together of its parts."""
         runtime, config = self._runtime, self._runtime.config
         saving = Saving(
             config,
@@ -233,6 +234,7 @@ class TrainLoop:
         return self._ended
 
     def _begin(self, run: Run, saved: Mapping[str, Any]) -> None:
+        """Begins with hooks and evaluations; saves the first step."""
         self._watchers.begin(run, saved)
         held = saved["hooks"]
         states = {name: held[name]["state"] for name in held if "state" in held[name]}
@@ -240,6 +242,7 @@ class TrainLoop:
             evaluation.begin(run)
             if name in states:
                 evaluation.restore(run, states[name], self._signals)
+        # Hooks may have been taken out since: their states are dropped, and named.
         known = {*names_of(self._watchers.hooks), *self._evaluations}
         lost = [name for name in states if name not in known]
         if lost and run.leads:
@@ -291,6 +294,7 @@ class TrainLoop:
         return True
 
     def _end(self, run: Run) -> None:
+        """Ends with the hooks, saves the last step, and says why it is the last."""
         run.finished = True
         self._watchers.end(run)
         self._save_by(self._saving.at_end, run)

@@ -119,6 +119,7 @@ class Saving:
             hook_states.remove_old(run.model_dir, keep=self._last_path)
 
     def _save(self, run: Run, states: States) -> bool:
+        """Saves this step, unless that was done; tells the listeners."""
         path = checkpoint.path_of(run.model_dir, run.step)
         if path == self._last_path:
             return False

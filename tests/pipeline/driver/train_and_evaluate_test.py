@@ -97,12 +97,12 @@ class Mine(ge.Exporter):
         (
             lambda: ge.EvalSpec(EVAL, throttle_secs=-1),
             ValueError,
-            "EvalSpec.throttle_secs is -1; it must be a number >= 0.",
+            "EvalSpec.throttle_secs is -1: write a number >= 0, throttle_secs=60.",
         ),
         (
             lambda: ge.EvalSpec(EVAL, start_delay_secs=-0.5),
             ValueError,
-            "EvalSpec.start_delay_secs is -0.5; it must be a number >= 0.",
+            "EvalSpec.start_delay_secs is -0.5: write a number >= 0, start_delay_secs=60.",
         ),
     ],
 )
