@@ -102,7 +102,7 @@ class Mine(ge.Exporter):
         (
             lambda: ge.EvalSpec(EVAL, start_delay_secs=-0.5),
             ValueError,
-            "EvalSpec.start_delay_secs is -0.5: write a number >= 0, start_delay_secs=60.",
+            "EvalSpec.start_delay_secs is -0.5: write a number >= 0, start_delay_sec",
         ),
     ],
 )
