@@ -116,14 +116,14 @@ class Trainer:
         saved = functools.partial(checkpoint.latest, runtime.config.model_dir)
         with preemption.ending(self._hooks, saved), start.claimed(runtime) as check:
             path = start.load(runtime, self._feed)
-            if steps is not None:
+            if steps is not None:  # Counted from the checkpoint: known only now.
                 max_steps = runtime.modules.step + steps
             run = runtime.run(max_steps)
             with start.reading(runtime, self._feed, path) as data:
                 loop = self._loop(data, check, any_pass=steps is not None)
                 ended = loop(run, hook_states.read(path) if path else None)
             if runtime.config.save_checkpoints_steps == 0:
-                # As a checkpoint does: each replica is to go on from the same.
+                # A save does this, too: a later training begins with equal replicas.
                 runtime.modules.synchronize()
             # After this all processes see the last checkpoint.
             runtime.peers.wait()
