@@ -1,17 +1,9 @@
 """Estimator: a model_fn, its modules, and where they are trained.
 
-Each method checks its arguments, has `Runtimes` choose the modules and their values,
-and hands them to the file that does the work.
-
-estimator = Estimator(
-    model_fn,
-    modules={"network": make_network, "optimizer": keras.optimizers.Adam},
-    config=RunConfig(model_dir="runs/digits"),
-)
-estimator.train(train_input_fn, max_steps=1000)
-estimator.evaluate(eval_input_fn)  # {"accuracy": 0.98, "loss": 0.06, ...}
+Each method has `Runtimes` choose the modules and their values, for a file below.
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -81,6 +73,7 @@ class Estimator:
         self._recipe = Recipe(model_fn, factories, config, params, start)
         self._runtimes = Runtimes(self._recipe)
         self._eval_writers = summary.Writers()
+        self._evaluations: Sequence[Evaluation] = ()
 
     @property
     def config(self) -> RunConfig:
@@ -110,6 +103,15 @@ class Estimator:
         """
         return self._runtimes.loaded
 
+    @contextlib.contextmanager
+    def along(self, evaluations: Sequence[Evaluation]) -> Iterator[None]:
+        """Has `train`, which users may override, evaluate its checkpoints meanwhile."""
+        self._evaluations = evaluations
+        try:
+            yield
+        finally:
+            self._evaluations = ()
+
     @habits.train
     @run_log.shows
     @watches
@@ -121,7 +123,6 @@ class Estimator:
         max_steps: int | None = None,
         hooks: Sequence[Hook] = (),
         saving_listeners: Sequence[SavingListener] = (),
-        evaluations: Sequence[Evaluation] = (),
     ) -> "Estimator":
         """Trains from the newest checkpoint on, with the first example it has not seen.
 
@@ -136,7 +137,6 @@ class Estimator:
           max_steps: global step to train to; nothing is done where it is reached.
           hooks: hooks that are called after the config's own.
           saving_listeners: listeners that are told of each checkpoint.
-          evaluations: evaluations of the checkpoints, from `train_and_evaluate`.
 
         Returns:
           This Estimator.
@@ -161,7 +161,7 @@ class Estimator:
             input_fn,
             hooks=hooks,
             saving_listeners=saving_listeners,
-            evaluations=evaluations,
+            evaluations=self._evaluations,
         )
         trainer(steps=steps, max_steps=max_steps)
         return self

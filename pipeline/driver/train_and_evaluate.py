@@ -121,13 +121,13 @@ def train(
             checkpoint_files.make_directory(estimator.model_dir)
             end_marker.remove(estimator.model_dir)
     try:
-        estimator.train(
-            train_spec.input_fn,
-            max_steps=train_spec.max_steps,
-            hooks=[watch, *train_spec.hooks],
-            saving_listeners=[*train_spec.saving_listeners, watch],
-            evaluations=evaluations,
-        )
+        with estimator.along(evaluations):
+            estimator.train(
+                train_spec.input_fn,
+                max_steps=train_spec.max_steps,
+                hooks=[watch, *train_spec.hooks],
+                saving_listeners=[*train_spec.saving_listeners, watch],
+            )
     except (PeerLostError, ClaimedError, PreemptedError):
         # The training goes on: in tasks that are started again, or in its other holder.
         raise

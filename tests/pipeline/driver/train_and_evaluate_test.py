@@ -360,3 +360,30 @@ def test_without_checkpoints_the_live_weights_are_evaluated(tmp_path):
     assert metrics["global_step"] == 2
     assert metrics["examples"] == 40
     assert exported == []
+
+
+class Own(ge.Estimator):
+    """Overrides `train` as one of tf.estimator's was."""
+
+    def train(
+        self, input_fn, hooks=None, steps=None, max_steps=None, saving_listeners=None
+    ):
+        return super().train(
+            input_fn,
+            hooks=hooks,
+            steps=steps,
+            max_steps=max_steps,
+            saving_listeners=saving_listeners,
+        )
+
+
+def test_a_train_of_ones_own_takes_what_tf_estimators_took(tmp_path):
+    estimator = Own(
+        fakes.classifier_fn,
+        modules={"network": fakes.network, "optimizer": fakes.adam},
+        config=ge.RunConfig(model_dir=tmp_path, save_checkpoints_steps=2),
+    )
+    exporter = Mine()
+    eval_spec = ge.EvalSpec(EVAL, throttle_secs=0, exporters=[exporter])
+    ge.train_and_evaluate(estimator, ge.TrainSpec(TRAIN, max_steps=4), eval_spec)
+    assert [step for _, _, step, _ in exporter.calls] == [2, 4]
