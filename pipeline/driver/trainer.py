@@ -229,7 +229,7 @@ class TrainLoop:
         while stops := self._decide(run):
             segments = self._steps(self._data.iterator, run.step, stops)
             self._at_stop(run, segments)
-            self._ended = segments[-1].ended and not self._begins_anew(run)
+            self._ended = segments[-1].ended and not self._begin_anew_if_it_may(run)
         self._end(run)
         return self._ended
 
@@ -248,7 +248,7 @@ class TrainLoop:
         if lost and run.leads:
             text = "train | the checkpoint holds the state of %s, which is no hook now."
             logging.info(text, ", ".join(lost))
-        self._save_by(self._saving.at_begin, run)
+        self._save_and_evaluate(self._saving.at_begin, run)
 
     def _decide(self, run: Run) -> list[int]:
         """Returns the stops to train to next, equal in all processes; none at the end.
@@ -277,11 +277,11 @@ class TrainLoop:
         A save that is due by the clock comes last: it holds what `after_hooks` did.
         """
         self._watchers.after_steps(run, segments)
-        self._save_by(self._saving.at_step, run)
+        self._save_and_evaluate(self._saving.at_step, run)
         self._watchers.after_hooks(run)
-        self._save_by(self._saving.by_clock, run)
+        self._save_and_evaluate(self._saving.by_clock, run)
 
-    def _begins_anew(self, run: Run) -> bool:
+    def _begin_anew_if_it_may(self, run: Run) -> bool:
         """Begins another pass over data that ended, if this run may; returns whether.
 
         A run for a number of steps is not limited by what is left of an earlier run's
@@ -297,13 +297,13 @@ class TrainLoop:
         """Ends with the hooks, saves the last step, and says why it is the last."""
         run.finished = True
         self._watchers.end(run)
-        self._save_by(self._saving.at_end, run)
+        self._save_and_evaluate(self._saving.at_end, run)
         reasons = [*run.stop_reasons, *(["the input ended"] if self._ended else [])]
         if run.leads:
             words = ["train", f"ended at step {run.step}", *reasons]
             logging.info("%s", " | ".join(words))
 
-    def _save_by(self, save: Callable[..., bool], run: Run) -> None:
+    def _save_and_evaluate(self, save: Callable[..., bool], run: Run) -> None:
         """Saves if it is time by `save`; evaluates and exports what was saved."""
         self._watchers.before_save(run)
         if not save(run, functools.partial(self._state, run)):
