@@ -4,6 +4,7 @@ import atexit
 import gc
 import os
 import shutil
+import signal
 import tempfile
 
 # TensorFlow and Keras read these once, when they are imported below.
@@ -29,6 +30,9 @@ tf.config.set_logical_device_configuration(
 
 
 def pytest_configure(config):
+    # A shell starts what is to run in the background without Ctrl-C, and so would the
+    # programs be that tests start, and send one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # xdist would begin with the files that have most tests, rather than the longest.
     config.option.loadscopereorder = False
 

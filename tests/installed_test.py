@@ -207,8 +207,8 @@ print("tests", int(pytest.main(["tests", "-q", "-p", "no:cacheprovider"])))
 
 def test_in_a_checkout_both_names_are_the_same_modules():
     assert gin_estimator is pipeline
-    assert importlib.import_module("gin_estimator.hooks") is hooks
-    assert hooks.__spec__.name == "pipeline.hooks"
+    assert importlib.import_module("gin_estimator.contract.hooks") is hooks
+    assert hooks.__spec__.name == "pipeline.contract.hooks"
     assert importlib.import_module("gin_estimator.models") is models
     assert importlib.util.find_spec("gin_estimator.no_such_module") is None
 
@@ -228,7 +228,7 @@ def setup():
         ("from pipeline import (\n    a,\n)", "from gin_estimator import (\n    a,\n)"),
         (
             "from pipeline.contract.hooks import Hook",
-            "from gin_estimator.hooks import Hook",
+            "from gin_estimator.contract.hooks import Hook",
         ),
         ("    from models import mlp", "    from gin_estimator.models import mlp"),
         ("import inputs", "import gin_estimator.inputs"),
