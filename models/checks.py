@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from pipeline import SpecError
-from pipeline.contract.checks import kind_of
+from pipeline.mistakes.checks import kind_of
 
 
 def network_input(features: Any, feature_key: str | None = None) -> Any:

@@ -51,19 +51,11 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
     from pipeline.checkpoints.checkpoint_reader import UnreadableCheckpointError
     from pipeline.checkpoints.warm_start import WarmStartSettings
     from pipeline.cluster.ports import PeerLostError
-    from pipeline.contract.exits import run
     from pipeline.contract.hooks import Hook, SavingListener
     from pipeline.contract.run_config import RunConfig
-    from pipeline.contract.spec import (
-        EstimatorSpec,
-        ModeKeys,
-        SpecError,
-        TrainOp,
-        metric,
-    )
+    from pipeline.contract.spec import EstimatorSpec, ModeKeys, metric
+    from pipeline.contract.train_op import SpecError, TrainOp
     from pipeline.driver.estimator import Estimator
-    from pipeline.driver.specs import EvalSpec, TrainSpec
-    from pipeline.driver.train_and_evaluate import train_and_evaluate
     from pipeline.export.exporters import (
         BestExporter,
         Exporter,
@@ -83,6 +75,7 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
         StopAtStepHook,
         SummaryHook,
     )
+    from pipeline.mistakes.exits import run
     from pipeline.model_dir.claim import ClaimedError
     from pipeline.model_dir.storage import StorageError
     from pipeline.process.refusals import (
@@ -92,16 +85,18 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
         RefusedValueError,
     )
     from pipeline.process.signals import PreemptedError
+    from pipeline.roles.specs import EvalSpec, TrainSpec
+    from pipeline.roles.train_and_evaluate import train_and_evaluate
 
 from pipeline.process import run_log
 
 _FILES = {
     "Estimator": "driver.estimator",
     "RunConfig": "contract.run_config",
-    "TrainSpec": "driver.specs",
-    "EvalSpec": "driver.specs",
-    "train_and_evaluate": "driver.train_and_evaluate",
-    "run": "contract.exits",
+    "TrainSpec": "roles.specs",
+    "EvalSpec": "roles.specs",
+    "train_and_evaluate": "roles.train_and_evaluate",
+    "run": "mistakes.exits",
     "ModeKeys": "contract.spec",
     "EstimatorSpec": "contract.spec",
     "TrainOp": "contract.spec",

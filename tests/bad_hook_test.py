@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline.contract import user_errors
+from pipeline.mistakes import user_errors
 from tests import fakes, mistakes
 from tests.mistakes import changed, data, train
 

@@ -6,9 +6,9 @@ import pathlib
 import pipeline as ge
 from pipeline.checkpoints import checkpoint, checkpoint_files
 from pipeline.checkpoints.retention import Retention
-from pipeline.driver.evaluator import Evaluator
 from pipeline.model_dir import end_marker
 from pipeline.model_dir.end_marker import EndMarker
+from pipeline.roles.evaluator import Evaluator
 from tests import fakes
 
 X, Y = fakes.classification_data(rows=40)

@@ -22,9 +22,10 @@ from absl import logging
 import pipeline as ge
 from pipeline import PreemptionHook, launch
 from pipeline.checkpoints import checkpoint
-from pipeline.driver import estimator, train_and_evaluate
+from pipeline.driver import estimator
 from pipeline.feed import position
 from pipeline.model_dir import atomic_file
+from pipeline.roles import train_and_evaluate
 from pipeline.strategy.replicas import Replicas
 from tests import fakes, forked, patience
 from tests.killed_trainings import CASES, NUM_STEPS, Noted, input_fn

@@ -12,7 +12,7 @@ FILES = (
     "conformance_test.py",
     "multi_worker_test.py",
     "pipeline/strategy/parameter_server_test.py",
-    "pipeline/contract/exits_test.py",
+    "pipeline/mistakes/exits_test.py",
     "pipeline/cluster/liveness_test.py",
     "installed_test.py",
     "pipeline/driver/xla_check_test.py",

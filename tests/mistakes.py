@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline.contract import user_errors
+from pipeline.mistakes import user_errors
 from tests import fakes
 
 X, Y = fakes.classification_data(64)

@@ -18,7 +18,7 @@ from absl import logging
 
 from pipeline.checkpoints import checkpoint, checkpoint_files
 from pipeline.contract.hooks import Run, SavingListener
-from pipeline.contract.spec import SpecError
+from pipeline.contract.train_op import SpecError
 from pipeline.model_dir import paths
 from pipeline.strategy import variables
 from pipeline.strategy.modules import Modules
@@ -164,6 +164,14 @@ class Holding(SavingListener):
             reader.keep()
         self._readers.clear()
 
+    def changing(self) -> None:
+        """Notes that the values change from now on, and are in no checkpoint.
+
+        Called before the change: one that fails leaves other values all the same.
+        """
+        self.before_change()
+        self.after_change()
+
     def before_load(self) -> None:
         """Keeps values that are in no checkpoint: a checkpoint's will replace them."""
         self.before_change()
@@ -194,9 +202,8 @@ class Holding(SavingListener):
 
     def take(self, snapshot: Snapshot) -> None:
         """Sets the modules to values that are in no checkpoint."""
-        self.before_change()
+        self.changing()
         snapshot.put(self._modules)
-        self.after_change()
 
     def begin_unsaved(self, newest: str | None) -> None:
         """Begins a training that saves nothing: its values are in the modules alone.

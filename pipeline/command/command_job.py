@@ -16,12 +16,12 @@ from absl import flags, logging
 from pipeline.cluster.tf_config import EVALUATOR
 from pipeline.command import dry_run, gin_config, jobs, report
 from pipeline.command import flags as flags_lib
-from pipeline.contract import exits
 from pipeline.contract.run_config import RunConfig
-from pipeline.driver import train_and_evaluate
 from pipeline.driver.estimator import Estimator
-from pipeline.driver.specs import TrainSpec
+from pipeline.mistakes import exits
 from pipeline.model_dir import paths
+from pipeline.roles import train_and_evaluate
+from pipeline.roles.specs import TrainSpec
 from pipeline.strategy import executions
 
 

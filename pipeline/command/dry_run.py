@@ -7,7 +7,7 @@ from pipeline.contract.run_config import RunConfig
 from pipeline.contract.spec import ModeKeys
 from pipeline.driver import xla_check
 from pipeline.driver.estimator import Estimator
-from pipeline.driver.specs import TrainSpec
+from pipeline.roles.specs import TrainSpec
 from pipeline.strategy import executions, tpu
 
 

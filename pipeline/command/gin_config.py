@@ -20,10 +20,10 @@ from pipeline.command import gin_checks, gin_reach, gin_reader, gin_registry
 from pipeline.command.gin_reader import ConfigError
 from pipeline.command.gin_registry import Entry, Parameter
 from pipeline.command.jobs import PredictSpec
-from pipeline.driver import train_and_evaluate
-from pipeline.driver.specs import EvalSpec
 from pipeline.model_dir import paths
 from pipeline.process import package, refusals
+from pipeline.roles import train_and_evaluate
+from pipeline.roles.specs import EvalSpec
 
 __all__ = [
     "ConfigError",

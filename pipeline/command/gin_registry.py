@@ -20,10 +20,11 @@ from pipeline.checkpoints import warm_start
 from pipeline.command import jobs
 from pipeline.contract import run_config
 from pipeline.contract.hooks import Hook
-from pipeline.driver import estimator, specs, train_and_evaluate
+from pipeline.driver import estimator
 from pipeline.export import exporters
 from pipeline.hooks import stock
 from pipeline.process.refusals import RefusedImportError
+from pipeline.roles import specs, train_and_evaluate
 from pipeline.strategy import executions
 
 CORE = "pipeline"

@@ -11,7 +11,7 @@ import typing
 from typing import Any
 
 from pipeline.command.gin_reader import Macro, Reference
-from pipeline.contract.checks import is_int, is_number
+from pipeline.mistakes.checks import is_int, is_number
 
 _ABSENT = (inspect.Parameter.empty, Any, object)
 _SEQUENCES = (

@@ -15,12 +15,12 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contract import hooks
-from pipeline.contract.checks import kind_of
 from pipeline.contract.spec import ModeKeys
 from pipeline.export.exporters import build_raw_serving_input_receiver_fn
 from pipeline.feed import feed as input_lib
 from pipeline.feed.dataset import Source
 from pipeline.hooks import summary
+from pipeline.mistakes.checks import kind_of
 from pipeline.process.refusals import RefusedTypeError
 from pipeline.strategy.peers import Peers
 

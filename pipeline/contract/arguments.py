@@ -9,11 +9,12 @@ from typing import Any
 from absl import logging
 
 from pipeline.cluster.tf_config import EVALUATOR
-from pipeline.contract import calling, checks
+from pipeline.contract import calling
 from pipeline.contract import params as params_lib
 from pipeline.contract.hooks import SavingListener
 from pipeline.contract.model_fn import check_model_fn
 from pipeline.contract.run_config import RunConfig
+from pipeline.mistakes import checks
 from pipeline.model_dir import paths
 from pipeline.process import package
 from pipeline.process.refusals import RefusedValueError

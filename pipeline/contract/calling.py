@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pipeline.contract import params as params_lib
-from pipeline.contract import user_errors
+from pipeline.mistakes import user_errors
 from pipeline.process.refusals import RefusedTypeError
 
 _BY_NAME = (

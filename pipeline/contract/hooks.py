@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pipeline.contract.checks import check_every
+from pipeline.mistakes.checks import check_every
 from pipeline.process.refusals import RefusedValueError
 
 

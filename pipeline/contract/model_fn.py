@@ -10,10 +10,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline.contract import habits, user_errors
 from pipeline.contract.calling import call, declared, name_of
-from pipeline.contract.checks import in_words, kind_of
-from pipeline.contract.spec import EstimatorSpec, ModeKeys, SpecError
+from pipeline.contract.spec import EstimatorSpec, ModeKeys
+from pipeline.contract.train_op import SpecError
+from pipeline.mistakes import habits, user_errors
+from pipeline.mistakes.checks import in_words, kind_of
 from pipeline.process.refusals import RefusedTypeError
 
 RESERVED_ARGUMENTS = ("features", "labels", "mode", "params", "config", "step")

@@ -1,13 +1,13 @@
 """RunConfig, which says where and how a model is trained.
 
-It is tf.estimator's, with fields for what has been added since. TF_CONFIG is read here,
-once, and the fields are checked here: the rest of the driver relies on both.
+It is tf.estimator's, with fields for what has been added since. They are checked here,
+and TF_CONFIG is read once (`cluster/environment.py`): the rest of the driver relies on
+both.
 """
 
 import dataclasses
 import math
 import os
-import re
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -15,11 +15,12 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from pipeline.cluster import ports, slurm
+from pipeline.cluster import environment, ports
 from pipeline.cluster import tf_config as cluster_lib
 from pipeline.cluster.tf_config import EXECUTIONS
-from pipeline.contract import habits
-from pipeline.contract.checks import is_int, is_number
+from pipeline.contract import devices
+from pipeline.mistakes import habits
+from pipeline.mistakes.checks import is_int, is_number
 from pipeline.model_dir import paths
 from pipeline.process.refusals import RefusedValueError, near
 
@@ -120,7 +121,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         self._set("model_dir", _check_model_dir(self.model_dir))
-        self._set("devices", _check_devices(self.devices))
+        self._set("devices", devices.checked(self.devices))
         for name in _INTEGERS:
             _check_int(name, getattr(self, name))
         hours = self.keep_checkpoint_every_n_hours
@@ -131,9 +132,7 @@ class RunConfig:
         self._check_strategies()
         self._check_combinations()
         if self.cluster is None:
-            text = os.environ.get("TF_CONFIG", "").strip()
-            text = text or slurm.tf_config(self.execution)
-            self._set("cluster", cluster_lib.parse_tf_config(text))
+            self._set("cluster", environment.cluster(self.execution))
         elif not isinstance(self.cluster, cluster_lib.Cluster):
             raise RefusedValueError(
                 f"RunConfig.cluster is {self.cluster!r}, not a Cluster: write "
@@ -316,12 +315,6 @@ _CHOICES = {
 }
 
 
-# A device of this machine: without job and task.
-_DEVICE = re.compile(r"/?(device:)?[a-z_]+:[0-9]{1,18}", re.IGNORECASE | re.ASCII)
-# TensorFlow makes threads for each logical CPU, and takes hours for many.
-_MOST_CPUS = 64
-
-
 def _check_model_dir(value: Any) -> str | None:
     if value is None:
         return None
@@ -337,37 +330,6 @@ def _check_model_dir(value: Any) -> str | None:
             "or leave it out for a temporary one."
         )
     return path
-
-
-def _check_devices(value: Any) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    names = tuple(value) if isinstance(value, (list, tuple)) else ()
-    if not names or not all(isinstance(name, str) and name for name in names):
-        raise RefusedValueError(
-            f"RunConfig.devices is {value!r}, not names of devices: write "
-            "devices=('GPU:0',), or leave it out for all local devices."
-        )
-    wrong = [name for name in names if not _DEVICE.fullmatch(name)]
-    if wrong:
-        raise RefusedValueError(
-            f"RunConfig.devices has {wrong[0]!r}, which is no device of this machine: "
-            "write 'GPU:0' or 'CPU:1', a kind and a number."
-        )
-    kinds = {name.upper().rpartition("/")[2].removeprefix("DEVICE:") for name in names}
-    most = max(_MOST_CPUS, os.cpu_count() or 1)
-    for kind, _, number in (name.partition(":") for name in kinds):
-        if kind == "CPU" and int(number) >= most:
-            raise RefusedValueError(
-                f"RunConfig.devices has 'CPU:{number}', and this machine is divided "
-                f"into {most} logical CPUs at the most: write 'CPU:0' to "
-                f"'CPU:{most - 1}'."
-            )
-    if len(kinds) < len(names):
-        raise RefusedValueError(
-            f"RunConfig.devices has a device twice: {names}. List each one once."
-        )
-    return names
 
 
 def _check_int(name: str, value: Any) -> None:

@@ -13,20 +13,20 @@ from absl import logging
 
 from pipeline.checkpoints import checkpoint
 from pipeline.checkpoints.warm_start import WarmStartSettings
-from pipeline.contract import arguments, checks, habits
+from pipeline.contract import arguments
 from pipeline.contract import params as params_lib
 from pipeline.contract.hooks import Hook, Run, SavingListener
 from pipeline.contract.run_config import RunConfig
 from pipeline.contract.spec import ModeKeys
-from pipeline.driver import exporting
+from pipeline.driver import evaluating, exporting
 from pipeline.driver.recipe import Recipe
 from pipeline.driver.runtime_pair import Runtimes
 from pipeline.driver.trainer import Evaluation, Trainer
 from pipeline.export import saved_model
-from pipeline.feed import feed as input_lib
 from pipeline.hooks import summary
 from pipeline.hooks.stock import log_line
-from pipeline.loop import eval_loop, predictions
+from pipeline.loop import predictions
+from pipeline.mistakes import checks, habits
 from pipeline.model_dir import paths, storage
 from pipeline.process import run_log
 from pipeline.process.refusals import RefusedValueError
@@ -199,26 +199,13 @@ class Estimator:
         checks.check_positive("steps", steps)
         arguments.evaluation_name("name", name)
         checks.check_all("hooks", hooks, Hook)
-        checkpoint_path = self._runtimes.found(checkpoint_path)
-        runtime = self._runtimes.to_use(checkpoint_path, together=True)
-        feed = runtime.feed(input_fn, ModeKeys.EVAL)
-        if feed.plan.endless and steps is None:
-            raise input_lib.endless_input_error(input_fn)
-        # Before values are loaded: this builds layers, and so makes their variables.
-        program = runtime.program(ModeKeys.EVAL, feed)
-        self._runtimes.prepare(runtime, checkpoint_path, "evaluating", together=True)
-        run = runtime.run()
-        report = eval_loop.evaluate(
-            program.compiled,
-            program.metrics,
-            feed,
-            run=run,
-            hooks=hooks,
+        run, report = evaluating.evaluate(
+            self._runtimes,
+            input_fn,
             steps=steps,
-            steps_per_loop=self.config.steps_per_loop,
+            hooks=hooks,
+            checkpoint_path=checkpoint_path,
         )
-        if not report.num_steps:
-            raise input_lib.empty_input_error(input_fn, ModeKeys.EVAL)
         if run.leads:
             phase = f"eval/{name}" if name else "eval"
             logging.info("%s", log_line(phase, report))

@@ -24,12 +24,12 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline.checkpoints import checkpoint, checkpoint_files, hook_states
-from pipeline.contract import checks
 from pipeline.contract.hooks import Hook, Run, SavingListener
 from pipeline.contract.run_config import RunConfig
 from pipeline.contract.spec import ModeKeys
 from pipeline.driver import start
-from pipeline.driver.runtime import Program, Runtime
+from pipeline.driver.programs import Program
+from pipeline.driver.runtime import Runtime
 from pipeline.feed import feed as input_lib
 from pipeline.feed.by_strategy import TrainingData
 from pipeline.hooks import preemption
@@ -38,6 +38,7 @@ from pipeline.hooks.saving import Saving
 from pipeline.hooks.stock import LoggingHook, NanHook, SummaryHook
 from pipeline.loop.compiled_loop import Segment, StepsLoop
 from pipeline.loop.watchers import Watchers, names_of
+from pipeline.mistakes import checks
 from pipeline.strategy.peers import Peers
 
 # The name under which a checkpoint keeps the state of an evaluation.
@@ -169,10 +170,7 @@ class Trainer:
           start: global step at which the loop begins.
           boundaries: global steps at which it reports; the last one ends it.
         """
-        # Copies the values for predictions that began with them.
-        self._runtime.holding.before_change()
-        # Not after the loop: a loop that fails has made updates all the same.
-        self._runtime.holding.after_change()
+        self._runtime.holding.changing()
         return self._program.compiled(iterator, start, boundaries)
 
 

@@ -14,8 +14,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from pipeline.contract import user_errors
-from pipeline.contract.checks import kind_of
 from pipeline.export import saved_model
 from pipeline.export.saved_model import (
     ServingFn,
@@ -23,6 +21,8 @@ from pipeline.export.saved_model import (
     build_parsing_serving_input_receiver_fn,
     build_raw_serving_input_receiver_fn,
 )
+from pipeline.mistakes import user_errors
+from pipeline.mistakes.checks import kind_of
 from pipeline.model_dir import atomic_file, storage
 from pipeline.process.refusals import (
     RefusedKeyError,

@@ -15,10 +15,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline.contract import user_errors
-from pipeline.contract.checks import kind_of
 from pipeline.contract.model_fn import BoundModelFn
-from pipeline.contract.spec import EstimatorSpec, SpecError
+from pipeline.contract.spec import EstimatorSpec
+from pipeline.contract.train_op import SpecError
+from pipeline.mistakes import user_errors
+from pipeline.mistakes.checks import kind_of
 from pipeline.model_dir import paths
 from pipeline.process.refusals import RefusedTypeError, RefusedValueError
 from pipeline.strategy import variables

@@ -13,10 +13,11 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from pipeline.contract import calling, user_errors
-from pipeline.contract.checks import kind_of
+from pipeline.contract import calling
 from pipeline.feed import fingerprint
 from pipeline.feed.batch import pair_of
+from pipeline.mistakes import user_errors
+from pipeline.mistakes.checks import kind_of
 from pipeline.process.refusals import RefusedTypeError, RefusedValueError
 from pipeline.strategy.peers import Peers
 from pipeline.tracing import seeds

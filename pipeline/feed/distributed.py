@@ -15,12 +15,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from pipeline.contract.checks import components
 from pipeline.feed import dataset as dataset_lib
 from pipeline.feed import fingerprint
 from pipeline.feed.batch import Batch, Plan, pair_of
 from pipeline.feed.dataset import Source
 from pipeline.feed.fingerprint import Fingerprint
+from pipeline.mistakes.checks import components
 from pipeline.process.refusals import RefusedValueError
 from pipeline.strategy.replicas import Replicas
 

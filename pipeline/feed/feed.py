@@ -18,13 +18,14 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from pipeline.contract import calling, user_errors
+from pipeline.contract import calling
 from pipeline.contract.spec import ModeKeys
 from pipeline.feed import dataset as dataset_lib
 from pipeline.feed import fingerprint, iterators
 from pipeline.feed.batch import Plan, any_batch_size, pair_of
 from pipeline.feed.dataset import Source
 from pipeline.feed.fingerprint import Fingerprint
+from pipeline.mistakes import user_errors
 from pipeline.process.refusals import RefusedTypeError, RefusedValueError
 from pipeline.strategy.peers import Peers
 from pipeline.strategy.replicas import Replicas

@@ -23,10 +23,10 @@ from absl import logging
 
 from pipeline.checkpoints import checkpoint_files
 from pipeline.checkpoints.checkpoint_reader import Reader, UnreadableCheckpointError
-from pipeline.contract import user_errors
 from pipeline.feed import input_record, iterators
 from pipeline.feed.feed import AnyFeed, Feed, ReadableFeed
 from pipeline.feed.input_record import InputRecord, Verdict
+from pipeline.mistakes import user_errors
 from pipeline.strategy.modules import Modules
 from pipeline.strategy.peers import Peers
 from pipeline.strategy.replicas import Replicas

@@ -9,8 +9,8 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator, Sequence
 
-from pipeline.contract import checks
 from pipeline.contract.hooks import Hook, Run
+from pipeline.mistakes import checks
 from pipeline.process import signals as signals_lib
 from pipeline.process.signals import EndedBySignal, Notes
 from pipeline.process.signals import PreemptedError as PreemptedError

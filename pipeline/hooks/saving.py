@@ -13,8 +13,8 @@ from absl import logging
 from pipeline.checkpoints import checkpoint, hook_states
 from pipeline.contract.hooks import Run, SavingListener
 from pipeline.contract.run_config import RunConfig
-from pipeline.contract.user_errors import call_method
 from pipeline.feed import position
+from pipeline.mistakes.user_errors import call_method
 from pipeline.strategy.modules import Modules
 
 # Returns the states of hooks and open windows at the moment of the call.

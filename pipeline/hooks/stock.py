@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from pipeline.contract.checks import check_count, check_every
 from pipeline.contract.hooks import Hook, Report, Run
 from pipeline.hooks import summary
+from pipeline.mistakes.checks import check_count, check_every
 from pipeline.model_dir import paths
 from pipeline.process import progress
 from pipeline.process.refusals import Refusal, RefusedValueError

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contract import user_errors
 from pipeline.feed.batch import Plan
 from pipeline.loop import losses
 from pipeline.loop.losses import Totals
 from pipeline.loop.metrics import MetricSet
 from pipeline.loop.packing import TotalsPacking, packed, unpacked
+from pipeline.mistakes import user_errors
 from pipeline.process.refusals import RefusedValueError
 from pipeline.strategy.peers import Peers
 from pipeline.tracing.compiling import compiled

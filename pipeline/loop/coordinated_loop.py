@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from pipeline.contract.spec import TrainOp
+from pipeline.contract.train_op import TrainOp
 from pipeline.feed.workers import WorkerIterators
 from pipeline.loop import losses
 from pipeline.loop.compiled_loop import CompiledLoop, Segment

@@ -8,11 +8,11 @@ import dataclasses
 from collections.abc import Sequence
 
 from pipeline.contract.hooks import Hook, Report, Run
-from pipeline.contract.user_errors import call_method
 from pipeline.feed.feed import ReadableFeed, opened
 from pipeline.loop.compiled_loop import StepsLoop
 from pipeline.loop.metrics import MetricSet
 from pipeline.loop.watchers import Window
+from pipeline.mistakes.user_errors import call_method
 from pipeline.process import progress
 
 # Steps of the first call.

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from pipeline.contract.spec import SpecError, TrainOp
+from pipeline.contract.train_op import SpecError, TrainOp
 from pipeline.strategy import variables
 
 

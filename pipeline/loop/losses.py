@@ -10,10 +10,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from pipeline.contract.checks import kind_of
-from pipeline.contract.spec import EstimatorSpec, SpecError
+from pipeline.contract.spec import EstimatorSpec
+from pipeline.contract.train_op import SpecError
 from pipeline.feed.batch import Batch, rows_in
 from pipeline.loop.metrics import MetricSet
+from pipeline.mistakes.checks import kind_of
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,9 +14,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contract import user_errors
-from pipeline.contract.checks import kind_of
-from pipeline.contract.spec import Metric, SpecError, reserved
+from pipeline.contract.spec import Metric, reserved
+from pipeline.contract.train_op import SpecError
+from pipeline.mistakes import user_errors
+from pipeline.mistakes.checks import kind_of
 from pipeline.process.refusals import RefusedTypeError
 from pipeline.tracing.compiling import compiled
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contract import user_errors
 from pipeline.contract.hooks import Hook, Run
 from pipeline.contract.spec import ModeKeys
 from pipeline.feed.feed import ReadableFeed, opened
+from pipeline.mistakes import user_errors
 from pipeline.process.refusals import RefusedValueError
 
 

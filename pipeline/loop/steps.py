@@ -13,7 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from pipeline.contract.model_fn import BoundModelFn
-from pipeline.contract.spec import EstimatorSpec, TrainOp
+from pipeline.contract.spec import EstimatorSpec
+from pipeline.contract.train_op import TrainOp
 from pipeline.feed.batch import Batch, choose, rows_in, same_shapes
 from pipeline.loop import losses
 from pipeline.loop.gradients import Gradient, gradient_of

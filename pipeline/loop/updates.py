@@ -10,9 +10,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline.contract.spec import TrainOp
-from pipeline.contract.user_errors import call
+from pipeline.contract.train_op import TrainOp
 from pipeline.loop.gradients import each_row_once, times
+from pipeline.mistakes.user_errors import call
 from pipeline.strategy import loss_scale
 from pipeline.strategy.loss_scale import LossScale
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.contract.checks import is_int
 from pipeline.contract.hooks import Hook, Report, Run
-from pipeline.contract.user_errors import call_method
 from pipeline.loop.compiled_loop import Segment
 from pipeline.loop.metrics import MetricSet, States, as_arrays
+from pipeline.mistakes.checks import is_int
+from pipeline.mistakes.user_errors import call_method
 from pipeline.process.refusals import RefusedTypeError, RefusedValueError
 
 # Segments that a window keeps before it adds them up: adding many at once is cheaper.

@@ -15,10 +15,12 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from pipeline.contract import calling, user_errors
-from pipeline.contract.checks import kind_of
+from pipeline.contract import calling
 from pipeline.contract.model_fn import call_model_fn
-from pipeline.contract.spec import EstimatorSpec, SpecError
+from pipeline.contract.spec import EstimatorSpec
+from pipeline.contract.train_op import SpecError
+from pipeline.mistakes import user_errors
+from pipeline.mistakes.checks import kind_of
 from pipeline.process.refusals import RefusedTypeError
 from pipeline.strategy import loss_scale, variables
 from pipeline.strategy.replicas import Replicas, aggregated, all_reduce

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline.contract.checks import kind_of
+from pipeline.mistakes.checks import kind_of
 from pipeline.process.refusals import RefusedRuntimeError, RefusedTypeError
 from pipeline.strategy.sharding import ShardedVariable, shards_of
 

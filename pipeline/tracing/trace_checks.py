@@ -13,8 +13,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline.contract.checks import kind_of
-from pipeline.contract.spec import EstimatorSpec, SpecError
+from pipeline.contract.spec import EstimatorSpec
+from pipeline.contract.train_op import SpecError
+from pipeline.mistakes.checks import kind_of
 from pipeline.tracing import batch_sums
 
 # Operations of `tf.summary`; without a default writer all that is left is a constant.

@@ -14,9 +14,10 @@ import tensorflow as tf
 
 import pipeline as ge
 from pipeline.checkpoints import checkpoint, checkpoint_reader
-from pipeline.driver import evaluator, recipe, runtime
+from pipeline.driver import recipe, runtime
 from pipeline.feed import position
 from pipeline.model_dir import claim, end_marker
+from pipeline.roles import evaluator
 from tests import fakes, patience
 from tests.clusters import ROOT
 from tests.interrupted import DATA, EVAL, INDEX, PREDICT, TRAIN, X, equal, make, path

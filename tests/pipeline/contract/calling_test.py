@@ -7,9 +7,10 @@ import pytest
 import tensorflow as tf
 
 from pipeline import EstimatorSpec, ModeKeys, SpecError
-from pipeline.contract import calling, checks
+from pipeline.contract import calling
 from pipeline.contract import model_fn as model_fn_lib
 from pipeline.contract.model_fn import check_model_fn
+from pipeline.mistakes import checks
 
 EVAL = ModeKeys.EVAL
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline.driver import specs
+from pipeline.roles import specs
 from tests import fakes
 
 X, Y = fakes.classification_data(rows=40)

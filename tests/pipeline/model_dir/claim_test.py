@@ -18,8 +18,8 @@ import pytest
 
 import pipeline as ge
 from pipeline import ClaimedError
-from pipeline.driver import train_and_evaluate
 from pipeline.model_dir import claim, end_marker
+from pipeline.roles import train_and_evaluate
 from tests import fakes, patience
 
 ROOT = pathlib.Path(__file__).parent.parent.parent.parent

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 import pipeline as ge
 from pipeline.checkpoints import checkpoint
-from pipeline.driver import train_and_evaluate
-from pipeline.driver.evaluator import Evaluator
 from pipeline.model_dir import end_marker
+from pipeline.roles import train_and_evaluate
+from pipeline.roles.evaluator import Evaluator
 from tests import fakes, patience
 from tests.interrupted import EVAL, PREDICT, TRAIN, X, equal, make, path
 

@@ -8,9 +8,9 @@ import pytest
 import pipeline as ge
 from pipeline.checkpoints import checkpoint
 from pipeline.cluster import tf_config
-from pipeline.driver import train_and_evaluate
 from pipeline.model_dir import end_marker
 from pipeline.model_dir.end_marker import EndMarker
+from pipeline.roles import train_and_evaluate
 from tests import fakes
 
 X, Y = fakes.classification_data(rows=40)

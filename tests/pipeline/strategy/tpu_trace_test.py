@@ -15,9 +15,9 @@ import tensorflow as tf
 
 import pipeline as ge
 from pipeline import ModeKeys
-from pipeline.contract.user_errors import StepError
 from pipeline.driver.recipe import Recipe
 from pipeline.driver.runtime import Runtime
+from pipeline.mistakes.user_errors import StepError
 from pipeline.tracing import graph_defs
 from tests import fakes
 

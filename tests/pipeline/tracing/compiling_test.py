@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline.checkpoints import checkpoint
-from pipeline.driver import runtime
+from pipeline.driver import programs
 from pipeline.tracing.compiling import compiled
 from tests import fakes
 
@@ -99,7 +99,7 @@ def test_evaluations_of_unlike_shapes_are_traced_once_each(counted, warnings):
 
 
 def test_the_shapes_that_were_used_last_are_kept(counted, monkeypatch):
-    monkeypatch.setattr(runtime, "_MOST_PROGRAMS", 2)
+    monkeypatch.setattr(programs, "_MOST_PROGRAMS", 2)
     estimator, traces = counted
     traced = []
     for size in (4, 8, 4, 10, 4, 8):

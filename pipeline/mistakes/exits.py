@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from absl import app, flags
 
 from pipeline.cluster.ports import PeerLostError
-from pipeline.contract import user_errors
+from pipeline.mistakes import user_errors
 from pipeline.process import exit_codes, package, run_log, signals
 from pipeline.process.signals import EndedBySignal, PreemptedError
 

@@ -12,12 +12,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pipeline.contract import arguments, checks, habits, user_errors
-from pipeline.contract.checks import kind_of
+from pipeline.contract import arguments
 from pipeline.contract.hooks import Hook, SavingListener
 from pipeline.driver.estimator import Estimator
 from pipeline.export import exporters as exporters_lib
 from pipeline.export.exporters import Exporter
+from pipeline.mistakes import checks, habits, user_errors
+from pipeline.mistakes.checks import kind_of
 from pipeline.process.refusals import RefusedTypeError, RefusedValueError
 
 

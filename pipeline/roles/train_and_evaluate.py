@@ -16,21 +16,21 @@ from pipeline.checkpoints import checkpoint, checkpoint_files
 from pipeline.cluster import tf_config
 from pipeline.cluster.ports import PeerLostError
 from pipeline.contract import arguments
-from pipeline.contract.checks import kind_of
 from pipeline.contract.hooks import Hook, Run, SavingListener
-from pipeline.driver import specs
 from pipeline.driver.estimator import Estimator
-from pipeline.driver.evaluator import Evaluator
-from pipeline.driver.specs import EvalSpec, Result, TrainSpec
 from pipeline.driver.trainer import Evaluation
 from pipeline.hooks import preemption
 from pipeline.hooks.preemption import PreemptedError, PreemptionHook
+from pipeline.mistakes.checks import kind_of
 from pipeline.model_dir import end_marker, storage
 from pipeline.model_dir.claim import ClaimedError
 from pipeline.model_dir.end_marker import EndMarker
 from pipeline.process import exit_codes, run_log
 from pipeline.process.refusals import RefusedTypeError
 from pipeline.process.signals import EndedBySignal
+from pipeline.roles import specs
+from pipeline.roles.evaluator import Evaluator
+from pipeline.roles.specs import EvalSpec, Result, TrainSpec
 from pipeline.strategy import parameter_server
 
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline.contract import habits
+from pipeline.mistakes import habits
 from tests import fakes, mistakes
 from tests.mistakes import changed, data, train
 

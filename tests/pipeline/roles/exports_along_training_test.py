@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import pipeline as ge
 from pipeline.checkpoints import checkpoint
-from pipeline.contract import user_errors
+from pipeline.mistakes import user_errors
 from tests import fakes
 
 X, Y = fakes.classification_data(rows=40)

@@ -19,12 +19,12 @@ from absl import logging
 
 from pipeline.checkpoints import checkpoint, checkpoint_files, lease
 from pipeline.checkpoints.checkpoint_reader import UnreadableCheckpointError
-from pipeline.driver import specs
 from pipeline.driver.estimator import Estimator
-from pipeline.driver.specs import EvalSpec, Result
 from pipeline.model_dir import atomic_file, claim, end_marker, storage
 from pipeline.model_dir.end_marker import EndMarker
 from pipeline.process.refusals import RefusedTypeError
+from pipeline.roles import specs
+from pipeline.roles.specs import EvalSpec, Result
 
 _RECORD = "evaluated.json"
 _POLL_SECS = 2.0

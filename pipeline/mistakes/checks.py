@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline.contract import habits
+from pipeline.mistakes import habits
 from pipeline.process.refusals import RefusedTypeError, RefusedValueError
 
 

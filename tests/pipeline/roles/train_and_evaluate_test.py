@@ -5,7 +5,7 @@ import pytest
 
 import pipeline as ge
 from pipeline.contract.hooks import Run
-from pipeline.driver.train_and_evaluate import EvaluationAlong
+from pipeline.roles.train_and_evaluate import EvaluationAlong
 from tests import fakes
 
 X, Y = fakes.classification_data(rows=40)

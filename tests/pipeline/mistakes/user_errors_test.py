@@ -3,7 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from pipeline.contract import spec, user_errors
+from pipeline.contract import spec
+from pipeline.mistakes import user_errors
 
 # As TensorFlow 2.21 writes it for two replicas, shortened.
 OF_TWO = """Graph execution error:

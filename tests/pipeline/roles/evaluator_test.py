@@ -3,7 +3,7 @@
 import pytest
 
 import pipeline as ge
-from pipeline.driver.evaluator import Evaluator
+from pipeline.roles.evaluator import Evaluator
 from tests import fakes
 from tests.evaluator_world import EVAL, Exporter, FakeEstimator, World
 

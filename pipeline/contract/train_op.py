@@ -1,0 +1,113 @@
+"""TrainOp: an optimizer, the variables that it moves, and the turns that it takes."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from pipeline.mistakes.checks import is_int, kind_of
+from pipeline.process.refusals import Refusal
+
+
+class SpecError(Refusal, ValueError):
+    """A model_fn that breaks the contract."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOp:
+    """One optimizer, the variables that it moves, and the loss that it minimises.
+
+    Attributes:
+      optimizer: a Keras optimizer that came in as a module. Its own `clipnorm`,
+        `global_clipnorm` and `clipvalue` act on the all-reduced gradient.
+      variables: the variables to update, usually `network.trainable_variables`
+        (after the network was called, where its layers build on first call).
+      loss: loss to minimise, of the shapes that `EstimatorSpec.loss` may have; None
+        for the spec's own loss with its weights and regularization. A loss given
+        here is weighted by examples alone, and contains its own regularization.
+      clip_norm: global norm to which the all-reduced gradient is clipped; None
+        clips nothing.
+      every: global steps in a round, one of which applies the op. `every=5` on a
+        generator makes five discriminator updates, on fresh batches, to one of it.
+      at: number in the round, from 1, of the step, or steps, to apply the op at; None
+        for the last. An op of `every=2, at=1` takes turns with one of `every=2`.
+      repeat: updates a step, all on the step's batch, each after a forward pass of
+        its own. The other ops are applied together with the last of them.
+      sequential: whether the gradient is taken from a forward pass of its own on
+        the step's batch, after the ops listed before were applied. False: the op
+        shares the pass of the op before it, and does not see that op's update.
+
+    Raises:
+      SpecError: a field has a wrong type or value.
+    """
+
+    optimizer: Any
+    variables: Sequence[Any]
+    loss: Any = None
+    clip_norm: float | None = None
+    every: int = 1
+    repeat: int = 1
+    at: int | Sequence[int] | None = None
+    sequential: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+            raise SpecError(
+                "TrainOp.optimizer is a LossScaleOptimizer, and the driver scales "
+                "the loss itself: hand in its inner optimizer and write "
+                "RunConfig(precision='mixed_float16')."
+            )
+        if not isinstance(self.optimizer, keras.optimizers.Optimizer):
+            raise SpecError(
+                f"TrainOp.optimizer is {kind_of(self.optimizer)}, not a Keras "
+                "optimizer. Hand its factory in as a module: "
+                "Estimator(modules={'optimizer': keras.optimizers.Adam}), and take "
+                "`optimizer` in model_fn."
+            )
+        if self.optimizer.gradient_accumulation_steps:
+            raise SpecError(
+                "the optimizer's gradient_accumulation_steps fails with several "
+                "replicas: write RunConfig(gradient_accumulation_steps="
+                f"{self.optimizer.gradient_accumulation_steps}) instead."
+            )
+        if not isinstance(self.variables, Iterable):
+            raise SpecError(
+                f"TrainOp.variables is {kind_of(self.variables)}, not a list: write "
+                "TrainOp(optimizer, network.trainable_variables)."
+            )
+        variables = tuple(self.variables)
+        object.__setattr__(self, "variables", variables)
+        if not variables:
+            raise SpecError(
+                "TrainOp.variables is empty. A network without input shape has "
+                "variables only once it was called: read network.trainable_variables "
+                "after network(features)."
+            )
+        for variable in variables:
+            if not isinstance(variable, (keras.Variable, tf.Variable)):
+                raise SpecError(
+                    f"TrainOp.variables holds {kind_of(variable)}, not a variable: "
+                    "write TrainOp(optimizer, network.trainable_variables)."
+                )
+        clip = self.clip_norm
+        if clip is not None and (isinstance(clip, str) or not clip > 0):
+            raise SpecError(f"TrainOp.clip_norm is {clip!r}: write a number > 0.")
+        for name in ("every", "repeat"):
+            value = getattr(self, name)
+            if not is_int(value) or value < 1:
+                raise SpecError(f"TrainOp.{name} is {value!r}: write an int > 0.")
+        at = self.every if self.at is None else self.at
+        at = set(at) if isinstance(at, Iterable) else {at}
+        if not at or not at <= set(range(1, self.every + 1)):
+            raise SpecError(
+                f"TrainOp.at is {self.at!r}; it counts the steps of every={self.every} "
+                "from 1: write at=1, or several of them, at=(1, 2)."
+            )
+        object.__setattr__(self, "at", tuple(sorted(at)))
+
+    def updates(self, first: int, last: int) -> int:
+        """Returns the number of updates at the steps from `first` + 1 to `last`."""
+        turns = ((last - a) // self.every - (first - a) // self.every for a in self.at)
+        return self.repeat * sum(turns)

@@ -1,0 +1,216 @@
+"""Programs: what is compiled for a mode of model_fn and a shape of its input."""
+
+import collections
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from pipeline.contract.model_fn import BoundModelFn, check_model_fn
+from pipeline.contract.spec import EstimatorSpec, ModeKeys
+from pipeline.driver.recipe import Recipe
+from pipeline.feed.batch import Plan
+from pipeline.feed.feed import AnyFeed
+from pipeline.loop import steps
+from pipeline.loop.compiled_loop import CompiledLoop, StepsLoop
+from pipeline.loop.coordinated_loop import CoordinatedLoop
+from pipeline.loop.metrics import MetricSet
+from pipeline.mistakes import checks, user_errors
+from pipeline.strategy.modules import Modules
+from pipeline.strategy.parameter_server import ParameterServers
+from pipeline.strategy.peers import Peers
+from pipeline.strategy.replicas import has_one_trace
+
+# Most programs that are kept for a mode: more shapes of input are rare, and each
+# program holds a compiled graph of the model.
+_MOST_PROGRAMS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """The loop, or function, that was built for one mode and one shape of input.
+
+    Attributes:
+      element_spec: specs `(features, labels)` of a batch.
+      plan: way in which a step's batches are taken.
+      metrics: metrics of the mode; none in PREDICT.
+      compiled: loop over steps; for PREDICT a function of one step's features.
+    """
+
+    element_spec: Any
+    plan: Plan
+    metrics: MetricSet
+    compiled: Any
+
+
+class Programs:
+    """The programs of one set of modules, each built once."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        modules: Modules,
+        peers: Peers,
+        bound: Callable[[str], BoundModelFn],
+        build: Callable[[str, BoundModelFn, Any], EstimatorSpec],
+    ) -> None:
+        """Takes what programs are built of; builds none yet.
+
+        Args:
+          recipe: arguments of the Estimator.
+          modules: modules that the programs compute with.
+          peers: processes that share the strategy.
+          bound: function of a mode that returns model_fn in it.
+          build: function of a mode, a model_fn that is bound to it, and the specs of a
+            batch that builds layers, and returns the EstimatorSpec of a trace.
+        """
+        self._recipe = recipe
+        self._modules = modules
+        self._peers = peers
+        self._bound = bound
+        self._build = build
+        config, strategy = recipe.config, modules.strategy
+        # False rather than None, with which eager steps would be compiled as well. And
+        # where one trace serves all replicas, on a TPU, XLA compiles all of it anyway.
+        as_it_is = config.run_eagerly or has_one_trace(strategy)
+        self._jit_compile = False if as_it_is else config.jit_compile
+        # The programs of each mode, the one that was used last at the end.
+        self._made: dict[str, list[Program]] = collections.defaultdict(list)
+
+    def __call__(self, mode: str, feed: AnyFeed) -> Program:
+        """Returns the program for `mode` on `feed`, built where there is none yet.
+
+        Evaluations may have inputs of several shapes. The programs that were used last
+        are kept.
+
+        Args:
+          mode: one of `ModeKeys`.
+          feed: input of the mode.
+
+        Raises:
+          SpecError: model_fn breaks the contract.
+          TypeError: the input yields labels that model_fn does not take.
+        """
+        programs = self._made[mode]
+        for program in programs:
+            if (program.element_spec, program.plan) == (feed.element_spec, feed.plan):
+                programs.remove(program)
+                programs.append(program)
+                return program
+        features, labels = feed.element_spec
+        if mode == ModeKeys.PREDICT:
+            labels = None
+        check_model_fn(
+            self._recipe.model_fn,
+            list(self._modules.by_name),
+            has_labels=labels is not None,
+        )
+        element_spec = features, labels
+        with self._compared(mode, element_spec):
+            outline = self._build(mode, self._bound(mode), element_spec)
+        declared = {} if mode == ModeKeys.PREDICT else outline.metrics
+        metrics = MetricSet(declared, outline.scalars)
+        compiled = {
+            ModeKeys.TRAIN: self._train_loop,
+            ModeKeys.EVAL: self._eval_loop,
+            ModeKeys.PREDICT: self._predict_function,
+        }[mode](feed.plan, outline, metrics)
+        programs.append(Program(feed.element_spec, feed.plan, metrics, compiled))
+        del programs[:-_MOST_PROGRAMS]
+        return programs[-1]
+
+    @contextlib.contextmanager
+    def _compared(self, mode: str, element_spec: Any) -> Iterator[None]:
+        """Compares an input with other modes' inputs, first and where the block fails.
+
+        A mistake in one mode's input_fn shows as an error deep in the user's layers;
+        the note says on what the same layers worked.
+        """
+        others = {
+            each: programs[-1].element_spec
+            for each, programs in self._made.items()
+            if programs and each != mode
+        }
+        for other, spec in others.items():
+            if ModeKeys.PREDICT not in (mode, other):
+                checks.check_alike(element_spec, mode, spec, other)
+        try:
+            yield
+        except Exception as error:
+            for other, spec in others.items():
+                if user_errors.is_noted(error) and spec != element_spec:
+                    words = checks.in_words({"features": spec[0], "labels": spec[1]})
+                    error.add_note(f"In mode {other!r} it worked on {words}.")
+            raise
+
+    def _train_loop(
+        self, plan: Plan, outline: EstimatorSpec, metrics: MetricSet
+    ) -> StepsLoop:
+        step = steps.TrainStep(
+            self._bound(ModeKeys.TRAIN),
+            self._modules,
+            outline,
+            metrics,
+            alike=plan.alike,
+            jit_compile=self._jit_compile,
+        )
+
+        def at_end(number: tf.Tensor) -> dict[str, tf.Tensor]:
+            self._modules.global_step.assign(number)
+            return step.learning_rates()
+
+        stops = self._recipe.config.on_nan == "stop"
+        loop = CompiledLoop(
+            plan,
+            step,
+            metrics,
+            outline.scalars,
+            name=f"mode {ModeKeys.TRAIN!r}",
+            peers=self._peers,
+            stop_at_nonfinite=stops,
+            at_end=at_end,
+            at_end_scalars=step.rate_names,
+            pass_start=self._modules.driver_state["input_start"],
+            run_eagerly=self._recipe.config.run_eagerly,
+        )
+        strategy = self._modules.strategy
+        if not isinstance(strategy, ParameterServers):
+            return loop
+        return CoordinatedLoop(
+            loop,
+            metrics,
+            outline.train_op,
+            strategy=strategy,
+            at_end=at_end,
+            stop_at_nonfinite=stops,
+        )
+
+    def _eval_loop(
+        self, plan: Plan, outline: EstimatorSpec, metrics: MetricSet
+    ) -> CompiledLoop:
+        step = steps.EvalStep(
+            self._bound(ModeKeys.EVAL),
+            self._modules,
+            metrics,
+            jit_compile=self._jit_compile,
+        )
+        return CompiledLoop(
+            plan,
+            step,
+            metrics,
+            outline.scalars,
+            name=f"mode {ModeKeys.EVAL!r}",
+            peers=self._peers,
+            run_eagerly=self._recipe.config.run_eagerly,
+        )
+
+    def _predict_function(
+        self, plan: Plan, outline: EstimatorSpec, metrics: MetricSet
+    ) -> Callable[..., Any]:
+        del plan, outline, metrics
+        step = steps.PredictStep(self._bound(ModeKeys.PREDICT), self._modules)
+        if self._recipe.config.run_eagerly:
+            return step
+        return tf.function(step, autograph=False, reduce_retracing=True)
