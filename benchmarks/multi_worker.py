@@ -25,7 +25,7 @@ import tensorflow as tf
 from benchmarks import classifier, pairs
 from benchmarks.pairs import Contender
 from pipeline import Estimator, RunConfig
-from pipeline.strategy import executions as strategy_lib
+from pipeline.strategy import strategies as strategy_lib
 
 _SIZE = 16
 # Batches until the data repeat. A round's steps are a multiple of it, so that both ways

@@ -51,7 +51,7 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
     from pipeline.checkpoints.checkpoint_reader import UnreadableCheckpointError
     from pipeline.checkpoints.warm_start import WarmStartSettings
     from pipeline.cluster.ports import PeerLostError
-    from pipeline.contract.hooks import Hook, SavingListener
+    from pipeline.contract.hooks import Hook, Report, Run, SavingListener
     from pipeline.contract.run_config import RunConfig
     from pipeline.contract.spec import EstimatorSpec, ModeKeys, metric
     from pipeline.contract.train_op import SpecError, TrainOp
@@ -99,10 +99,12 @@ _FILES = {
     "run": "mistakes.exits",
     "ModeKeys": "contract.spec",
     "EstimatorSpec": "contract.spec",
-    "TrainOp": "contract.spec",
+    "TrainOp": "contract.train_op",
     "metric": "contract.spec",
-    "SpecError": "contract.spec",
+    "SpecError": "contract.train_op",
     "Hook": "contract.hooks",
+    "Run": "contract.hooks",
+    "Report": "contract.hooks",
     "StopAtStepHook": "hooks.stock",
     "LoggingHook": "hooks.stock",
     "StepCounterHook": "hooks.stock",
@@ -145,6 +147,8 @@ __all__ = [
     "metric",
     "SpecError",
     "Hook",
+    "Run",
+    "Report",
     "StopAtStepHook",
     "LoggingHook",
     "StepCounterHook",

@@ -12,7 +12,7 @@ import tensorflow as tf
 import models
 import pipeline as ge
 from models import dcgan
-from pipeline.strategy import executions
+from pipeline.strategy import strategies
 from tests import fakes
 
 NUM_STEPS = 180
@@ -124,7 +124,7 @@ class Case:
 
 
 def two_workers(config):
-    return executions.multi_worker(
+    return strategies.multi_worker(
         config, heartbeat_timeout_secs=HEARTBEAT_SECS, start_timeout_secs=60
     )
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline.strategy import executions
+from pipeline.strategy import strategies
 from tests import fakes
 
 CPUS = ("CPU:0", "CPU:1", "CPU:2", "CPU:3")
@@ -41,7 +41,7 @@ def test_central_storage_trains_layers_that_assign_to_their_variables(tmp_path, 
     estimator = fakes.make_estimator(
         tmp_path,
         network=lambda: fakes.network(batch_norm=True, dropout=0.2),
-        train_distribute=executions.central_storage,
+        train_distribute=strategies.central_storage,
         devices=CPUS[:2],
     )
     input_fn = fakes.make_input_fn(*data, batch_size=32)

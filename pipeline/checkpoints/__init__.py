@@ -5,7 +5,7 @@ From the bottom up; a file imports only files above it:
     checkpoint_files    the files of a checkpoint, and whether they are complete
     checkpoint_reader   the contents of a checkpoint, checked when they are read
     foreign_checkpoint  checkpoints of other programs, and how to take their values
-    configured          settings of factories, kept against the values of a checkpoint
+    settings            settings of factories, kept against the values of a checkpoint
     lease               the readers of a checkpoint, which keep it from deletion
     retention           the choice of the checkpoints that stay
     checkpoint          saving and strict restoring; the format

@@ -22,7 +22,7 @@ from pipeline.mistakes import exits
 from pipeline.model_dir import paths
 from pipeline.roles import train_and_evaluate
 from pipeline.roles.specs import TrainSpec
-from pipeline.strategy import executions
+from pipeline.strategy import strategies
 
 
 def run(options: flags.FlagValues, argv: Sequence[str]) -> int:
@@ -106,7 +106,7 @@ def _run_config(options: flags.FlagValues) -> RunConfig:
             logging.info("--%s=%s wins over gin's %r", name, value, bound[name])
     config = gin_config.build(RunConfig, **given)
     # Bindings of the execution's strategy, such as tpu.name, reach it by gin alone.
-    row = executions.BY_EXECUTION.get(config.execution)
+    row = strategies.BY_EXECUTION.get(config.execution)
     if config.train_distribute is None and row and gin_config.bound(row):
         return config.replace(train_distribute=gin_config.configured(row))
     return config

@@ -8,7 +8,7 @@ from pipeline.contract.spec import ModeKeys
 from pipeline.driver import xla_check
 from pipeline.driver.estimator import Estimator
 from pipeline.roles.specs import TrainSpec
-from pipeline.strategy import executions, tpu
+from pipeline.strategy import strategies, tpu
 
 
 def lines(job: str, config: RunConfig) -> Iterator[str]:
@@ -27,11 +27,11 @@ def lines(job: str, config: RunConfig) -> Iterator[str]:
     """
     yield gin_config.config_text()
     yield from report.topology(job, config)
-    if missing := executions.absent(config):
+    if missing := strategies.absent(config):
         # No error: a command may be checked on another machine than it will run on.
         yield (
             f"warning: devices {missing} are not among this machine's "
-            f"{executions.present()}: here this command would be refused."
+            f"{strategies.present()}: here this command would be refused."
         )
     if config.execution != "tpu":
         return

@@ -22,7 +22,7 @@ from pipeline.command.gin_checks import Resolved
 from pipeline.command.gin_reader import Binding, Config, ConfigError, Macro, Reference
 from pipeline.command.gin_registry import CORE, Entry
 from pipeline.process import refusals
-from pipeline.strategy import executions
+from pipeline.strategy import strategies
 
 # What the jobs call, whichever job it is: EvalSpec's bindings are read by
 # --job=evaluate even where this one trains.
@@ -34,7 +34,7 @@ ROOTS = (
     "PredictSpec",
     "ExportSpec",
     "train_and_evaluate",
-    *executions.BY_EXECUTION,
+    *strategies.BY_EXECUTION,
 )
 _ANY_SCOPE = "*"
 

@@ -22,13 +22,15 @@ from pipeline.contract import run_config
 from pipeline.contract.hooks import Hook
 from pipeline.driver import estimator
 from pipeline.export import exporters
-from pipeline.hooks import stock
+from pipeline.hooks import preemption, stock
 from pipeline.process.refusals import RefusedImportError
 from pipeline.roles import specs, train_and_evaluate
-from pipeline.strategy import executions
+from pipeline.strategy import strategies
 
 CORE = "pipeline"
 
+# Files of the driver whose public classes gin knows, with their base.
+_BASES = {preemption: Hook, stock: Hook, exporters: exporters.Exporter}
 _KERAS = {
     "keras.optimizers": (keras.optimizers, keras.optimizers.Optimizer),
     "keras.optimizers.schedules": (
@@ -182,9 +184,9 @@ def register() -> None:
     _add(jobs.PredictSpec)
     _add(jobs.ExportSpec)
     _add(train_and_evaluate.train_and_evaluate, denylist=["estimator", "train_spec"])
-    for row in executions.ROWS:
+    for row in strategies.ROWS:
         _add(row, denylist=["config"])
-    for module, base in ((stock, Hook), (exporters, exporters.Exporter)):
+    for module, base in _BASES.items():
         for item in _subclasses(module, base):
             if item is not base:
                 _add(item)

@@ -65,7 +65,7 @@ class RunConfig:
         metrics and the time left, and to log at INFO where the program has set no
         level for absl's log. Followers never show it, nor does an output to a file.
       train_distribute: strategy to train with, or a function that makes it of this
-        RunConfig, such as a row of `strategy/executions`. None: `execution`'s.
+        RunConfig, such as a row of `strategy/strategies`. None: `execution`'s.
       eval_distribute: strategy to evaluate with, or such a function. None: the one to
         train with.
       steps_per_loop: most steps that one call of the compiled loop runs. The loop stops

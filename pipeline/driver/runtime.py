@@ -11,8 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from pipeline.checkpoints import checkpoint, checkpoint_path
-from pipeline.checkpoints.configured import Configured
 from pipeline.checkpoints.holding import Holding
+from pipeline.checkpoints.settings import Configured
 from pipeline.checkpoints.warm_start import WarmStart
 from pipeline.contract.hooks import Run
 from pipeline.contract.model_fn import BoundModelFn

@@ -22,7 +22,7 @@ from pipeline.feed.feed import AnyFeed
 from pipeline.loop.predictions import OnOwnWeights
 from pipeline.model_dir import paths
 from pipeline.process.refusals import RefusedRuntimeError, RefusedValueError
-from pipeline.strategy import executions as strategy_lib
+from pipeline.strategy import strategies as strategy_lib
 from pipeline.tracing import seeds
 
 

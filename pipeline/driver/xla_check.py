@@ -25,7 +25,7 @@ from pipeline.contract.spec import ModeKeys
 from pipeline.driver.recipe import Recipe
 from pipeline.driver.runtime import Runtime
 from pipeline.feed import dataset as dataset_lib
-from pipeline.feed import distributed
+from pipeline.feed import tpu_feed
 from pipeline.feed.batch import Batch, pair_of
 from pipeline.loop import losses, steps
 from pipeline.loop.metrics import MetricSet
@@ -88,7 +88,7 @@ def compile_steps(
         datasets = []
         for mode, input_fn in input_fns:
             source = dataset_lib.Source(input_fn, mode, runtime.context)
-            dataset, _ = distributed.dataset_for(source, one)
+            dataset, _ = tpu_feed.dataset_for(source, one)
             datasets.append((mode, dataset))
         for mode, dataset in datasets:
             yield from _compiled(runtime, mode, pair_of(dataset.element_spec))

@@ -9,8 +9,8 @@ From the bottom up; a file imports only files above it:
     input_record  the input that a checkpoint had read, and how far
     iterators     iterators that are skipped, deleted and saved
     feed          batches for the replicas of this process
-    distributed   batches for a TPU's replicas, as arguments
+    tpu_feed      batches for a TPU's replicas, as arguments
     position      the position of the training input, saved and found again
-    workers       the training data of workers that read for themselves
+    servers_feed  the training data of workers that read for themselves
     by_strategy   the way of feeding that a strategy needs
 """

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from pipeline.feed import distributed, workers
 from pipeline.feed import feed as feed_lib
+from pipeline.feed import servers_feed, tpu_feed
 from pipeline.feed.dataset import Source
 from pipeline.feed.feed import AnyFeed
 from pipeline.feed.position import TrainingInput
-from pipeline.feed.workers import WorkerFeed, WorkerInput
+from pipeline.feed.servers_feed import WorkerFeed, WorkerInput
 from pipeline.strategy.modules import Modules
 from pipeline.strategy.parameter_server import ParameterServers
 from pipeline.strategy.peers import Peers
@@ -66,13 +66,13 @@ def make(
     Raises:
       TypeError: see `Source.dataset`.
       ValueError: input_fn yields what the strategy cannot take, see
-        `distributed.dataset_for` and `workers.make_worker_feed`.
+        `tpu_feed.dataset_for` and `servers_feed.make_worker_feed`.
     """
     options = {"num_micro_batches": num_micro_batches}
     if has_one_trace(strategy):
-        return distributed.make_feed(source, strategy=strategy, **options)
+        return tpu_feed.make_feed(source, strategy=strategy, **options)
     if isinstance(strategy, ParameterServers):
-        return workers.make_worker_feed(source, strategy=strategy, **options)
+        return servers_feed.make_worker_feed(source, strategy=strategy, **options)
     return feed_lib.make_feed(source, peers=peers, **options)
 
 

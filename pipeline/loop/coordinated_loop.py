@@ -17,7 +17,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline.contract.train_op import TrainOp
-from pipeline.feed.workers import WorkerIterators
+from pipeline.feed.servers_feed import WorkerIterators
 from pipeline.loop import losses
 from pipeline.loop.compiled_loop import CompiledLoop, Segment
 from pipeline.loop.losses import Totals

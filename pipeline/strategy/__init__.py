@@ -8,7 +8,7 @@ From the bottom up; a file imports only files above it:
     peers             the agreement of processes before they branch
     sharding          large tables in shards
     parameter_server  the strategy of parameter servers
-    executions        RunConfig -> tf.distribute.Strategy: one table, one function a row
+    strategies        RunConfig -> tf.distribute.Strategy: one table, one function a row
     loss_scale        the factor of a loss in float16
     variables         the variables of a module, by names that outlive the process
     modules           modules from factories, with all variables; the global step

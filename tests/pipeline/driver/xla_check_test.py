@@ -8,7 +8,7 @@ import tensorflow as tf
 import pipeline as ge
 from pipeline import ModeKeys, main
 from pipeline.driver import xla_check
-from pipeline.feed import distributed
+from pipeline.feed import tpu_feed
 from pipeline.strategy import tpu
 from tests import fakes
 
@@ -134,7 +134,7 @@ def test_what_xla_refuses(change, named, line):
     assert f"in {change.__name__}" in text
 
 
-@pytest.mark.parametrize("module", [tf, keras, xla_check, distributed, ge])
+@pytest.mark.parametrize("module", [tf, keras, xla_check, tpu_feed, ge])
 def test_lines_of_libraries_and_of_the_driver_are_not_the_users(module):
     lines = [f'File "{file}", line 1, in f' for file in (__file__, module.__file__)]
     text = xla_check._refused("\n".join(["Detected at", *lines]))
@@ -171,13 +171,13 @@ def spec(shape=(16, 3), dtype=tf.float32):
 
 def refused(features, labels=None):
     with pytest.raises(ValueError) as error:
-        distributed.check_static((features, labels), input_fn="mine", mode="train")
+        tpu_feed.check_static((features, labels), input_fn="mine", mode="train")
     return str(error.value)
 
 
 def test_a_static_input_passes():
     features = {"a": spec(), "b": [spec([16]), spec([16], tf.bfloat16)]}
-    distributed.check_static(
+    tpu_feed.check_static(
         (features, spec([16], tf.int64)), input_fn="mine", mode="eval"
     )
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline import EstimatorSpec, ModeKeys, RunConfig, SpecError, TrainOp
-from pipeline.strategy import executions, modules
+from pipeline.strategy import modules, strategies
 
 TRAIN = ModeKeys.TRAIN
 SPEC = (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 1]))
@@ -358,6 +358,6 @@ def test_an_optimizer_that_overwrites_by_its_average_is_refused_on_several():
 
     layer = lambda: keras.layers.Dense(1)  # noqa: E731
     make(network=layer, optimizer=averaging)
-    mirrored = executions.create(RunConfig(devices=["CPU:0", "CPU:1"]))
+    mirrored = strategies.create(RunConfig(devices=["CPU:0", "CPU:1"]))
     with pytest.raises(SpecError, match="ema_overwrite_frequency, which Keras cannot"):
         make(mirrored, network=layer, optimizer=averaging)

@@ -12,7 +12,7 @@ import pytest
 
 import pipeline as ge
 from pipeline.cluster.tf_config import Cluster
-from pipeline.strategy import executions, parameter_server
+from pipeline.strategy import parameter_server, strategies
 from tests import clusters, fakes, patience
 
 LIMIT_SECS = 240
@@ -160,7 +160,7 @@ def test_a_chief_with_nothing_to_train_lets_the_others_go(tmp_path, monkeypatch)
     input_fn = fakes.make_input_fn(x, y, batch_size=16)
     fakes.make_estimator(tmp_path).train(input_fn, max_steps=2)
     connected = []
-    monkeypatch.setattr(executions, "create", connected.append)
+    monkeypatch.setattr(strategies, "create", connected.append)
     chief = fakes.make_estimator(
         tmp_path,
         execution="parameter_server",

@@ -4,11 +4,11 @@ import pytest
 import tensorflow as tf
 
 from pipeline import RunConfig
-from pipeline.strategy import executions, replicas
+from pipeline.strategy import replicas, strategies
 
 
 def mirrored(*devices):
-    return executions.create(RunConfig(devices=devices))
+    return strategies.create(RunConfig(devices=devices))
 
 
 def test_one_process_has_all():

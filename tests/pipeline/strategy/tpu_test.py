@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from pipeline import RunConfig
 from pipeline.cluster import tf_config
-from pipeline.strategy import executions, tpu
+from pipeline.strategy import strategies, tpu
 
 
 @dataclasses.dataclass
@@ -166,7 +166,7 @@ def test_a_port_that_no_host_has(name, message):
 
 def test_this_machine_has_no_tpu():
     with pytest.raises(RuntimeError) as error:
-        executions.create(RunConfig(execution="tpu"))
+        strategies.create(RunConfig(execution="tpu"))
     text = str(error.value)
     assert text.startswith("--tpu=local: no TPU was found (TPUs not found in the ")
     assert "'ConfigureDistributedTPU'" in text

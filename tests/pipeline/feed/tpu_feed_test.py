@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline import ModeKeys
-from pipeline.feed import distributed
+from pipeline.feed import tpu_feed
 from pipeline.feed.dataset import Source
 from pipeline.strategy import replicas
 from tests import fakes
@@ -238,7 +238,7 @@ def test_layers_that_differ_by_replica(strategy, data, tmp_path):
 
 
 def make_feed(input_fn, strategy, mode=ModeKeys.TRAIN):
-    return distributed.make_feed(Source(input_fn, mode), strategy=strategy)
+    return tpu_feed.make_feed(Source(input_fn, mode), strategy=strategy)
 
 
 def test_an_input_that_is_not_static_is_refused_before_the_first_step(
@@ -292,8 +292,8 @@ def test_several_hosts_share_global_batches():
     hosts = [
         [x.tolist() for x in cut.as_numpy_iterator()]
         for cut in (
-            distributed.cut(dataset, 4, range(0, 2)),
-            distributed.cut(dataset, 4, range(2, 4)),
+            tpu_feed.cut(dataset, 4, range(0, 2)),
+            tpu_feed.cut(dataset, 4, range(2, 4)),
         )
     ]
     assert hosts == [

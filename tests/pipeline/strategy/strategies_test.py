@@ -7,12 +7,12 @@ import tensorflow as tf
 
 from pipeline import RunConfig
 from pipeline.cluster import tf_config
-from pipeline.strategy import executions
+from pipeline.strategy import strategies
 from tests import fakes
 
 
 def create(**config):
-    return executions.create(RunConfig(**config))
+    return strategies.create(RunConfig(**config))
 
 
 def test_one_cpu_needs_no_strategy():
@@ -71,8 +71,8 @@ def test_devices_that_the_machine_does_not_have(devices, absent):
 def test_devices_are_compared_without_starting_tensorflow():
     """Any number of CPUs can be made of one, as long as it has not started."""
     config = RunConfig(devices=["CPU:50", "gpu:7", "/device:TPU:1"])
-    assert executions.absent(config) == ["GPU:7", "TPU:1"]
-    assert executions.absent(RunConfig()) == []
+    assert strategies.absent(config) == ["GPU:7", "TPU:1"]
+    assert strategies.absent(RunConfig()) == []
 
 
 def test_a_strategy_built_by_hand_wins():
@@ -81,16 +81,16 @@ def test_a_strategy_built_by_hand_wins():
 
 
 def test_a_function_makes_the_strategy():
-    made = create(train_distribute=executions.mirrored, devices=["CPU:0", "CPU:1"])
+    made = create(train_distribute=strategies.mirrored, devices=["CPU:0", "CPU:1"])
     assert made is create(devices=["CPU:0", "CPU:1"])
 
 
 @pytest.mark.parametrize("execution", ["multi_worker", "parameter_server", "tpu"])
 def test_an_execution_that_is_not_there(monkeypatch, execution):
-    monkeypatch.delitem(executions.BY_EXECUTION, execution, raising=False)
+    monkeypatch.delitem(strategies.BY_EXECUTION, execution, raising=False)
     with pytest.raises(ValueError) as error:
         create(execution=execution)
-    offered = sorted(executions.BY_EXECUTION)
+    offered = sorted(strategies.BY_EXECUTION)
     assert (
         f"execution is {execution!r}; this version offers {offered}"
         ". A strategy built by hand can be given as RunConfig(train_distribute=...)."
@@ -99,7 +99,7 @@ def test_an_execution_that_is_not_there(monkeypatch, execution):
 
 @pytest.mark.parametrize("devices", [None, ["CPU:1"]])
 def test_one_device(devices):
-    made = create(train_distribute=executions.one_device, devices=devices)
+    made = create(train_distribute=strategies.one_device, devices=devices)
     assert isinstance(made, tf.distribute.OneDeviceStrategy)
     (device,) = made.extended.worker_devices
     assert device.endswith((devices or ["CPU:0"])[0])
@@ -107,7 +107,7 @@ def test_one_device(devices):
 
 def test_one_device_of_several_is_refused():
     with pytest.raises(ValueError, match=r"one_device was given .*CPU:1.*@mirrored"):
-        create(train_distribute=executions.one_device, devices=["CPU:0", "CPU:1"])
+        create(train_distribute=strategies.one_device, devices=["CPU:0", "CPU:1"])
 
 
 @pytest.mark.parametrize("ops", ["auto", "nccl", "hierarchical_copy", "one_device"])
@@ -120,7 +120,7 @@ def test_cross_device_ops(monkeypatch, ops):
         lambda devices, cross_device_ops: asked.update(ops=cross_device_ops),
     )
     # Devices that no other test asks for: a strategy is made once.
-    executions._mirrored(("GPU:6", "GPU:7"), ops)
+    strategies._mirrored(("GPU:6", "GPU:7"), ops)
     kinds = {
         "auto": type(None),
         "nccl": tf.distribute.NcclAllReduce,
@@ -132,20 +132,20 @@ def test_cross_device_ops(monkeypatch, ops):
 
 def test_unknown_cross_device_ops():
     with pytest.raises(ValueError) as error:
-        executions.mirrored(RunConfig(), cross_device_ops="ncl")
+        strategies.mirrored(RunConfig(), cross_device_ops="ncl")
     assert "cross_device_ops is 'ncl'; it is one of ['auto'" in str(error.value)
 
 
 def test_central_storage():
     made = create(
-        train_distribute=executions.central_storage, devices=["CPU:0", "CPU:1"]
+        train_distribute=strategies.central_storage, devices=["CPU:0", "CPU:1"]
     )
     assert isinstance(made, tf.distribute.experimental.CentralStorageStrategy)
     assert made.num_replicas_in_sync == 2
 
 
 def test_central_storage_with_a_device_for_the_variables():
-    made = executions.central_storage(
+    made = strategies.central_storage(
         RunConfig(devices=["CPU:0", "CPU:1"]), parameter_device="CPU:3"
     )
     with made.scope():
@@ -167,17 +167,17 @@ def test_multi_worker_wants_workers(jobs, message):
     task = {"type": "chief", "index": 0} if jobs else {}
     config = as_worker(json.dumps({"cluster": jobs, "task": task}))
     with pytest.raises(ValueError, match=message):
-        executions.create(config)
+        strategies.create(config)
 
 
 def test_unknown_communication():
     with pytest.raises(ValueError, match=r"multi_worker.communication is 'mpi'"):
-        executions.multi_worker(as_worker("{}"), communication="mpi")
+        strategies.multi_worker(as_worker("{}"), communication="mpi")
 
 
 def test_an_evaluator_evaluates_on_its_own_devices():
     text = '{"task": {"type": "evaluator", "index": 0}}'
-    assert executions.create(as_worker(text)) is tf.distribute.get_strategy()
+    assert strategies.create(as_worker(text)) is tf.distribute.get_strategy()
 
 
 def test_a_cluster_needs_an_execution():
