@@ -129,13 +129,7 @@ def addresses(*, workers: int, ps: int, evaluator: bool) -> dict[str, list[str]]
 
 
 def tf_config(jobs: Mapping[str, Sequence[str]], *, job: str, index: int) -> str:
-    """Returns the TF_CONFIG of one task, as JSON.
-
-    Args:
-      jobs: addresses by job, the same for all tasks.
-      job: job of this task.
-      index: number of this task in its job, from 0.
-    """
+    """Returns the TF_CONFIG, as JSON, of one task by its job and its number in that."""
     return json.dumps({"cluster": jobs, "task": {"type": job, "index": index}})
 
 

@@ -218,11 +218,7 @@ def _listed(directory: str) -> set[str]:
 
 
 def make_directory(directory: str) -> None:
-    """Makes the model_dir, where it is not there yet.
-
-    Raises:
-      ValueError: it cannot be made; says what else to write.
-    """
+    """Makes the model_dir, where it is not there yet; else says what to write."""
     try:
         tf.io.gfile.makedirs(directory)
     except tf.errors.OpError as error:

@@ -112,11 +112,7 @@ class Reader:
         return [_unescaped(part) for part in self.tables[name].split("/")]
 
     def check_table(self, name: str) -> None:
-        """Reads all that TensorFlow reads in order to restore a table.
-
-        Raises:
-          UnreadableCheckpointError: a part of it is cut short or damaged.
-        """
+        """Reads all that TensorFlow reads in order to restore a table."""
         place = self.tables[name]
         for key in (_OBJECT_GRAPH, place + _TABLE, place + _TABLE_VALUES):
             self._tensor(key)

@@ -7,13 +7,6 @@ from pipeline.cluster.tf_config import Cluster
 
 
 def cluster(execution: str) -> Cluster:
-    """Returns the tasks that train together, and which of them this process is.
-
-    Args:
-      execution: `RunConfig.execution`; only some have clusters in SLURM.
-
-    Raises:
-      ValueError: TF_CONFIG or SLURM's variables say of no legal cluster.
-    """
+    """Returns the tasks that train together: TF_CONFIG's, or a SLURM step's."""
     text = os.environ.get("TF_CONFIG", "").strip()
     return tf_config.parse_tf_config(text or slurm.tf_config(execution))

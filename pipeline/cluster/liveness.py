@@ -67,12 +67,7 @@ class Silence:
     """
 
     def __init__(self, tasks: Mapping[str, str], *, lost_after_secs: float) -> None:
-        """Begins with no task silent.
-
-        Args:
-          tasks: addresses by the tasks' names.
-          lost_after_secs: seconds of silence after which a task counts as lost.
-        """
+        """Begins with no task silent; `tasks` has addresses by the tasks' names."""
         self.tasks = dict(tasks)
         self._lost_after_secs = lost_after_secs
         self._reply_secs = max(min(lost_after_secs, _MOST_REPLY_SECS), 0.1)
@@ -203,13 +198,7 @@ def _first_loss(silence: Silence, parent: watcher.Parent) -> PeerLostError:
 
 
 def _is_noticed(noticed: threading.Event, parent: watcher.Parent, left: float) -> bool:
-    """Returns whether the parent noticed within so many seconds of its running time.
-
-    Args:
-      noticed: set when the parent says that it noticed.
-      parent: the process that is watched.
-      left: seconds to wait. Time in which the parent is stopped does not count.
-    """
+    """Returns whether the parent noticed in `left` seconds of its running time."""
     while left > 0 and not noticed.wait(_POLL_SECS):
         left -= 0 if parent.is_stopped else _POLL_SECS
     return noticed.is_set()

@@ -11,15 +11,7 @@ class PeerLostError(Refusal, RuntimeError):
 
 
 def check_port(name: str, address: str) -> None:
-    """Checks that TensorFlow can listen on this task's port.
-
-    Args:
-      name: name of this process' task, 'worker 0'.
-      address: address of this task, 'host:2222'.
-
-    Raises:
-      ValueError: the port is in use on this host.
-    """
+    """Checks that TensorFlow can listen on the port of this process' task, by name."""
     bound(name, address).close()
 
 
@@ -90,15 +82,7 @@ def answers(address: str) -> bool:
 
 
 def reach(address: str, *, timeout_secs: float) -> None:
-    """Connects to `host:port`, and closes the connection at once.
-
-    Args:
-      address: address of a task.
-      timeout_secs: seconds to wait for a reply.
-
-    Raises:
-      OSError: nothing listens there, or this host does not reach it.
-    """
+    """Connects to `host:port`, and closes the connection; else an OSError."""
     socket.create_connection(split(address), timeout=timeout_secs).close()
 
 

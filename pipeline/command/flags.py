@@ -143,11 +143,7 @@ def tpu_bindings(options: flags.FlagValues) -> list[str]:
 
 
 def program(name: str) -> str:
-    """Returns what to type for a program of this interpreter's environment.
-
-    Args:
-      name: the program, such as "python" or "tensorboard".
-    """
+    """Returns what to type for a program of this Python's environment."""
     folder = os.path.dirname(sys.executable)
     path = os.path.join(folder, name)
     if name == "python" and not os.path.exists(path):

@@ -127,11 +127,7 @@ class Entry:
         }
 
     def takes_any(self) -> bool:
-        """Returns whether it declares `**kwargs` that may have any name.
-
-        Keras' optimizers do not: they declare `**kwargs`, and refuse all names but
-        their base class's.
-        """
+        """Returns whether `**kwargs` may have any name: not those of Keras."""
         last = _constructors(self.target)[-1]
         kinds = [p.kind for p in inspect.signature(last).parameters.values()]
         return inspect.Parameter.VAR_KEYWORD in kinds and not self.is_library
@@ -205,10 +201,7 @@ def _add(item: Callable[..., Any], denylist: list[str] | None = None) -> None:
 
 
 def _subclasses(module: ModuleType, base: type) -> list[type]:
-    """Returns the public classes below `base`, without aliases.
-
-    `keras.optimizers`, for example, has `Adam` as `adam`, too.
-    """
+    """Returns the public classes below `base`, without Keras' aliases (`adam`)."""
     public = {name: item for name, item in vars(module).items() if name[0] != "_"}
     return [
         item

@@ -38,10 +38,7 @@ def metric_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
 
 
 def number(value: Any) -> str:
-    """Writes a metric's value: ints in full, small floats with four digits.
-
-    Other floats get four decimals.
-    """
+    """Writes a metric's value: ints in full, floats with 4 decimals or digits."""
     value = value.item() if hasattr(value, "item") else value
     if not isinstance(value, float):
         return str(value)

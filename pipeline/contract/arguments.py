@@ -94,11 +94,7 @@ def run_config(config: RunConfig | None, model_dir: Any) -> RunConfig:
 
 
 def check_trains(config: RunConfig) -> None:
-    """Checks that this task of the cluster trains.
-
-    Raises:
-      ValueError: the task is the evaluator.
-    """
+    """Checks that this task of the cluster trains; a ValueError says what to call."""
     if config.task_type == EVALUATOR:
         raise RefusedValueError(
             f"this task is an evaluator ({config.cluster}), which does not train: call "

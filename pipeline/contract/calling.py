@@ -28,14 +28,7 @@ def name_of(fn: Any) -> str:
 
 
 def declared(fn: Callable[..., Any]) -> tuple[dict[str, bool], bool]:
-    """Returns the arguments that `fn` can be given by name.
-
-    Args:
-      fn: any callable; decorators that keep `__wrapped__` are looked through.
-
-    Returns:
-      `({name: is_required}, takes_any)`; `takes_any` where `fn` declares `**kwargs`.
-    """
+    """Returns `({name: is_required}, takes_any)` of the arguments of a callable."""
     parameters = inspect.signature(fn).parameters.values()
     names = {p.name: p.default is p.empty for p in parameters if p.kind in _BY_NAME}
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)

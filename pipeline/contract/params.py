@@ -97,11 +97,7 @@ def _states(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
 
 
 def _rebuilt(value: dict) -> dict:
-    """Returns a copy of a dict, made without calling its class's methods.
-
-    A dict with attributes often has a `__getattr__` that raises a KeyError, on which
-    `copy.deepcopy` fails.
-    """
+    """Returns a copy of a dict, made without its class's methods, which may fail."""
     made = type(value).__new__(type(value))
     dict.update(made, {key: own(each) for key, each in dict.items(value)})
     vars(made).update(own(vars(value)))

@@ -52,12 +52,7 @@ def rows_in(element: Any) -> int | tf.Tensor:
 
 
 def batch_of(element: Any, has: tf.Tensor | None) -> Batch:
-    """Returns an element of a dataset as a batch.
-
-    Args:
-      element: `features` or `(features, labels)`.
-      has: bool scalar, whether the element counts; None where every element does.
-    """
+    """Returns an element of a dataset as a batch that counts where `has` is true."""
     features, labels = pair_of(element)
     return Batch(features, labels, None if has is None else tf.cast(has, tf.float32))
 
@@ -166,14 +161,7 @@ class Plan:
         return self.num_micro_batches * (1 if self.splits else self.replicas.local)
 
     def take(self, iterator: Any) -> list[list[Batch]]:
-        """Takes one step's batches; data must be left.
-
-        Args:
-          iterator: iterator over the feed's dataset.
-
-        Returns:
-          Batches by local replica and micro-batch.
-        """
+        """Takes a step's batches, by local replica and micro-batch; some are left."""
         elements = [next(iterator) for _ in range(self.nexts_per_step)]
         if self.padded:
             return self._arrange(elements)
@@ -214,13 +202,7 @@ class Plan:
         return more, taken
 
     def where(self, more: tf.Tensor, step: Callable[[], Any], state: Any) -> Any:
-        """Returns the state after `step` where `more` is true, else `state`.
-
-        Args:
-          more: bool scalar.
-          step: returns the new state, a nest like `state`.
-          state: nest of tensors.
-        """
+        """Returns the state after `step` where `more` is true, else `state`."""
         return tf.cond(more, step, lambda: state)
 
     def to_predict(self, batches: list[list[Batch]]) -> tuple[Any, list[Any]]:

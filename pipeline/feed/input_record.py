@@ -50,10 +50,7 @@ class InputRecord:
     fingerprint: Fingerprint
 
     def compared(self, now: "InputRecord") -> Change | None:
-        """Returns how the input `now` differs; None where it is the same.
-
-        Also None where another number of processes shares the data.
-        """
+        """Returns how `now` differs; None if not, or if it is divided otherwise."""
         # A process' part of the data is then another one, though the data are the same.
         if self.pipelines != now.pipelines:
             return None
@@ -72,12 +69,7 @@ class InputRecord:
 
 
 def write(prefix: str, record: InputRecord) -> None:
-    """Writes the record beside a process' position.
-
-    Args:
-      prefix: path prefix of the position.
-      record: this process' record.
-    """
+    """Writes this process' record beside its position, whose path prefix is given."""
     tree = {**vars(record), "fingerprint": record.fingerprint.as_json()}
     atomic_file.write(f"{prefix}{_END}", f"{json.dumps(tree)}\n")
 

@@ -209,11 +209,7 @@ class WorkerIterators:
         self.per_worker = iter(coordinator.create_per_worker_dataset(worker_dataset))
 
     def count(self, pieces: Iterable[Any]) -> None:
-        """Adds the steps that workers did; no work may be under way.
-
-        Args:
-          pieces: pieces of work, each with a `worker` and its `num_steps`.
-        """
+        """Adds the steps of pieces that workers did; no work may be under way."""
         for piece in pieces:
             self.steps[piece.worker] += piece.num_steps
         # A worker that died may have added steps that it did not return.

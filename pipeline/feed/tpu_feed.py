@@ -99,11 +99,7 @@ class DistributedFeed:
         return self.plan.num_steps
 
     def iterator(self, skipped: int = 0) -> Any:
-        """Returns a new distributed iterator.
-
-        Args:
-          skipped: elements to leave out at the beginning, on each host.
-        """
+        """Returns a new distributed iterator that begins after `skipped` elements."""
         return iter(
             self.plan.strategy.distribute_datasets_from_function(
                 lambda input_context: self.dataset_of(input_context, skipped)
@@ -234,12 +230,7 @@ def cut(dataset: tf.data.Dataset, total: int, parts: range) -> tf.data.Dataset:
 
 
 def _with_shares(dataset: tf.data.Dataset, whole: tf.data.Dataset) -> tf.data.Dataset:
-    """Adds a share to each element, and pads the dataset without end.
-
-    Returns:
-      A dataset of `(element, 1.0)`, and after the last element of
-      `(first element of whole, 0.0)`.
-    """
+    """Returns `(element, 1.0)` for each, then `(first of whole, 0.0)` without end."""
     return dataset_lib.pad(dataset, whole).map(
         lambda each, has: (each, tf.cast(has, tf.float32))
     )

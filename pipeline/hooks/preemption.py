@@ -61,10 +61,7 @@ class PreemptionHook(Hook):
         return self._stopped
 
     def begin(self, run: Run) -> None:
-        """Begins to note signals.
-
-        Not earlier: TensorFlow takes SIGTERM for itself when it connects workers.
-        """
+        """Begins to note signals: TensorFlow took SIGTERM for itself before."""
         self._notes.stop()
         self._stopped = False
         self._notes = Notes(self._signals)

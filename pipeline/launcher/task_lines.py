@@ -114,11 +114,7 @@ class Output:
         return bool(ready)
 
     def drain(self, *, secs: float) -> None:
-        """Passes on all that has been written by now.
-
-        Args:
-          secs: seconds at the most, as a process may go on writing.
-        """
+        """Passes on all that has been written by now, for `secs` at the most."""
         end = time.monotonic() + secs
         while self._selector.get_map() and time.monotonic() < end:
             if not self.pass_on(timeout=0):

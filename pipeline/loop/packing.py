@@ -67,11 +67,7 @@ class TotalsPacking:
 
 
 def packed(tree: Any) -> dict[str, tf.Tensor]:
-    """Returns all tensors of a nest, joined into one vector for each dtype.
-
-    Args:
-      tree: nest of tensors.
-    """
+    """Returns all tensors of a nest, joined into one vector for each dtype."""
     flat = tf.nest.flatten(tree)
     names = sorted({tensor.dtype.name for tensor in flat})
     return {name: _joined([t for t in flat if t.dtype.name == name]) for name in names}

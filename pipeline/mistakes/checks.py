@@ -52,11 +52,7 @@ def in_words(value: Any) -> str:
 
 
 def check_backend() -> None:
-    """Checks that Keras runs on TensorFlow.
-
-    Raises:
-      ValueError: Keras runs on another backend.
-    """
+    """Checks that Keras runs on TensorFlow; a ValueError says how to set it."""
     if keras.config.backend() != "tensorflow":
         raise RefusedValueError(
             f"Keras runs on the backend {keras.config.backend()!r}: set the "

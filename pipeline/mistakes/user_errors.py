@@ -77,31 +77,13 @@ def noted(where: Callable[[], str]) -> Iterator[None]:
 
 
 def call(where: Callable[[], str], fn: Callable[..., Any], *args: Any) -> Any:
-    """Calls a function of the user's; an error of it gets a note, see `noted`.
-
-    Args:
-      where: function that returns what is called, for the note.
-      fn: the user's function.
-      *args: arguments of `fn`.
-
-    Returns:
-      The result of `fn`.
-    """
+    """Calls the user's `fn`; an error of it gets a note by `where`, see `noted`."""
     with noted(where):
         return fn(*args)
 
 
 def invoke(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls a function of the user's, so that a stack shows where its doing begins.
-
-    Args:
-      fn: the user's function.
-      *args: arguments of `fn`.
-      **kwargs: arguments of `fn` by name.
-
-    Returns:
-      The result of `fn`.
-    """
+    """Calls the user's `fn`, so that a stack shows where its doing begins."""
     return fn(*args, **kwargs)
 
 

@@ -21,12 +21,7 @@ _named: set[str] = set()
 
 
 def write(path: str, text: str) -> None:
-    """Replaces a file: its readers get all of the old text or all of the new.
-
-    Args:
-      path: of the file, which one process at a time writes; its directory is made.
-      text: all of the new content.
-    """
+    """Replaces a file: its readers get all of the old text or all of the new."""
     tf.io.gfile.makedirs(os.path.dirname(path))
     with tf.io.gfile.GFile(f"{path}.tmp", "w") as file:
         file.write(text)

@@ -53,12 +53,7 @@ class EndMarker:
 
 
 def write(model_dir: str, marker: EndMarker) -> None:
-    """Writes that training has ended, once its last checkpoint is committed.
-
-    Args:
-      model_dir: folder in which the evaluator looks for the marker.
-      marker: the end of this training; replaces an earlier one.
-    """
+    """Writes how training has ended, once its last checkpoint is committed."""
     text = json.dumps(dataclasses.asdict(marker), indent=2)
     atomic_file.write(os.path.join(model_dir, FILE), f"{text}\n")
 

@@ -57,10 +57,7 @@ def same(first: str, second: str) -> bool:
 
 
 def shown(path: str) -> str:
-    """Returns a path as a reader would type it: relative to the working directory.
-
-    A path outside of the working directory stays whole.
-    """
+    """Returns a path as one types it: relative where that goes down only."""
     if "://" in path:
         return path
     near = os.path.relpath(path)

@@ -75,10 +75,7 @@ def writing(
 
 
 def _code(error: Exception) -> int | None:
-    """Returns the number of a known cause; None for any other error.
-
-    TensorFlow's errors have no errno: the system's words for it stand in their text.
-    """
+    """Returns the number of a known cause, maybe read from the words; else None."""
     if isinstance(error, OSError):
         return error.errno if error.errno in _CAUSES else None
     text = str(error).lower()

@@ -20,15 +20,7 @@ INTERRUPTED = 130
 
 
 def failed(message: str, code: int = REFUSED) -> int:
-    """Writes an error to stderr, and returns the exit code.
-
-    Args:
-      message: what is wrong, and what to write instead.
-      code: exit code.
-
-    Returns:
-      `code`.
-    """
+    """Writes to stderr what is wrong, and what to write instead; returns `code`."""
     return said(f"error: {message}", code)
 
 

@@ -61,10 +61,7 @@ def other_library(name: str) -> str | None:
 
 
 def other_copy() -> str | None:
-    """Returns the folder of a checkout imported beside this installation, or None.
-
-    The model_fns of that checkout return classes that this copy does not know.
-    """
+    """Returns the folder of a checkout imported beside this installation, or None."""
     other = sys.modules.get(CHECKOUT_NAME) if IS_INSTALLED else None
     path = getattr(other, "__path__", ())
     # The user may have a package `pipeline` of another kind, without this file.

@@ -87,12 +87,7 @@ class Bar:
         return self._clock() - self._shown_at >= _SECS
 
     def move(self, step: int, values: Sequence[str] = ()) -> None:
-        """Moves on to a step.
-
-        Args:
-          step: step that was reached.
-          values: texts to show, such as "loss 0.312"; empty keeps those before.
-        """
+        """Moves on to a step; shows texts such as 'loss 0.312', or those before."""
         if values:
             self._shown_at = self._clock()
             self._line.set_postfix_str(", ".join(values), refresh=False)

@@ -46,11 +46,7 @@ class EndedBySignal(KeyboardInterrupt):  # noqa: N818 (it is no error)
     """
 
     def __init__(self, number: int) -> None:
-        """Makes the exception of one signal.
-
-        Args:
-          number: number of the signal.
-        """
+        """Makes the exception of one signal, given by its number."""
         super().__init__(text_of(number))
         self.number = number
         self.code = code_of(number)
@@ -261,10 +257,7 @@ class Notes:
         self._before: dict[int, Any] = {}
 
     def start(self) -> None:
-        """Takes note from now on.
-
-        TensorFlow takes SIGTERM as it connects workers: this is called after that.
-        """
+        """Takes note from now on; called after TensorFlow took SIGTERM for itself."""
         if not _is_main_thread() or self._before:
             return
         for number in self._signals:
@@ -278,11 +271,7 @@ class Notes:
         self._before = {}
 
     def say(self, number: int) -> None:
-        """Says that a signal came, once; in any thread.
-
-        Args:
-          number: number of the signal.
-        """
+        """Says that a signal came, given by its number; once, and in any thread."""
         if self._said.acquire(blocking=False):
             # Beneath a launcher, who answers Ctrl-C himself, stderr is a pipe.
             by_hand = number == signal.SIGINT and os.isatty(2)

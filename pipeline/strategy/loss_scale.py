@@ -57,12 +57,7 @@ class LossScale:
 
 
 def add_variables(state: MutableMapping[str, tf.Variable], num_ops: int) -> None:
-    """Adds the ops' scales to the driver's variables; called under the scope.
-
-    Args:
-      state: the driver's variables by name. Variables that it has already stay.
-      num_ops: number of train ops.
-    """
+    """Adds the ops' scales that are not there yet; called under the scope."""
     for index in range(num_ops):
         scale, good = _names(index)
         if scale not in state:

@@ -49,12 +49,7 @@ class ServesError(Refusal, ValueError):
     """
 
     def __init__(self, cluster: Cluster, **waits: float) -> None:
-        """Says which task it is, and what to call.
-
-        Args:
-          cluster: the tasks, and which one is this process.
-          **waits: see the class.
-        """
+        """Says which task it is, and what to call; for `waits` see the class."""
         super().__init__(
             f"{cluster} serves the chief, and trains nothing by itself: call "
             "train_and_evaluate or Estimator.train, or pipeline.cluster.server.serve."

@@ -40,11 +40,7 @@ class Peers:
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
-        """Prepares the exchange; asks nobody yet.
-
-        Args:
-          strategy: strategy that the processes train on.
-        """
+        """Prepares the exchange between the strategy's processes; asks nobody yet."""
         self.replicas = Replicas.of(strategy)
         self._strategy = strategy
         self._gather_compiled = compiled(

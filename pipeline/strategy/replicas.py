@@ -50,11 +50,7 @@ class Replicas:
         return cls(total, local, process, total // local)
 
     def running(self) -> int:
-        """Returns which local replica is running, from 0; in replica context.
-
-        The number is known while a step is traced, as each replica is traced apart, see
-        `ONE_TRACE`.
-        """
+        """Returns which local replica runs, from 0; in replica context, as traced."""
         if self.total == 1:
             return 0
         context = tf.distribute.get_replica_context()

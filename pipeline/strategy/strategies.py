@@ -308,14 +308,7 @@ def _split_cpu(names: Sequence[str]) -> None:
 
 
 def absent(config: RunConfig) -> list[str]:
-    """Returns the devices of a RunConfig that this machine does not have.
-
-    It looks at the hardware alone, so that TensorFlow can still be set up afterwards:
-    any number of logical CPUs can be made.
-
-    Args:
-      config: its `devices`.
-    """
+    """Returns a RunConfig's devices that are not here; leaves TensorFlow unset."""
     there = present()
     names = map(_normal, config.devices or ())
     return [name for name in names if "CPU" not in name and name not in there]

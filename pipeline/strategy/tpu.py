@@ -36,11 +36,7 @@ def _reach(name: str) -> None:
 
 
 def _addresses(name: str) -> list[str]:
-    """Returns `host:port` of each host of a TPU that is named by its addresses.
-
-    Raises:
-      ValueError: no host can have such a port.
-    """
+    """Returns `host:port` of each host of a TPU that is named by its addresses."""
     hosts = [address.removeprefix("grpc://") for address in name.split(",")]
     addresses = [host if ":" in host else f"{host}:{_PORT}" for host in hosts]
     for address in addresses:

@@ -10,25 +10,13 @@ _PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
 def nodes(definition: tf.compat.v1.GraphDef) -> Iterator[Any]:
-    """Yields all nodes of a graph, also those of the functions that it calls.
-
-    Branches, loops and nested `tf.function`s are such functions.
-
-    Args:
-      definition: graph, with its library of functions.
-    """
+    """Yields all nodes of a graph, and of the functions that it calls."""
     bodies = (each.node_def for each in definition.library.function)
     return itertools.chain(definition.node, *bodies)
 
 
 def calls_python(definition: tf.compat.v1.GraphDef) -> bool:
-    """Whether some node calls back into the process that made the graph.
-
-    A graph names the Python function by a number of that process.
-
-    Args:
-      definition: graph, with its library of functions.
-    """
+    """Whether some node calls a function of the Python process that made the graph."""
     return any(node.op in _PYTHON_OPS for node in nodes(definition))
 
 

@@ -19,11 +19,7 @@ class Seeds:
     """The random numbers of Python and NumPy that a run of one seed draws."""
 
     def __init__(self, seed: int | None) -> None:
-        """Starts the numbers at the seed; seeds TensorFlow and Keras for the process.
-
-        Args:
-          seed: seed of the run; None leaves everything as it is.
-        """
+        """Starts the process's numbers at the seed; None leaves them as they are."""
         self._state: Any = None
         if seed is not None:
             with undisturbed():
@@ -87,10 +83,7 @@ def all_seeded(seed: int | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Restores Python's and NumPy's random numbers after the block.
-
-    The program then draws what it would have drawn without the block.
-    """
+    """Restores Python's and NumPy's random numbers after the block."""
     before = _state()
     try:
         yield
