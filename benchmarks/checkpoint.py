@@ -35,8 +35,7 @@ import inputs
 from benchmarks import classifier, pairs
 from benchmarks.overhead import cnn
 from benchmarks.pairs import Contender
-from pipeline import Estimator, Hook, ModeKeys, RunConfig, SavingListener
-from pipeline.contract.hooks import Run
+from pipeline import Estimator, Hook, ModeKeys, Run, RunConfig, SavingListener
 from pipeline.feed import feed as input_lib
 from pipeline.feed import iterators, position
 from pipeline.feed.dataset import Source

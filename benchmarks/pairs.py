@@ -13,8 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from pipeline import Hook
-from pipeline.contract.hooks import Run
+from pipeline import Hook, Run
 
 _HEADER = [
     "| ours against | ours, steps/s | theirs, steps/s | ratio | quartiles | rounds |",

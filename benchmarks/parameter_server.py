@@ -24,9 +24,8 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import classifier, pairs
-from pipeline import Estimator, EstimatorSpec, Hook, RunConfig, metric
+from pipeline import Estimator, EstimatorSpec, Hook, Run, RunConfig, metric
 from pipeline.cluster import server
-from pipeline.contract.hooks import Run
 from pipeline.strategy import parameter_server
 
 _BATCH_SIZE = 32

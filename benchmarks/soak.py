@@ -37,11 +37,11 @@ from pipeline import (
     EvalSpec,
     Hook,
     ModeKeys,
+    Run,
     RunConfig,
     TrainSpec,
     train_and_evaluate,
 )
-from pipeline.contract.hooks import Run
 
 _BATCH_SIZE = 32
 _EVAL_ROWS = 320
