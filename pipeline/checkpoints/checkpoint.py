@@ -27,7 +27,7 @@ from absl import logging
 
 from pipeline.checkpoints import checkpoint_files, checkpoint_reader, foreign_checkpoint
 from pipeline.checkpoints.checkpoint_reader import Reader, UnreadableCheckpointError
-from pipeline.checkpoints.retention import Retention
+from pipeline.checkpoints.retention import NO_STEPS, KeptSteps, Retention
 from pipeline.model_dir import storage
 from pipeline.process.refusals import Refusal, RefusedKeyError, RefusedValueError
 from pipeline.strategy import loss_scale
@@ -64,6 +64,7 @@ class Saver:
         *,
         keep_max: int | None = 5,
         keep_every_n_hours: float | None = None,
+        kept_steps: KeptSteps = NO_STEPS,
         asynchronous: bool = False,
     ) -> None:
         """Builds the tree of what is saved; writes nothing yet.
@@ -74,6 +75,7 @@ class Saver:
           keep_max: checkpoints that stay; None or 0 keeps all.
           keep_every_n_hours: hours after which one more checkpoint stays for good;
             None keeps none beyond `keep_max`.
+          kept_steps: steps whose checkpoints stay for good.
           asynchronous: whether `save` returns once the values are copied.
         """
         self._directory = directory
@@ -86,6 +88,7 @@ class Saver:
             directory=directory,
             keep_max=keep_max or None,
             keep_every_n_hours=keep_every_n_hours,
+            kept_steps=kept_steps,
         )
         self._options = tf.train.CheckpointOptions(
             experimental_enable_async_checkpoint=asynchronous,

@@ -17,6 +17,7 @@ from absl import logging
 from google.protobuf import text_format
 
 from pipeline.checkpoints import checkpoint_files, lease
+from pipeline.contract.run_config import RunConfig
 from pipeline.model_dir import atomic_file
 
 
@@ -34,6 +35,37 @@ class _Managed:
     preserved: float
 
 
+@dataclasses.dataclass(frozen=True)
+class KeptSteps:
+    """The global steps that are saved whatever the interval, and stay for good.
+
+    Attributes:
+      every: interval of steps; None for none. Step 0 is no multiple of it.
+      listed: more steps, in order.
+    """
+
+    every: int | None = None
+    listed: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "KeptSteps":
+        """Returns the steps that a RunConfig has stay."""
+        return cls(config.keep_checkpoint_every_n_steps, config.keep_checkpoint_steps)
+
+    def __contains__(self, step: int) -> bool:
+        """Whether a step is one of them."""
+        is_multiple = bool(self.every) and step > 0 and step % self.every == 0
+        return is_multiple or step in self.listed
+
+    def after(self, step: int) -> int | None:
+        """Returns the first of them after a step; None where there is none."""
+        multiple = [(step // self.every + 1) * self.every] if self.every else []
+        return min([*multiple, *(s for s in self.listed if s > step)], default=None)
+
+
+NO_STEPS = KeptSteps()
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Retention:
     """Deletes a model_dir's old checkpoints when a new one has been committed.
@@ -43,12 +75,14 @@ class Retention:
       keep_max: checkpoints that stay; None keeps all.
       keep_every_n_hours: hours after which one more checkpoint stays for good; None
         keeps none beyond `keep_max`.
+      kept_steps: steps whose checkpoints stay for good.
       clock: returns seconds since 1970.
     """
 
     directory: str
     keep_max: int | None
     keep_every_n_hours: float | None = None
+    kept_steps: KeptSteps = NO_STEPS
     clock: Callable[[], float] = time.time
 
     def commit(self, path: str) -> None:
@@ -91,11 +125,18 @@ class Retention:
         """Deletes or keeps for good what is too old; returns whether anything was."""
         excess = list(managed.times)[: -self.keep_max] if self.keep_max else []
         for name in excess:
-            if self._is_due(managed, name):
+            if self._is_kept(name):
+                del managed.times[name]
+            elif self._is_due(managed, name):
                 managed.preserved = managed.times.pop(name)
             elif self._delete(name):
                 del managed.times[name]
         return bool(excess)
+
+    def _is_kept(self, name: str) -> bool:
+        """Whether a checkpoint is to stay for good for its step."""
+        step = name.rpartition("-")[2]
+        return step.isdigit() and int(step) in self.kept_steps
 
     def _is_due(self, managed: _Managed, name: str) -> bool:
         """Whether a checkpoint is to stay for good: the last such is old enough."""

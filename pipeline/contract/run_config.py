@@ -9,7 +9,7 @@ import dataclasses
 import math
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -59,6 +59,10 @@ class RunConfig:
         all. 5 bounds the disk, and is enough for a slow evaluator.
       keep_checkpoint_every_n_hours: hours of training after each of which one more
         checkpoint stays for good. The default is longer than any training.
+      keep_checkpoint_every_n_steps: steps; those of each multiple are saved, and their
+        checkpoints stay for good. None keeps none beyond the others.
+      keep_checkpoint_steps: global steps that are saved, and whose checkpoints stay for
+        good, such as (0, 1000, 5000).
       log_step_count_steps: steps between two log lines of loss and speed; None logs
         none.
       progress: whether to show a line that moves in a terminal or a notebook, with
@@ -102,6 +106,8 @@ class RunConfig:
     save_checkpoints_secs: float | None = None
     keep_checkpoint_max: int | None = 5
     keep_checkpoint_every_n_hours: float = 10000
+    keep_checkpoint_every_n_steps: int | None = None
+    keep_checkpoint_steps: Sequence[int] = ()
     log_step_count_steps: int | None = 100
     progress: bool = True
     train_distribute: StrategyChoice = None
@@ -126,6 +132,7 @@ class RunConfig:
             _check_int(name, getattr(self, name))
         hours = self.keep_checkpoint_every_n_hours
         _check_positive("keep_checkpoint_every_n_hours", hours)
+        self._set("keep_checkpoint_steps", _steps_to_keep(self.keep_checkpoint_steps))
         self._check_save_checkpoints()
         for name in _CHOICES:
             _check_choice(name, getattr(self, name))
@@ -259,6 +266,13 @@ class RunConfig:
             _check_positive("save_checkpoints_secs", secs, hint=hint)
         elif steps is None:
             self._set("save_checkpoints_secs", _SET_BY_DEFAULT["save_checkpoints_secs"])
+        for name in ("keep_checkpoint_every_n_steps", "keep_checkpoint_steps"):
+            if steps == 0 and getattr(self, name):
+                raise RefusedValueError(
+                    f"RunConfig.{name} is {getattr(self, name)!r}, and "
+                    "save_checkpoints_steps=0 saves nothing: write "
+                    "save_checkpoints_steps=1000, or leave it out."
+                )
 
     def _check_strategies(self) -> None:
         for name in ("train_distribute", "eval_distribute"):
@@ -298,6 +312,7 @@ _INTEGERS = {
     "save_summary_steps": (0, True, 100),
     "save_checkpoints_steps": (0, True, 1000),
     "keep_checkpoint_max": (0, True, 5),
+    "keep_checkpoint_every_n_steps": (1, True, 10000),
     "log_step_count_steps": (1, True, 100),
     "steps_per_loop": (1, False, 1000),
     "gradient_accumulation_steps": (1, False, 1),
@@ -330,6 +345,16 @@ def _check_model_dir(value: Any) -> str | None:
             "or leave it out for a temporary one."
         )
     return path
+
+
+def _steps_to_keep(steps: Any) -> tuple[int, ...]:
+    listed = steps if isinstance(steps, (list, tuple)) else (None,)
+    if not all(is_int(step) and step >= 0 for step in listed):
+        raise RefusedValueError(
+            f"RunConfig.keep_checkpoint_steps is {steps!r}: write global steps, such "
+            "as keep_checkpoint_steps=(1000, 5000)."
+        )
+    return tuple(sorted(set(listed)))
 
 
 def _check_int(name: str, value: Any) -> None:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from pipeline.checkpoints import checkpoint, checkpoint_path
 from pipeline.checkpoints.holding import Holding
+from pipeline.checkpoints.retention import KeptSteps
 from pipeline.checkpoints.settings import Configured
 from pipeline.checkpoints.warm_start import WarmStart
 from pipeline.contract.hooks import Run
@@ -192,6 +193,7 @@ class Runtime:
                 {**state, checkpoint.DRIVER: driver},
                 keep_max=config.keep_checkpoint_max,
                 keep_every_n_hours=config.keep_checkpoint_every_n_hours,
+                kept_steps=KeptSteps.of(config),
                 asynchronous=config.async_checkpoint,
             )
         return self._saver

@@ -11,6 +11,7 @@ from typing import Any
 from absl import logging
 
 from pipeline.checkpoints import checkpoint, hook_states
+from pipeline.checkpoints.retention import KeptSteps
 from pipeline.contract.hooks import Run, SavingListener
 from pipeline.contract.run_config import RunConfig
 from pipeline.feed import position
@@ -22,7 +23,7 @@ States = Callable[[], Mapping[str, Any]]
 
 
 class Saving:
-    """Saves at the first step, at each interval, and at the clean end.
+    """Saves at the first step, at each interval, at kept steps, and at the clean end.
 
     The position of the training input is saved with each checkpoint, in the folder
     `input`, and the states of hooks in the folder `hooks`. Both are deleted with it.
@@ -58,6 +59,7 @@ class Saving:
         """
         self._steps = config.save_checkpoints_steps
         self._secs = config.save_checkpoints_secs
+        self._kept_steps = KeptSteps.of(config)
         self._never = config.save_checkpoints_steps == 0
         self._modules = modules
         self._saver = saver
@@ -70,7 +72,11 @@ class Saving:
 
     def next_step(self, step: int) -> int | None:
         """Returns the first step after `step` that `at_step` saves; None for none."""
-        return (step // self._steps + 1) * self._steps if self._steps else None
+        kept = self._kept_steps.after(step)
+        if not self._steps:
+            return kept
+        due = (step // self._steps + 1) * self._steps
+        return due if kept is None else min(due, kept)
 
     def at_begin(self, run: Run, states: States) -> bool:
         """Saves the first step, unless model_dir has its checkpoint."""
@@ -84,11 +90,8 @@ class Saving:
 
     def at_step(self, run: Run, states: States) -> bool:
         """Saves a step that `next_step` gave."""
-        return (
-            bool(self._steps)
-            and run.step % self._steps == 0
-            and self._save(run, states)
-        )
+        due = bool(self._steps) and run.step % self._steps == 0
+        return (due or run.step in self._kept_steps) and self._save(run, states)
 
     def by_clock(self, run: Run, states: States) -> bool:
         """Saves if the interval in seconds has passed, for all processes or none."""

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline.checkpoints import checkpoint, checkpoint_files, lease
-from pipeline.checkpoints.retention import Retention
+from pipeline.checkpoints.retention import KeptSteps, Retention
 from pipeline.model_dir import atomic_file
 from tests import fakes, patience
 
@@ -122,6 +122,28 @@ def test_one_in_so_many_hours_stays_for_good_over_a_restart(tmp_path):
     assert checkpoint.committed(str(tmp_path)) == [
         f"{tmp_path}/model.ckpt-{step}" for step in (3, 6, 7)
     ]
+
+
+def test_steps_that_are_named_stay_for_good_over_a_restart(tmp_path):
+    options = {"keep_max": 1, "kept_steps": KeptSteps(every=20, listed=(0, 15))}
+    ModelDir(tmp_path, **options).commit(0, 5, 15, 20, 25)
+    assert ModelDir(tmp_path).saved == [0, 15, 20, 25]
+    again = ModelDir(tmp_path, **options)
+    again.commit(40, 41, 60)
+    assert again.saved == [0, 15, 20, 40, 60]
+    # They are nobody's to delete, whatever is configured later.
+    later = ModelDir(tmp_path, keep_max=1)
+    later.commit(61)
+    assert later.saved == [0, 15, 20, 40, 61]
+
+
+def test_a_step_that_is_named_does_not_count_for_the_hours(tmp_path):
+    kept = KeptSteps(listed=(1,))
+    both = ModelDir(tmp_path, keep_max=1, keep_every_n_hours=1.5, kept_steps=kept)
+    for hour in range(4):
+        both.seconds = hour * 3600
+        both.commit(hour)
+    assert both.saved == [1, 2, 3]
 
 
 def test_what_is_still_being_written_is_not_committed(tmp_path):

@@ -54,6 +54,11 @@ def test_model_dir_may_be_a_path():
     assert RunConfig(model_dir=pathlib.Path("runs/1")).model_dir == "runs/1"
 
 
+def test_kept_steps_come_in_order_once():
+    config = RunConfig(keep_checkpoint_steps=[500, 0, 500])
+    assert config.keep_checkpoint_steps == (0, 500)
+
+
 def test_devices_become_a_tuple():
     assert RunConfig(devices=["CPU:0", "CPU:1"]).devices == ("CPU:0", "CPU:1")
 
@@ -116,6 +121,7 @@ INTEGERS = {
     "save_summary_steps": "0 or None",
     "save_checkpoints_steps": "0 or None",
     "keep_checkpoint_max": "0 or None",
+    "keep_checkpoint_every_n_steps": "1 or None",
     "log_step_count_steps": "1 or None",
     "steps_per_loop": "1",
     "gradient_accumulation_steps": "1",
@@ -186,6 +192,22 @@ def test_refuses_what_is_no_choice(name, value, choices):
 
 
 REFUSED = {
+    "kept_step_below_0": (
+        {"keep_checkpoint_steps": (10, -1)},
+        r"keep_checkpoint_steps is \(10, -1\): write global steps, such as",
+    ),
+    "kept_steps_no_list": (
+        {"keep_checkpoint_steps": 10},
+        "keep_checkpoint_steps is 10: write global steps, such as",
+    ),
+    "kept_steps_are_never_saved": (
+        {"keep_checkpoint_steps": [10], "save_checkpoints_steps": 0},
+        r"keep_checkpoint_steps is \(10,\), and save_checkpoints_steps=0 saves nothing",
+    ),
+    "kept_interval_is_never_saved": (
+        {"keep_checkpoint_every_n_steps": 10, "save_checkpoints_steps": 0},
+        "keep_checkpoint_every_n_steps is 10, and save_checkpoints_steps=0 saves noth",
+    ),
     "model_dir_empty": (
         {"model_dir": ""},
         "model_dir is '', not a path: write model_dir='runs/1'",

@@ -117,6 +117,23 @@ def test_at_the_first_step_each_interval_and_the_end(tmp_path):
     assert saving.saved == [0, 10, 20, 22] == saving.positions
 
 
+@pytest.mark.parametrize("interval", ["steps", "secs"])
+def test_at_the_steps_that_are_to_be_kept(interval, tmp_path):
+    saving = Saving(
+        tmp_path,
+        keep_checkpoint_every_n_steps=25,
+        keep_checkpoint_steps=(7, 12),
+        **{f"save_checkpoints_{interval}": 20},
+    )
+    saving.begin()
+    steps = [0]
+    while steps[-1] < 50:
+        steps.append(saving.next_step(steps[-1]))
+        saving.steps(steps[-1] - 1, steps[-1])
+    multiples = [20, 40] if interval == "steps" else []
+    assert steps == saving.saved == sorted([0, 7, 12, 25, 50, *multiples])
+
+
 def test_at_each_interval_in_seconds(tmp_path):
     saving = Saving(tmp_path, save_checkpoints_secs=60)
     assert saving.next_step(0) is None
