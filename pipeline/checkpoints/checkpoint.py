@@ -115,6 +115,25 @@ class Saver:
                 self._retention.go_back(path, unreadable=unreadable)
             checkpoint_files.remove_unfinished(self._directory)
 
+    def go_back(self, path: str, *, unreadable: Sequence[str] = ()) -> None:
+        """Makes an earlier checkpoint the newest; no save is under way.
+
+        Args:
+          path: path prefix of the checkpoint.
+          unreadable: path prefixes of newer checkpoints that could not be read, which
+            are set aside. Other newer ones are deleted.
+
+        Raises:
+          StorageError: model_dir cannot be written.
+        """
+        step = step_of(path)
+        newer = [each for each in committed(self._directory) if step_of(each) > step]
+        newer = [each for each in newer if each not in unreadable]
+        if not (newer or unreadable):
+            return
+        with self._reported("the way back to a checkpoint"):
+            self._retention.go_back(path, unreadable=unreadable, given_up=newer)
+
     def save(self, step: int) -> str:
         """Writes the checkpoint of `step` and returns its path prefix.
 

@@ -103,16 +103,20 @@ class Retention:
         if self._sweep(managed):
             self._write(managed)
 
-    def go_back(self, path: str, *, unreadable: Sequence[str]) -> None:
+    def go_back(
+        self, path: str, *, unreadable: Sequence[str], given_up: Sequence[str] = ()
+    ) -> None:
         """Makes an earlier checkpoint the latest again.
 
         Args:
           path: path prefix of the one to go on from.
           unreadable: path prefixes of newer checkpoints, whose files are moved to the
             folder `unreadable`, where nothing looks for checkpoints.
+          given_up: path prefixes of newer checkpoints that are deleted, also where
+            somebody reads them: the training will save others of their names.
         """
         managed = self._read(self.clock())
-        for newer in unreadable:
+        for newer in (*unreadable, *given_up):
             managed.times.pop(os.path.basename(newer), None)
         name = os.path.basename(path)
         managed.times[name] = managed.times.pop(name, self.clock())
@@ -120,6 +124,10 @@ class Retention:
         for newer in unreadable:
             aside = checkpoint_files.set_aside(newer)
             logging.warning("checkpoint | what is left of %s is at %s", newer, aside)
+        for newer in given_up:
+            with lease.deleting(newer):  # Nobody begins to read what is half deleted.
+                checkpoint_files.delete(newer)
+                logging.info("checkpoint | %s is given up: deleted", newer)
 
     def _sweep(self, managed: _Managed) -> bool:
         """Deletes or keeps for good what is too old; returns whether anything was."""

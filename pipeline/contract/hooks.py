@@ -43,8 +43,22 @@ class Report:
         return {"loss": self.loss, **self.metrics, **self.scalars}
 
 
+@dataclasses.dataclass(frozen=True)
+class Return:
+    """A way back to a checkpoint, which a hook asked for.
+
+    Attributes:
+      reason: text for the log.
+      choose: function that returns the checkpoint's path prefix, called in each process
+        when no save is under way any more; None for the newest checkpoint.
+    """
+
+    reason: str
+    choose: Callable[[], str] | None = None
+
+
 class Run:
-    """The run as a hook sees it. A hook may ask for one thing, that the run stops.
+    """The run as a hook sees it. A hook may ask it to stop, or to go back.
 
     Attributes:
       model_dir: directory of the Estimator.
@@ -57,6 +71,7 @@ class Run:
       finished: whether the last step was run, so that only `end` is still called.
       stop_reasons: reasons of the stops that were asked for. They accumulate, so that
         no hook takes back the stop of another.
+      going_back: way back to a checkpoint that a hook asked for; None without any.
       leads: whether this process logs and writes for all that train in step. Hooks are
         called in each of these.
       agree: function of a bool that returns whether any process gave True; each has to
@@ -84,6 +99,7 @@ class Run:
         self.max_step = max_step
         self.nonfinite_step: int | None = None
         self.stop_reasons: list[str] = []
+        self.going_back: Return | None = None
         self.read_report: Callable[[], Report] | None = None
 
     @property
@@ -98,6 +114,20 @@ class Run:
           reason: text for the log.
         """
         self.stop_reasons.append(str(reason))
+
+    def go_back(self, reason: str, choose: Callable[[], str] | None = None) -> None:
+        """Leaves this run at once, unsaved; another begins at an earlier checkpoint.
+
+        Hooks of all processes that train in step ask for it together, in `after_loop`
+        or along an evaluation. The other run has the same hooks: `begin` is called on
+        each of them again, and `restore` with what the checkpoint holds. Checkpoints
+        that are newer are deleted. Of several requests the first one counts.
+
+        Args:
+          reason: text for the log.
+          choose: function that returns the checkpoint's path prefix, see `Return`.
+        """
+        self.going_back = self.going_back or Return(reason, choose)
 
 
 class Hook:

@@ -1,7 +1,8 @@
 """The start of a training: claims model_dir, loads a checkpoint, finds the input.
 
-`Trainer` calls `claimed`, `load` and `reading`, in this order. All processes that train
-in step call each of them, and one writes what is to be written.
+`Trainer` calls `claimed`, `load` and `reading`, in this order; where the training goes
+back to a checkpoint, `go_back` and `reading` again. All processes that train in step
+call each of them, and one writes what is to be written.
 """
 
 import contextlib
@@ -9,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 from absl import logging
 
-from pipeline.checkpoints import checkpoint
+from pipeline.checkpoints import checkpoint, hook_states
+from pipeline.contract.hooks import Run
 from pipeline.driver.runtime import Runtime
 from pipeline.feed import by_strategy, position
 from pipeline.feed.by_strategy import TrainingData
@@ -137,6 +139,43 @@ def reading(
     finally:
         progress.close_all()
         data.close()
+
+
+def go_back(runtime: Runtime, feed: AnyFeed, run: Run) -> tuple[str, AnyFeed]:
+    """Sets the modules to the checkpoint to which a hook wants to go back.
+
+    Newer checkpoints are deleted: the training goes another way than they did.
+
+    Args:
+      runtime: runtime that is trained; no values are live.
+      feed: training input, which was read.
+      run: run that was left, with its `going_back`.
+
+    Returns:
+      The path prefix of the checkpoint, and the input, of which nothing was read.
+
+    Raises:
+      ValueError: the processes see different checkpoints.
+      UnreadableCheckpointError: neither the checkpoint nor one before it can be read.
+    """
+    model_dir, peers, saver = runtime.config.model_dir, runtime.peers, runtime.saver()
+    saver.wait()
+    runtime.holding.after_writing()
+    peers.wait()  # For the one that saves: all see the same checkpoints now.
+    choose = run.going_back.choose or (lambda: checkpoint.latest(model_dir))
+    path = choose()
+    _check_alike(runtime, checkpoint.step_of(path))
+    path, unreadable = runtime.load_newest(path, together=True)
+    runtime.configured.apply(tells=False)
+    if peers.leads:
+        text = "train | step %d is given up (%s): going back to step %d, of %s."
+        step = checkpoint.step_of(path)
+        logging.warning(text, run.step, run.going_back.reason, step, path)
+        saver.go_back(path, unreadable=unreadable)
+        position.remove_old_positions(model_dir, keep=path)
+        hook_states.remove_old(model_dir, keep=path)
+    peers.wait()
+    return path, feed.again()
 
 
 def _nothing() -> None:

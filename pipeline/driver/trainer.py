@@ -12,8 +12,8 @@
     end with the hooks; save the last step
 
 `Trainer` does what comes once in a training, `TrainLoop` what comes at each stop. Only
-`TrainLoop._decide` says whether and how far to go on. Going back to a checkpoint means
-to load it, and to begin a new `TrainLoop` from there.
+`TrainLoop._decide` says whether and how far to go on. Where a hook asks to go back to a
+checkpoint, `Trainer` loads it, and begins a new `TrainLoop` from there.
 """
 
 import functools
@@ -119,20 +119,36 @@ class Trainer:
             path = start.load(runtime, self._feed)
             if steps is not None:  # Counted from the checkpoint: known only now.
                 max_steps = runtime.modules.step + steps
-            run = runtime.run(max_steps)
-            with start.reading(runtime, self._feed, path) as data:
-                loop = self._loop(data, check, any_pass=steps is not None)
-                ended = loop(run, hook_states.read(path) if path else None)
+            first_step, hooks = runtime.modules.step, _hooks_of(runtime.config)
+            while True:
+                run = runtime.run(max_steps)
+                with start.reading(runtime, self._feed, path) as data:
+                    watchers = self._watchers([*hooks, *self._hooks])
+                    loop = self._loop(data, watchers, check, any_pass=steps is not None)
+                    ended = loop(run, hook_states.read(path) if path else None)
+                if run.going_back is None:
+                    break
+                path, self._feed = start.go_back(runtime, self._feed, run)
             if runtime.config.save_checkpoints_steps == 0:
                 # A save does this, too: a later training begins with equal replicas.
                 runtime.modules.synchronize()
             # After this all processes see the last checkpoint.
             runtime.peers.wait()
-            if ended and run.step == run.first_step:
+            if ended and run.step == first_step:
                 raise input_lib.empty_input_error(self._input_fn, ModeKeys.TRAIN)
 
+    def _watchers(self, hooks: Sequence[Hook]) -> Watchers:
+        """Returns the hooks with windows that begin now."""
+        steps = self._runtime.config.steps_per_loop
+        return Watchers(hooks, self._program.metrics, steps_per_loop=steps)
+
     def _loop(
-        self, data: TrainingData, check_claim: Callable[[], None], *, any_pass: bool
+        self,
+        data: TrainingData,
+        watchers: Watchers,
+        check_claim: Callable[[], None],
+        *,
+        any_pass: bool,
     ) -> "TrainLoop":
         """Puts the loop together of its parts."""
         runtime, config = self._runtime, self._runtime.config
@@ -144,11 +160,6 @@ class Trainer:
             check_claim=check_claim,
             # First: what listeners call then finds the modules at this checkpoint.
             listeners=[runtime.holding, *self._listeners],
-        )
-        watchers = Watchers(
-            [*_hooks_of(config), *self._hooks],
-            self._program.metrics,
-            steps_per_loop=config.steps_per_loop,
         )
         return TrainLoop(
             self._steps,
@@ -221,14 +232,16 @@ class TrainLoop:
             returned them; None for none.
 
         Returns:
-          Whether the run ended because the input did.
+          Whether the run ended because the input did. Where a hook has asked for the
+          way back, the run has not ended, and `run.going_back` says so.
         """
         self._begin(run, saved or hook_states.NONE)
         while stops := self._decide(run):
             segments = self._steps(self._data.iterator, run.step, stops)
             self._at_stop(run, segments)
             self._ended = segments[-1].ended and not self._begin_anew_if_it_may(run)
-        self._end(run)
+        if run.going_back is None:
+            self._end(run)
         return self._ended
 
     def _begin(self, run: Run, saved: Mapping[str, Any]) -> None:
@@ -252,11 +265,14 @@ class TrainLoop:
         """Returns the stops to train to next, equal in all processes; none at the end.
 
         The end is where max_step is reached, the input has ended, or a process was
-        asked to stop. Hooks, clocks and speed differ between processes, and so do their
-        stops. All go to the earliest of their last stops, at which a hook may act, and
-        pass through all stops before it, at which hooks only watch.
+        asked to stop; and where the hooks of all processes want to go back. Hooks,
+        clocks and speed differ between processes, and so do their stops. All go to the
+        earliest of their last stops, at which a hook may act, and pass through all
+        stops before it, at which hooks only watch.
         """
-        if self._ended or (run.max_step is not None and run.step >= run.max_step):
+        if self._ended or run.going_back is not None:
+            return []
+        if run.max_step is not None and run.step >= run.max_step:
             return []
         stops: list[int] = []
         if not run.stop_reasons:
@@ -275,9 +291,13 @@ class TrainLoop:
         A save that is due by the clock comes last: it holds what `after_hooks` did.
         """
         self._watchers.after_steps(run, segments)
-        self._save_and_evaluate(self._saving.at_step, run)
-        self._watchers.after_hooks(run)
-        self._save_and_evaluate(self._saving.by_clock, run)
+        for then in (
+            functools.partial(self._save_and_evaluate, self._saving.at_step),
+            self._watchers.after_hooks,
+            functools.partial(self._save_and_evaluate, self._saving.by_clock),
+        ):
+            if run.going_back is None:  # Else this step is given up.
+                then(run)
 
     def _begin_anew_if_it_may(self, run: Run) -> bool:
         """Begins another pass over data that ended, if this run may; returns whether.

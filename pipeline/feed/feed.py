@@ -47,6 +47,9 @@ class AnyFeed(Protocol):
     def fingerprint(self) -> Fingerprint:
         """Describes the data, so that a run that goes on knows them again."""
 
+    def again(self) -> "AnyFeed":
+        """Returns the same data, of which no iterator was made yet."""
+
 
 class ReadableFeed(AnyFeed, Protocol):
     """A feed over which this process opens iterators; others do for parameter servers.

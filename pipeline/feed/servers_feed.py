@@ -80,6 +80,10 @@ class WorkerFeed:
         feed = self.feeds[0]
         return fingerprint.of(feed.dataset if self.yielded is None else self.yielded)
 
+    def again(self) -> "WorkerFeed":
+        """Returns this feed: the graphs of its data are sent to the workers anew."""
+        return self
+
     def __str__(self) -> str:
         """Returns 'input pipelines of 2 workers | each batch 64', for logs."""
         size = self.feeds[0].global_batch or AS_YIELDED

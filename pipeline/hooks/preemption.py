@@ -62,8 +62,9 @@ class PreemptionHook(Hook):
 
     def begin(self, run: Run) -> None:
         """Begins to note signals: TensorFlow took SIGTERM for itself before."""
-        self._notes.stop()
         self._stopped = False
+        if self._notes.are_taken:
+            return  # The training goes back: a signal that came before counts.
         self._notes = Notes(self._signals)
         self._notes.start()
 

@@ -187,6 +187,8 @@ class SummaryHook(Hook):
         self._writer: summary.Writer | None = None
 
     def begin(self, run: Run) -> None:
+        if self._writer is not None:
+            self._writer.close()  # The training goes back.
         self._writer = summary.Writer(run.model_dir)
 
     def after_step(self, run: Run) -> None:

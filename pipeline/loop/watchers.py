@@ -119,7 +119,8 @@ class Watchers:
         run.nonfinite_step = next((step for step in bad if step is not None), None)
         for hook in self.hooks:
             call_method("hook", hook, "after_loop", run)
-        self._report_to(due, run)
+        if run.going_back is None:
+            self._report_to(due, run)
 
     def after_hooks(self, run: Run) -> None:
         """Calls `after_hooks`."""

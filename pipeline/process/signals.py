@@ -256,6 +256,11 @@ class Notes:
         self._said = threading.Lock()
         self._before: dict[int, Any] = {}
 
+    @property
+    def are_taken(self) -> bool:
+        """Whether signals are noted: between `start` and `stop`, in the main thread."""
+        return bool(self._before)
+
     def start(self) -> None:
         """Takes note from now on; called after TensorFlow took SIGTERM for itself."""
         if not _is_main_thread() or self._before:
