@@ -68,7 +68,8 @@ class Run:
         decides.
       nonfinite_step: first step whose loss was NaN or infinite in the last call of
         the compiled loop; None where all were finite.
-      finished: whether the last step was run, so that only `end` is still called.
+      finished: whether the last step was run, so that only the last evaluation and
+        `end` still come.
       stop_reasons: reasons of the stops that were asked for. They accumulate, so that
         no hook takes back the stop of another.
       going_back: way back to a checkpoint that a hook asked for; None without any.
@@ -76,6 +77,8 @@ class Run:
         called in each of these.
       agree: function of a bool that returns whether any process gave True; each has to
         call it. For decisions in which processes may differ, such as by a clock.
+      from_leader: function of a text that returns the text of the process that leads;
+        each has to call it. For what one process reads for all.
       shows_progress: whether to show a line that moves where somebody looks.
     """
 
@@ -87,11 +90,13 @@ class Run:
         *,
         leads: bool = True,
         agree: Callable[[bool], bool] = bool,
+        from_leader: Callable[[str], str] = str,
         progress: bool = True,
     ) -> None:
         self.model_dir = model_dir
         self.leads = leads
         self.agree = agree
+        self.from_leader = from_leader
         self.shows_progress = progress and leads
         self.first_step = step
         self.step = step
@@ -133,12 +138,13 @@ class Run:
 class Hook:
     """A watcher, called at the steps that it asks for. Override what you need.
 
-        begin        before the first step
-        restore      after begin, where the run goes on from a checkpoint
-        after_loop   whenever the compiled loop returns, for clocks and guards
-        after_step   at steps 100, 200, ... with every_steps = 100
-        after_hooks  whenever the compiled loop returns, after every after_step
-        end          after a run that ended cleanly
+        begin             before the first step
+        restore           after begin, where the run goes on from a checkpoint
+        after_loop        whenever the compiled loop returns, for clocks and guards
+        after_step        at steps 100, 200, ... with every_steps = 100
+        after_evaluation  after each evaluation along the training
+        after_hooks       whenever the compiled loop returns, after all of these
+        end               after a run that ended cleanly, and its last evaluation
 
     A hook that has to know something of earlier steps returns it as its `state`, which
     is saved with each checkpoint. The windows of all hooks are saved, too: a run that
@@ -190,11 +196,35 @@ class Hook:
     def after_loop(self, run: Run) -> None:
         """Called whenever the compiled loop returns, before any `after_step`."""
 
+    def after_evaluation(
+        self, run: Run, name: str | None, metrics: Mapping[str, Any]
+    ) -> None:
+        """Called after each evaluation along the training, in the order of their steps.
+
+        Every process that trains makes the call, with the same metrics. Where training
+        evaluates, it comes right after the evaluation, and that of the last step comes
+        before `end`. Beside an evaluator job it comes at one of the next times that the
+        loop returns, and not for what is evaluated after training has ended.
+
+        A checkpoint holds the `state` from before its evaluation, and a run that goes
+        on from there calls this again: each evaluation counts once in what `state`
+        says.
+
+        Args:
+          run: the run; beside an evaluator job `run.step` may be a later step.
+          name: name of the EvalSpec, or None.
+          metrics: the values that `Estimator.evaluate` returned: `loss`, `global_step`
+            and the metrics by name.
+        """
+
     def after_hooks(self, run: Run) -> None:
-        """Called whenever the compiled loop returns, after every `after_step`."""
+        """Called whenever the compiled loop returns, after all other calls there."""
 
     def end(self, run: Run) -> None:
-        """Called after the last step of a run that ended cleanly.
+        """Called after the last step of a run that ended cleanly, as the last call.
+
+        The last checkpoint is saved before, and evaluated. It keeps the `state` that
+        holds after this call.
 
         Args:
           run: the run; `run.report` is the window since the last call.

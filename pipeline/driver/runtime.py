@@ -177,6 +177,7 @@ class Runtime:
             max_step,
             leads=self.peers.leads,
             agree=self.peers.any,
+            from_leader=self.peers.from_leader,
             progress=self.config.progress,
         )
 

@@ -8,8 +8,8 @@
     begin with hooks and evaluations, and what was saved of them; save the first step
     until it is decided that this is the end:
         train to the next stop
-        call the hooks; save if it is time; evaluate and export what was saved
-    end with the hooks; save the last step
+        call the hooks; save if it is time; evaluate and export if it is time
+    save the last step; evaluate and export it; end with the hooks
 
 `Trainer` does what comes once in a training, `TrainLoop` what comes at each stop. Only
 `TrainLoop._decide` says whether and how far to go on. Where a hook asks to go back to a
@@ -45,23 +45,32 @@ from pipeline.strategy.peers import Peers
 _EVALUATION = "_Evaluation"
 
 
+# An evaluation that became known: name of the EvalSpec or None, and the metrics.
+Known = tuple[str | None, Mapping[str, Any]]
+
+
 class Evaluation(Protocol):
-    """An evaluation along a training, of the checkpoints that it saves.
+    """An evaluation along a training, made here or in an evaluator job.
 
     All processes make these calls together, but for `state`: one writes the checkpoint.
     """
 
-    def begin(self, run: Run) -> None:
-        """Begins, after the hooks have."""
+    def begin(self, run: Run, signals: Sequence[PreemptionHook]) -> None:
+        """Begins, after the hooks have; a signal may break an evaluation off."""
 
     def state(self, run: Run) -> Any:
         """Returns JSON for `restore`, saved with a checkpoint; None for nothing."""
 
-    def restore(self, run: Run, state: Any, signals: Sequence[PreemptionHook]) -> None:
+    def restore(self, run: Run, state: Any) -> None:
         """Goes on from a checkpoint, whose `state` is given; called after `begin`."""
 
-    def after_save(self, run: Run, signals: Sequence[PreemptionHook]) -> None:
-        """Evaluates the checkpoint if it is due; `signals` may break that off."""
+    def at_stop(self, run: Run, *, saved: bool) -> Sequence[Known]:
+        """Evaluates if it is due; returns what became known, for the hooks.
+
+        Args:
+          run: run at its first step, at a stop, or finished.
+          saved: whether a checkpoint of this step was saved at this stop.
+        """
 
 
 class Trainer:
@@ -206,7 +215,7 @@ class TrainLoop:
           data: training data, where the run begins.
           watchers: hooks of the run.
           saving: writer of checkpoints when they are due.
-          evaluations: evaluations of the checkpoints.
+          evaluations: evaluations along the training.
           peers: processes that train in step; None for this one alone.
           any_pass: whether a run that goes on in the middle of a pass over the data
             begins another pass at its end; else only where no data were left.
@@ -222,6 +231,7 @@ class TrainLoop:
         self._peers = peers or Peers(tf.distribute.get_strategy())
         self._any_pass = any_pass
         self._ended = False
+        self._told_end = False
 
     def __call__(self, run: Run, saved: Mapping[str, Any] | None = None) -> bool:
         """Trains from stop to stop.
@@ -250,16 +260,16 @@ class TrainLoop:
         held = saved["hooks"]
         states = {name: held[name]["state"] for name in held if "state" in held[name]}
         for name, evaluation in self._evaluations.items():
-            evaluation.begin(run)
+            evaluation.begin(run, self._signals)
             if name in states:
-                evaluation.restore(run, states[name], self._signals)
+                evaluation.restore(run, states[name])
         # Hooks may have been taken out since: their states are dropped, and named.
         known = {*names_of(self._watchers.hooks), *self._evaluations}
         lost = [name for name in states if name not in known]
         if lost and run.leads:
             text = "train | the checkpoint holds the state of %s, which is no hook now."
             logging.info(text, ", ".join(lost))
-        self._save_and_evaluate(self._saving.at_begin, run)
+        self._save_and_evaluate(run, saves=self._saving.due_at_begin(run))
 
     def _decide(self, run: Run) -> list[int]:
         """Returns the stops to train to next, equal in all processes; none at the end.
@@ -291,13 +301,13 @@ class TrainLoop:
         A save that is due by the clock comes last: it holds what `after_hooks` did.
         """
         self._watchers.after_steps(run, segments)
-        for then in (
-            functools.partial(self._save_and_evaluate, self._saving.at_step),
-            self._watchers.after_hooks,
-            functools.partial(self._save_and_evaluate, self._saving.by_clock),
-        ):
-            if run.going_back is None:  # Else this step is given up.
-                then(run)
+        # A step from which all processes go back is given up.
+        if run.going_back is None:
+            self._save_and_evaluate(run, saves=self._saving.due_at_step(run))
+        if run.going_back is None:
+            self._watchers.after_hooks(run)
+        if run.going_back is None and self._saving.due_by_clock(run):
+            self._save_and_evaluate(run, saves=True)
 
     def _begin_anew_if_it_may(self, run: Run) -> bool:
         """Begins another pass over data that ended, if this run may; returns whether.
@@ -312,31 +322,40 @@ class TrainLoop:
         return True
 
     def _end(self, run: Run) -> None:
-        """Ends with the hooks, saves the last step, and says why it is the last."""
+        """Saves and evaluates the last step, ends with the hooks, and says why."""
         run.finished = True
+        self._save_and_evaluate(run, saves=self._saving.due_at_end(run))
+        if run.going_back is not None:
+            return
         self._watchers.end(run)
-        self._save_and_evaluate(self._saving.at_end, run)
+        self._told_end = True
+        self._watchers.before_save(run)
+        self._saving.finish(run, functools.partial(self._state, run))
         reasons = [*run.stop_reasons, *(["the input ended"] if self._ended else [])]
         if run.leads:
             words = ["train", f"ended at step {run.step}", *reasons]
             logging.info("%s", " | ".join(words))
 
-    def _save_and_evaluate(self, save: Callable[..., bool], run: Run) -> None:
-        """Saves if it is time by `save`; evaluates and exports what was saved."""
-        self._watchers.before_save(run)
-        if not save(run, functools.partial(self._state, run)):
-            return
-        self._watchers.after_save()
+    def _save_and_evaluate(self, run: Run, *, saves: bool) -> None:
+        """Saves if `saves`; evaluates and exports what is due; tells the hooks."""
+        if saves:
+            self._watchers.before_save(run)
+            self._saving.save(run, functools.partial(self._state, run))
+            if not run.finished:  # Listeners' `end` has the last checkpoint's window.
+                self._watchers.after_save()
         for evaluation in self._evaluations.values():
-            evaluation.after_save(run, self._signals)
+            if run.going_back is not None:
+                return
+            for name, metrics in evaluation.at_stop(run, saved=saves):
+                self._watchers.after_evaluation(run, name, metrics)
 
     def _state(self, run: Run) -> dict[str, Any]:
         """Returns the states of hooks and evaluations, to be saved with a checkpoint.
 
-        At a run's end all windows were reported, and none is saved. A run that a signal
+        After `end` all windows were reported, and none is saved. A run that a signal
         broke off is to go on with its windows.
         """
-        reported = run.finished and not preemption.is_stopped(run)
+        reported = self._told_end and not preemption.is_stopped(run)
         found = self._watchers.state(reported=reported)
         for name, evaluation in self._evaluations.items():
             state = evaluation.state(run)

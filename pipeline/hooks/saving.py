@@ -29,9 +29,8 @@ class Saving:
     `input`, and the states of hooks in the folder `hooks`. Both are deleted with it.
     Every process takes part; one writes the checkpoint.
 
-    `at_begin`, `at_step`, `by_clock` and `at_end` take a function that returns the
-    states of hooks, see `hook_states.write`. They return whether a checkpoint was
-    saved; a step is saved once.
+    `due_at_begin`, `due_at_step`, `due_by_clock` and `due_at_end` say whether to call
+    `save`: a step is saved once. `finish` comes last.
     """
 
     def __init__(
@@ -71,61 +70,48 @@ class Saving:
         self._last_path: str | None = None
 
     def next_step(self, step: int) -> int | None:
-        """Returns the first step after `step` that `at_step` saves; None for none."""
+        """Returns the first step after `step` at which `due_at_step`."""
         kept = self._kept_steps.after(step)
         if not self._steps:
             return kept
         due = (step // self._steps + 1) * self._steps
         return due if kept is None else min(due, kept)
 
-    def at_begin(self, run: Run, states: States) -> bool:
-        """Saves the first step, unless model_dir has its checkpoint."""
+    def due_at_begin(self, run: Run) -> bool:
+        """Whether to save the first step: model_dir has no checkpoint of it."""
         if self._never:
             return False
         path = checkpoint.latest(run.model_dir)
         if run.agree(path is None or checkpoint.step_of(path) != run.step):
-            return self._save(run, states)
+            return True
         self._last_path = path
         return False
 
-    def at_step(self, run: Run, states: States) -> bool:
-        """Saves a step that `next_step` gave."""
+    def due_at_step(self, run: Run) -> bool:
+        """Whether to save a step that `next_step` gave."""
         due = bool(self._steps) and run.step % self._steps == 0
-        return (due or run.step in self._kept_steps) and self._save(run, states)
+        return (due or run.step in self._kept_steps) and self._is_new(run)
 
-    def by_clock(self, run: Run, states: States) -> bool:
-        """Saves if the interval in seconds has passed, for all processes or none."""
+    def due_by_clock(self, run: Run) -> bool:
+        """Whether the interval in seconds has passed, for all processes or none."""
         if self._secs is None:
             return False
         # The first clock decides for all: saving is a collective operation.
-        due = run.agree(self._clock() - self._saved_at >= self._secs)
-        return due and self._save(run, states)
+        passed = run.agree(self._clock() - self._saved_at >= self._secs)
+        return passed and self._is_new(run)
 
-    def at_end(self, run: Run, states: States) -> bool:
-        """Saves the last step; returns when all is written."""
-        if self._never:
-            return False
-        saved = self._save(run, states)
-        if not saved and run.leads:
-            # The step was saved before `end`: hooks now know that the run has ended.
-            hook_states.write(self._last_path, states())
-        self._saver.wait()
-        # An asynchronous save removes old checkpoints only once it is done.
-        self._remove_old(run)
-        for listener in self._listeners:
-            call_method("saving listener", listener, "end", run)
-        return saved
+    def due_at_end(self, run: Run) -> bool:
+        """Whether to save the last step."""
+        return not self._never and self._is_new(run)
 
-    def _remove_old(self, run: Run) -> None:
-        if run.leads:
-            position.remove_old_positions(run.model_dir, keep=self._last_path)
-            hook_states.remove_old(run.model_dir, keep=self._last_path)
+    def save(self, run: Run, states: States) -> None:
+        """Saves this step; tells the listeners.
 
-    def _save(self, run: Run, states: States) -> bool:
-        """Saves this step, unless that was done; tells the listeners."""
+        Args:
+          run: run at the step.
+          states: function that returns the states of hooks, see `hook_states.write`.
+        """
         path = checkpoint.path_of(run.model_dir, run.step)
-        if path == self._last_path:
-            return False
         self._check_claim()
         for listener in self._listeners:
             call_method("saving listener", listener, "before_save", run)
@@ -144,4 +130,28 @@ class Saving:
             # True is tf.estimator's way of asking for a stop.
             if call_method("saving listener", listener, "after_save", run) is True:
                 run.request_stop(f"{type(listener).__name__} asked for it")
-        return True
+
+    def finish(self, run: Run, states: States) -> None:
+        """Saves what hooks know after `end`; returns when all is written.
+
+        Args:
+          run: run that has ended.
+          states: function that returns the states of hooks.
+        """
+        if self._never:
+            return
+        if run.leads:
+            hook_states.write(self._last_path, states())
+        self._saver.wait()
+        # An asynchronous save removes old checkpoints only once it is done.
+        self._remove_old(run)
+        for listener in self._listeners:
+            call_method("saving listener", listener, "end", run)
+
+    def _remove_old(self, run: Run) -> None:
+        if run.leads:
+            position.remove_old_positions(run.model_dir, keep=self._last_path)
+            hook_states.remove_old(run.model_dir, keep=self._last_path)
+
+    def _is_new(self, run: Run) -> bool:
+        return checkpoint.path_of(run.model_dir, run.step) != self._last_path

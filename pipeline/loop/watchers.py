@@ -122,6 +122,19 @@ class Watchers:
         if run.going_back is None:
             self._report_to(due, run)
 
+    def after_evaluation(
+        self, run: Run, name: str | None, metrics: Mapping[str, Any]
+    ) -> None:
+        """Calls `after_evaluation`.
+
+        Args:
+          run: run at the step at which the evaluation becomes known.
+          name: name of the evaluation, or None.
+          metrics: result of the evaluation.
+        """
+        for hook in self.hooks:
+            self._call(hook, "after_evaluation", run, name, metrics)
+
     def after_hooks(self, run: Run) -> None:
         """Calls `after_hooks`."""
         for hook in self.hooks:
@@ -176,9 +189,9 @@ class Watchers:
             # At once: what was reported is not saved as part of an open window.
             self._windows[hook] = window
 
-    def _call(self, hook: Hook, method: str, run: Run) -> None:
+    def _call(self, hook: Hook, method: str, run: Run, *args: Any) -> None:
         run.read_report = self._windows[hook].report
-        call_method("hook", hook, method, run)
+        call_method("hook", hook, method, run, *args)
 
 
 def names_of(hooks: Sequence[Hook], *, others: Sequence[str] = ()) -> list[str]:

@@ -9,5 +9,6 @@ From the bottom up; a file imports only files above it:
     heartbeat    files that their owner renews, and their age
     claim        the claim by which one process at a time trains
     end_marker   the end of training and its reason, for the evaluator
+    evaluations  the record of evaluations, a line each
     paths        paths in one form, so that equal places have equal texts
 """

@@ -3,6 +3,8 @@
 From the bottom up; a file imports only files above it:
 
     specs               TrainSpec, EvalSpec
+    evaluation          one EvalSpec at work, wherever it is evaluated
+    evaluation_along    evaluations along a training, made here or by an evaluator
     evaluator           the job that evaluates the checkpoints of a training
-    train_and_evaluate  the roles of tasks; evaluations along a training
+    train_and_evaluate  the roles of tasks
 """

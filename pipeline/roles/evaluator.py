@@ -24,6 +24,7 @@ from pipeline.model_dir import atomic_file, claim, end_marker, storage
 from pipeline.model_dir.end_marker import EndMarker
 from pipeline.process.refusals import RefusedTypeError
 from pipeline.roles import specs
+from pipeline.roles.evaluation import Evaluation
 from pipeline.roles.specs import EvalSpec, Result
 
 _RECORD = "evaluated.json"
@@ -298,15 +299,12 @@ class _Evaluation:
     Attributes:
       step: global step of the last checkpoint that was evaluated, by an earlier process
         too; -1 for none.
-      result: metrics and exports of the last evaluation in this process, or None.
     """
 
     def __init__(
         self, estimator: Estimator, spec: EvalSpec, all_specs: Sequence[EvalSpec]
     ) -> None:
-        model_dir = estimator.model_dir
-        self._export_folder = specs.export_folder(model_dir, spec, all_specs)
-        self._estimator = estimator
+        self._evaluation = Evaluation(estimator, spec, all_specs)
         self._spec = spec
         self._record = os.path.join(estimator.eval_dir(spec.name), _RECORD)
         record = atomic_file.read_json(
@@ -315,7 +313,11 @@ class _Evaluation:
             instead="what was evaluated is not known, and is evaluated again",
         )
         self.step, self._written_at = record or (-1, -math.inf)
-        self.result: Result | None = None
+
+    @property
+    def result(self) -> Result | None:
+        """Metrics and exports of the last evaluation in this process, or None."""
+        return self._evaluation.result
 
     def __call__(self, path: str, *, is_final: bool) -> None:
         """Evaluates and exports a checkpoint, unless it was done or comes too soon.
@@ -330,17 +332,13 @@ class _Evaluation:
             step <= self.step or self._comes_too_soon(step, written_at)
         ):
             return
-        spec, estimator = self._spec, self._estimator
         # The last checkpoint may have been evaluated before it was known as the last;
         # its exporters are called once more, with is_final.
-        if self.result is not None and step == self.step:
-            metrics, _ = self.result
-        else:
-            metrics = spec.evaluate(estimator, path)
-        exported = spec.export(
-            estimator, self._export_folder, path, metrics, is_final=is_final
-        )
-        self.result = metrics, exported
+        if self.result is None or step != self.step:
+            self._evaluation.evaluate(path)
+            # Training may act on it from now on; the lease keeps the checkpoint.
+            self._evaluation.record(path)
+        self._evaluation.export(path, is_final=is_final)
         self.step, self._written_at = step, written_at
         # Last: a process that is killed before evaluates and exports again.
         record = {"step": step, "written_at": written_at}
@@ -348,7 +346,8 @@ class _Evaluation:
 
     def forget(self) -> None:
         """Forgets what was evaluated: training began anew."""
-        self.step, self._written_at, self.result = -1, -math.inf, None
+        self.step, self._written_at = -1, -math.inf
+        self._evaluation.forget()
 
     def _comes_too_soon(self, step: int, written_at: float) -> bool:
         """Returns whether throttle_secs have not passed since the last evaluation.

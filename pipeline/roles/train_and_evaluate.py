@@ -2,12 +2,11 @@
 
 `_by_role` is the whole of it: an evaluator, a server or worker, a task that only
 trains, or one that also evaluates along the training. `train` is a training with a
-marker of its end, and `EvaluationAlong` is what the loop in `trainer` calls at a stop.
+marker of its end.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -20,7 +19,7 @@ from pipeline.contract.hooks import Hook, Run, SavingListener
 from pipeline.driver.estimator import Estimator
 from pipeline.driver.trainer import Evaluation
 from pipeline.hooks import preemption
-from pipeline.hooks.preemption import PreemptedError, PreemptionHook
+from pipeline.hooks.preemption import PreemptedError
 from pipeline.mistakes.checks import kind_of
 from pipeline.model_dir import end_marker, storage
 from pipeline.model_dir.claim import ClaimedError
@@ -29,6 +28,7 @@ from pipeline.process import exit_codes, run_log
 from pipeline.process.refusals import RefusedTypeError
 from pipeline.process.signals import EndedBySignal
 from pipeline.roles import specs
+from pipeline.roles.evaluation_along import EvaluationAlong, EvaluationsBeside
 from pipeline.roles.evaluator import Evaluator
 from pipeline.roles.specs import EvalSpec, Result, TrainSpec
 from pipeline.strategy import parameter_server
@@ -84,7 +84,8 @@ def _by_role(
         parameter_server.serve(config)
         return None
     if not config.evaluates_inline:
-        train(estimator, train_spec)
+        names = [spec.name for spec in eval_specs]
+        train(estimator, train_spec, [EvaluationsBeside(estimator, names)])
         return None
     if config.is_chief:
         with storage.writing(estimator.model_dir, "the record of an export"):
@@ -200,117 +201,3 @@ class _Watch(Hook, SavingListener):
             checkpoint_step=saved,
             time=self._clock(),
         )
-
-
-class EvaluationAlong:
-    """One EvalSpec along a training, see `trainer.Evaluation`.
-
-    Each checkpoint keeps whether it was to be evaluated. A run that was killed before
-    the end of its evaluation evaluates it when it goes on from there.
-    """
-
-    def __init__(
-        self,
-        estimator: Estimator,
-        spec: EvalSpec,
-        all_specs: Sequence[EvalSpec],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Takes the Estimator and the spec; `throttle_secs` begin to count.
-
-        Args:
-          estimator: Estimator that is trained, and that evaluates and exports.
-          spec: EvalSpec of this evaluation.
-          all_specs: EvalSpecs of all evaluations along the training.
-          clock: function that returns seconds.
-        """
-        self._estimator = estimator
-        self._spec = spec
-        self._export_folder = specs.export_folder(estimator.model_dir, spec, all_specs)
-        self._clock = clock
-        self._given_up = False
-        self._last_time = clock()
-        self._last_result: dict[str, Any] | None = None
-
-    def begin(self, run: Run) -> None:
-        """Traces the exports, so that a mistake in them ends no training later.
-
-        All processes do, as tracing may make variables, which all make together. Not
-        earlier: the train step comes first in making them.
-        """
-        self._spec.check_exports(self._estimator)
-
-    def state(self, run: Run) -> Any:
-        """Returns JSON that says that the checkpoint is to be evaluated, else None."""
-        return {"is_next": True} if self._given_up or _is_next(run) else None
-
-    def restore(
-        self, run: Run, state: Any, signals: Sequence[PreemptionHook] = ()
-    ) -> None:
-        """Evaluates the checkpoint, maybe again: nothing says whether it was done."""
-        self._evaluate_unless_too_soon(run, signals)
-
-    def after_save(self, run: Run, signals: Sequence[PreemptionHook] = ()) -> None:
-        """Evaluates the checkpoint, unless it is the first or comes too soon."""
-        if _is_next(run):
-            self._evaluate_unless_too_soon(run, signals)
-
-    def finish(self) -> Result:
-        """Returns the metrics and exports of the last evaluation."""
-        return self._evaluate(is_final=True)
-
-    def _evaluate_unless_too_soon(
-        self, run: Run, signals: Sequence[PreemptionHook]
-    ) -> None:
-        wait = self._spec.throttle_secs - (self._clock() - self._last_time)
-        # Clocks of processes differ, and all have to evaluate or none.
-        if run.agree(wait <= 0):
-            try:
-                self._evaluate(signals)
-            except PreemptedError:
-                # `state` says so in the last checkpoint: the run that goes on does it.
-                self._given_up = True
-                signals[0].stop(run)
-        elif run.leads:
-            logging.info(
-                "eval | step %d is passed over; the next evaluation is that of the "
-                "first checkpoint in %.0f s (throttle_secs=%g)",
-                run.step,
-                wait,
-                self._spec.throttle_secs,
-            )
-
-    def _evaluate(
-        self, signals: Sequence[PreemptionHook] = (), *, is_final: bool = False
-    ) -> Result:
-        """Returns metrics of the live weights and, on the chief, their exports."""
-        spec, estimator = self._spec, self._estimator
-        step = estimator.global_step
-        # At the end the last checkpoint may be evaluated already: it is only exported.
-        if self._last_result is None or self._last_result["global_step"] != step:
-            interrupts = [each.interrupts() for each in signals]
-            self._last_result = spec.evaluate(estimator, hooks=interrupts)
-        result = self._last_result
-        self._last_time = self._clock()
-        if not estimator.config.is_chief:
-            return result, []
-        if not all(exporter.is_stock for exporter in spec.exporters):
-            # An exporter of the user's own may read the files of the checkpoint.
-            estimator.wait_until_saved()
-        exported = spec.export(
-            estimator,
-            self._export_folder,
-            estimator.loaded_checkpoint,
-            result,
-            is_final=is_final,
-        )
-        return result, exported
-
-
-def _is_next(run: Run) -> bool:
-    """Returns whether a checkpoint is one to evaluate along the training.
-
-    Neither the first is, nor the last, which `finish` evaluates.
-    """
-    return not (run.step == run.first_step or run.finished or run.step == run.max_step)

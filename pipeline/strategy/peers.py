@@ -91,6 +91,11 @@ class Peers:
         """Whether all processes give the same number."""
         return len({given for (given,) in self.gather([number])}) == 1
 
+    def from_leader(self, text: str) -> str:
+        """Returns the text that the process that leads gives."""
+        own = text.encode() if self.leads else b""
+        return text if self.alone else bytes(self.gather(list(own))[0]).decode()
+
     def wait(self) -> None:
         """Waits until all processes have called this."""
         self.gather([])

@@ -116,8 +116,8 @@ def test_a_step_is_saved_and_evaluated_before_hooks_are_called_after_it(tmp_path
         *[*returned(2), "two after_step 2 (2)", *after(2)],
         *[*returned(4), "two after_step 4 (2)", *saved(4, 4), "export 4", *after(4)],
         *[*returned(6), "two after_step 6 (2)", *after(6)],
-        *["two end 6", "never end 6 (6)", *saved(6, 2)],
-        *["listener end 6 (2)", "export 6 last"],
+        *[*saved(6, 2), "export 6 last", "two end 6", "never end 6 (6)"],
+        *["listener end 6 (2)"],
     ]
 
 
@@ -128,7 +128,7 @@ def test_by_the_clock_it_is_after_all_hooks(tmp_path):
         *[*returned(2), "two after_step 2 (2)", *after(2), *saved(2, 2), "export 2"],
         *[*returned(4), "two after_step 4 (2)", *after(4), *saved(4, 2), "export 4"],
         *[*returned(6), "two after_step 6 (2)", *after(6), *saved(6, 2)],
-        *["two end 6", "never end 6 (6)", "listener end 6", "export 6 last"],
+        *["export 6 last", "two end 6", "never end 6 (6)", "listener end 6"],
     ]
 
 
@@ -150,8 +150,8 @@ def test_what_was_broken_off_is_made_up_for_when_the_hooks_have_begun(
         *["two begin 4", "two restore 7 4", "never begin 4", "never restore 7 4"],
         "export 4",
         *[*returned(6), "two after_step 6 (2)", *after(6)],
-        *["two end 6", "never end 6 (6)", *saved(6, 2)],
-        *["listener end 6 (2)", "export 6 last"],
+        *[*saved(6, 2), "export 6 last", "two end 6", "never end 6 (6)"],
+        *["listener end 6 (2)"],
     ]
 
 

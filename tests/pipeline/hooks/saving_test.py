@@ -79,14 +79,19 @@ class Saving:
         """The loop returns at these steps."""
         for step in steps:
             self.run.step = step
-            self._saving.at_step(self.run, states)
-            self._saving.by_clock(self.run, states)
+            self._save_if(self._saving.due_at_step(self.run))
+            self._save_if(self._saving.due_by_clock(self.run))
 
     def begin(self):
-        self._saving.at_begin(self.run, states)
+        self._save_if(self._saving.due_at_begin(self.run))
 
     def end(self):
-        self._saving.at_end(self.run, states)
+        self._save_if(self._saving.due_at_end(self.run))
+        self._saving.finish(self.run, states)
+
+    def _save_if(self, due):
+        if due:
+            self._saving.save(self.run, states)
 
     def next_step(self, step):
         return self._saving.next_step(step)

@@ -5,7 +5,7 @@ import pytest
 
 import pipeline as ge
 from pipeline.contract.hooks import Run
-from pipeline.roles.train_and_evaluate import EvaluationAlong
+from pipeline.roles.evaluation_along import EvaluationAlong
 from tests import fakes
 
 X, Y = fakes.classification_data(rows=40)
@@ -146,13 +146,16 @@ def test_evaluations_need_names_of_their_own(names, tmp_path):
 class FakeEstimator:
     """Evaluates to its step, and counts."""
 
-    model_dir = "model_dir"
     loaded_checkpoint = "ckpt"
     config = ge.RunConfig()
 
-    def __init__(self):
+    def __init__(self, model_dir):
+        self.model_dir = str(model_dir)
         self.global_step = 0
         self.evaluated = []
+
+    def eval_dir(self, name):
+        return f"{self.model_dir}/eval"
 
     def wait_until_saved(self):
         pass
@@ -165,27 +168,27 @@ class FakeEstimator:
 class Evaluations:
     """The evaluations by one EvalSpec, driven by hand."""
 
-    def __init__(self, max_step=100, first_step=0, **fields):
+    def __init__(self, model_dir, max_step=100, first_step=0, **fields):
         self.seconds = 0.0
-        self.estimator = FakeEstimator()
+        self.estimator = FakeEstimator(model_dir)
         spec = ge.EvalSpec(EVAL, **fields)
         self.along = EvaluationAlong(
             self.estimator, spec, [spec], clock=lambda: self.seconds
         )
-        self.run = Run("model_dir", first_step, max_step)
+        self.run = Run(str(model_dir), first_step, max_step)
 
     def save(self, step, seconds=None):
         self.seconds = step if seconds is None else seconds
         self.run.step = self.estimator.global_step = step
-        self.along.after_save(self.run)
+        self.along.at_stop(self.run, saved=True)
 
     @property
     def evaluated(self):
         return self.estimator.evaluated
 
 
-def test_each_checkpoint_but_the_first_and_the_last_is_evaluated():
-    evaluations = Evaluations(first_step=5, max_step=30, throttle_secs=0)
+def test_each_checkpoint_but_the_first_and_the_last_is_evaluated(tmp_path):
+    evaluations = Evaluations(tmp_path, first_step=5, max_step=30, throttle_secs=0)
     for step in (5, 10, 20, 30):
         evaluations.save(step)
     assert evaluations.evaluated == [10, 20]
@@ -193,12 +196,14 @@ def test_each_checkpoint_but_the_first_and_the_last_is_evaluated():
     assert evaluations.evaluated == [10, 20, 30]
 
 
-def test_the_last_checkpoint_of_an_input_that_ended_is_left_to_the_end():
-    evaluations = Evaluations(max_step=None, throttle_secs=0)
+def test_the_last_checkpoint_is_evaluated_once_when_the_run_has_finished(tmp_path):
+    evaluations = Evaluations(tmp_path, max_step=None, throttle_secs=0)
     evaluations.save(10)
     evaluations.run.finished = True
     evaluations.save(17)
-    assert evaluations.evaluated == [10]
+    assert evaluations.evaluated == [10, 17]
+    evaluations.along.finish()
+    assert evaluations.evaluated == [10, 17]
 
 
 class Ends(ge.Hook):
@@ -231,8 +236,8 @@ def test_an_evaluation_that_was_broken_off_is_made_up_for(tmp_path):
     assert evaluated == [5, 10, 10, 15, 20, 22]
 
 
-def test_checkpoints_that_come_too_soon_are_passed_over(log):
-    evaluations = Evaluations(throttle_secs=100)
+def test_checkpoints_that_come_too_soon_are_passed_over(tmp_path, log):
+    evaluations = Evaluations(tmp_path, throttle_secs=100)
     for step, seconds in ((1, 60), (2, 99), (3, 101), (4, 150), (5, 201)):
         evaluations.save(step, seconds)
     assert evaluations.evaluated == [3, 5]
@@ -248,9 +253,9 @@ def test_checkpoints_that_come_too_soon_are_passed_over(log):
     assert evaluations.evaluated == [3, 5, 6]
 
 
-def test_a_step_is_evaluated_once_and_exported_as_the_last():
+def test_a_step_is_evaluated_once_and_exported_as_the_last(tmp_path):
     exporter = Mine()
-    evaluations = Evaluations(throttle_secs=0, exporters=exporter)
+    evaluations = Evaluations(tmp_path, throttle_secs=0, exporters=exporter)
     evaluations.save(10)
     result, paths = evaluations.along.finish()
     assert evaluations.evaluated == [10]

@@ -1,0 +1,125 @@
+"""One EvalSpec at work: evaluates, records, exports; wherever it is evaluated."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pipeline.contract.hooks import Hook, Run
+from pipeline.driver.estimator import Estimator
+from pipeline.model_dir import evaluations
+from pipeline.model_dir.evaluations import Evaluated
+from pipeline.roles import specs
+from pipeline.roles.specs import EvalSpec, Result
+
+
+class Evaluation:
+    """The evaluations by one EvalSpec, and what came of the last one.
+
+    Attributes:
+      metrics: metrics of the last evaluation in this process, or None.
+      stop: reasons for which its hooks asked training to stop.
+      exported: what each exporter returned after it.
+    """
+
+    def __init__(
+        self,
+        estimator: Estimator,
+        spec: EvalSpec,
+        all_specs: Sequence[EvalSpec],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Takes the Estimator and the spec.
+
+        Args:
+          estimator: Estimator that evaluates and exports.
+          spec: EvalSpec of this evaluation.
+          all_specs: EvalSpecs of all evaluations along the training.
+          clock: function that returns seconds since 1970.
+        """
+        self._estimator = estimator
+        self._spec = spec
+        self._export_folder = specs.export_folder(estimator.model_dir, spec, all_specs)
+        self._clock = clock
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets the last evaluation."""
+        self.metrics: dict[str, Any] | None = None
+        self.stop: list[str] = []
+        self.exported: list[Any] = []
+
+    @property
+    def step(self) -> int:
+        """Global step of the last evaluation in this process; -1 for none."""
+        return -1 if self.metrics is None else self.metrics["global_step"]
+
+    @property
+    def result(self) -> Result | None:
+        """Metrics and exports of the last evaluation in this process, or None."""
+        return None if self.metrics is None else (self.metrics, self.exported)
+
+    def evaluate(self, path: str | None = None, *, hooks: Sequence[Hook] = ()) -> None:
+        """Evaluates once.
+
+        Args:
+          path: path prefix of the checkpoint; None as in `Estimator.evaluate`.
+          hooks: hooks that are called after the spec's own.
+        """
+        asked = _Asked()
+        self.metrics = self._spec.evaluate(self._estimator, path, hooks=[*hooks, asked])
+        self.stop, self.exported = asked.reasons, []
+
+    def record(self, path: str | None) -> None:
+        """Appends the last evaluation to the record, see `model_dir.evaluations`.
+
+        Args:
+          path: path prefix of the checkpoint that holds what was evaluated, or None.
+        """
+        evaluations.append(
+            self._estimator.eval_dir(self._spec.name),
+            Evaluated(
+                step=self.step,
+                time=self._clock(),
+                metrics=self.metrics,
+                checkpoint=path and os.path.basename(path),
+                stop=self.stop,
+            ),
+        )
+
+    def export(self, path: str | None, *, is_final: bool) -> None:
+        """Calls the exporters after the last evaluation.
+
+        Args:
+          path: path prefix of the checkpoint that was evaluated; None for live weights.
+          is_final: whether it was the training's last evaluation.
+        """
+        self.exported = self._spec.export(
+            self._estimator, self._export_folder, path, self.metrics, is_final=is_final
+        )
+
+
+def reason(name: str | None, asked: str) -> str:
+    """Returns the reason of a training's stop that an evaluation's hook asked for.
+
+    Args:
+      name: name of the evaluation, or None.
+      asked: reason that the hook gave.
+    """
+    return f"evaluation {name}: {asked}" if name else f"evaluation: {asked}"
+
+
+class _Asked(Hook):
+    """Keeps the stops that the hooks of an evaluation ask for."""
+
+    def __init__(self) -> None:
+        self._run: Run | None = None
+
+    def begin(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def reasons(self) -> list[str]:
+        """Reasons of the stops, in their order."""
+        return list(self._run.stop_reasons) if self._run else []
