@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline.checkpoints import checkpoint, checkpoint_reader, configured
+from pipeline.checkpoints import checkpoint, checkpoint_reader, settings
 from tests import fakes
 
 TRAIN = fakes.make_input_fn(*fakes.classification_data(64), batch_size=8)
@@ -117,7 +117,7 @@ def test_neither_a_kill_nor_an_evaluation_before_changes_the_decision(tmp_path, 
 def test_a_checkpoint_without_a_record(tmp_path, log, monkeypatch):
     """As earlier versions have saved them."""
     with monkeypatch.context() as patched:
-        patched.setattr(configured.Configured, "record", lambda self: {})
+        patched.setattr(settings.Configured, "record", lambda self: {})
         lowered(tmp_path)
     path = make(tmp_path).latest_checkpoint()
     assert "driver/configured" not in checkpoint_reader.Reader(path).shapes

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline.feed import position, workers
+from pipeline.feed import position, servers_feed
 from pipeline.feed.batch import Plan
 from pipeline.feed.dataset import Source
 from pipeline.feed.feed import Feed
@@ -21,7 +21,7 @@ class Servers:
 
 
 def feed_of(input_fn, **options):
-    return workers.make_worker_feed(
+    return servers_feed.make_worker_feed(
         Source(input_fn, "train", CONTEXT), strategy=Servers(), **options
     )
 
@@ -32,7 +32,7 @@ def values(dataset):
 
 def elsewhere(dataset):
     """The dataset as a worker makes it of its graph."""
-    variant = tf.raw_ops.DatasetFromGraph(graph_def=workers.graph_of(dataset))
+    variant = tf.raw_ops.DatasetFromGraph(graph_def=servers_feed.graph_of(dataset))
     return tf.data.experimental.from_variant(variant, dataset.element_spec)
 
 
@@ -110,7 +110,7 @@ def test_a_graph_does_the_same_elsewhere():
 )
 def test_data_that_call_python_are_refused(calls_python):
     with pytest.raises(ValueError, match="TFRecord"):
-        workers.graph_of(calls_python())
+        servers_feed.graph_of(calls_python())
 
 
 class Iterators:
@@ -122,7 +122,7 @@ class Iterators:
 
 @pytest.fixture
 def opened(monkeypatch):
-    monkeypatch.setattr(workers, "WorkerIterators", Iterators)
+    monkeypatch.setattr(servers_feed, "WorkerIterators", Iterators)
 
     def open_(
         path, *, num_workers=2, resume_input=True, without=None, batches=1, **options
@@ -134,8 +134,8 @@ def opened(monkeypatch):
         state = {"input_start": tf.Variable(0, dtype=tf.int64)}
         modules = types.SimpleNamespace(strategy=strategy, step=7, driver_state=state)
         feeds = [Feed(data, Plan(False, num_micro_batches=batches))] * num_workers
-        feed = workers.WorkerFeed(feeds, without)
-        return workers.WorkerInput(feed, modules, path, **options)
+        feed = servers_feed.WorkerFeed(feeds, without)
+        return servers_feed.WorkerInput(feed, modules, path, **options)
 
     return open_
 

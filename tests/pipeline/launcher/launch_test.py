@@ -66,7 +66,7 @@ CLOSED = """
 import os, sys
 sys.stderr = sys.stdout = None
 from pipeline import launch
-from pipeline.contract import exits
+from pipeline.mistakes import exits
 if sys.argv[1] == "launch":
     code = launch.main(["launch", "--", sys.argv[2]])
 else:
