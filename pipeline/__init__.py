@@ -65,6 +65,14 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
         build_parsing_serving_input_receiver_fn,
         build_raw_serving_input_receiver_fn,
     )
+    from pipeline.hooks.early_stopping import (
+        StopIfDiverged,
+        StopIfHigher,
+        StopIfLower,
+        StopIfNoDecrease,
+        StopIfNoIncrease,
+    )
+    from pipeline.hooks.limits import StopAfterEpochsHook, StopAfterSecsHook
     from pipeline.hooks.preemption import PreemptionHook
     from pipeline.hooks.stock import (
         LoggingHook,
@@ -88,6 +96,7 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
     from pipeline.roles.specs import EvalSpec, TrainSpec
     from pipeline.roles.train_and_evaluate import train_and_evaluate
 
+from pipeline.mistakes import habits
 from pipeline.process import run_log
 
 _FILES = {
@@ -106,6 +115,13 @@ _FILES = {
     "Run": "contract.hooks",
     "Report": "contract.hooks",
     "StopAtStepHook": "hooks.stock",
+    "StopAfterSecsHook": "hooks.limits",
+    "StopAfterEpochsHook": "hooks.limits",
+    "StopIfHigher": "hooks.early_stopping",
+    "StopIfLower": "hooks.early_stopping",
+    "StopIfNoIncrease": "hooks.early_stopping",
+    "StopIfNoDecrease": "hooks.early_stopping",
+    "StopIfDiverged": "hooks.early_stopping",
     "LoggingHook": "hooks.stock",
     "StepCounterHook": "hooks.stock",
     "NanHook": "hooks.stock",
@@ -150,6 +166,13 @@ __all__ = [
     "Run",
     "Report",
     "StopAtStepHook",
+    "StopAfterSecsHook",
+    "StopAfterEpochsHook",
+    "StopIfHigher",
+    "StopIfLower",
+    "StopIfNoIncrease",
+    "StopIfNoDecrease",
+    "StopIfDiverged",
     "LoggingHook",
     "StepCounterHook",
     "NanHook",
@@ -185,7 +208,9 @@ if not TYPE_CHECKING:  # Else a checker would let every name pass.
 
     def __getattr__(name: str) -> Any:
         if name not in _FILES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            line = habits.STOP_HOOKS.get(name)
+            hint = f": write {line}." if line else ""
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
         return getattr(importlib.import_module(f"{__name__}.{_FILES[name]}"), name)
 
 

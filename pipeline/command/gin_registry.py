@@ -22,7 +22,7 @@ from pipeline.contract import run_config
 from pipeline.contract.hooks import Hook
 from pipeline.driver import estimator
 from pipeline.export import exporters
-from pipeline.hooks import preemption, stock
+from pipeline.hooks import early_stopping, limits, preemption, stock
 from pipeline.process.refusals import RefusedImportError
 from pipeline.roles import specs, train_and_evaluate
 from pipeline.strategy import strategies
@@ -30,7 +30,13 @@ from pipeline.strategy import strategies
 CORE = "pipeline"
 
 # Files of the driver whose public classes gin knows, with their base.
-_BASES = {preemption: Hook, stock: Hook, exporters: exporters.Exporter}
+_BASES = {
+    preemption: Hook,
+    stock: Hook,
+    limits: Hook,
+    early_stopping: Hook,
+    exporters: exporters.Exporter,
+}
 _KERAS = {
     "keras.optimizers": (keras.optimizers, keras.optimizers.Optimizer),
     "keras.optimizers.schedules": (

@@ -215,6 +215,14 @@ class Estimator:
                 )
         return {"loss": report.loss, **report.metrics, "global_step": run.step}
 
+    def eval_metrics(self, input_fn: Callable[..., Any]) -> dict[str, Any]:
+        """Returns loss and metrics of no example, by name; traces, needs no checkpoint.
+
+        Args:
+          input_fn: function that returns the data, see `pipeline.feed.feed`.
+        """
+        return evaluating.metrics(self._runtimes, input_fn)
+
     @habits.predict
     def predict(
         self,

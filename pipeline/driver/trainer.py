@@ -32,7 +32,8 @@ from pipeline.driver.programs import Program
 from pipeline.driver.runtime import Runtime
 from pipeline.feed import feed as input_lib
 from pipeline.feed.by_strategy import TrainingData
-from pipeline.hooks import preemption
+from pipeline.hooks import limits, metric_hook, preemption
+from pipeline.hooks.limits import StopAfterEpochsHook
 from pipeline.hooks.preemption import PreemptionHook
 from pipeline.hooks.saving import Saving
 from pipeline.hooks.stock import LoggingHook, NanHook, SummaryHook
@@ -99,6 +100,7 @@ class Trainer:
           ValueError: model_dir cannot be made.
         """
         self._hooks = preemption.hooks_of(hooks)
+        metric_hook.check_fed(self._hooks, has_evaluations=bool(evaluations))
         checks.check_all("saving_listeners", saving_listeners, SavingListener)
         self._listeners = saving_listeners
         self._evaluations = evaluations
@@ -107,6 +109,8 @@ class Trainer:
         self._runtime = runtime
         self._input_fn = input_fn
         self._feed = runtime.feed(input_fn, ModeKeys.TRAIN)
+        if self._feed.plan.endless:
+            limits.check_ends(self._hooks, input_fn)
         self._program: Program = runtime.program(ModeKeys.TRAIN, self._feed)
 
     def __call__(self, *, steps: int | None, max_steps: int | None) -> None:
@@ -143,7 +147,7 @@ class Trainer:
                 runtime.modules.synchronize()
             # After this all processes see the last checkpoint.
             runtime.peers.wait()
-            if ended and run.step == first_step:
+            if ended and run.step == first_step and not run.stop_reasons:
                 raise input_lib.empty_input_error(self._input_fn, ModeKeys.TRAIN)
 
     def _watchers(self, hooks: Sequence[Hook]) -> Watchers:
@@ -228,6 +232,7 @@ class TrainLoop:
         names = names_of(hooks, others=others)[len(hooks) :]
         self._evaluations = dict(zip(names, evaluations, strict=True))
         self._signals = [hook for hook in hooks if isinstance(hook, PreemptionHook)]
+        self._epochs = [hook for hook in hooks if isinstance(hook, StopAfterEpochsHook)]
         self._peers = peers or Peers(tf.distribute.get_strategy())
         self._any_pass = any_pass
         self._ended = False
@@ -257,6 +262,8 @@ class TrainLoop:
     def _begin(self, run: Run, saved: Mapping[str, Any]) -> None:
         """Begins with hooks and evaluations; saves the first step."""
         self._watchers.begin(run, saved)
+        for hook in self._epochs:
+            hook.found(run, resumed=self._data.resumed)
         held = saved["hooks"]
         states = {name: held[name]["state"] for name in held if "state" in held[name]}
         for name, evaluation in self._evaluations.items():
@@ -314,12 +321,16 @@ class TrainLoop:
 
         A run for a number of steps is not limited by what is left of an earlier run's
         pass. Any run may begin another where its checkpoint is of the end of the data,
-        which shows only here: no step was made.
+        which shows only here: no step was made. Where hooks count the passes, they say.
         """
-        if not self._data.resumed or (run.step > run.first_step and not self._any_pass):
-            return False
-        self._data.begin_anew()
-        return True
+        if self._epochs:
+            may = all([hook.goes_on(run) for hook in self._epochs])
+        else:
+            is_new = run.step > run.first_step and not self._any_pass
+            may = self._data.resumed and not is_new
+        if may:
+            self._data.begin_anew()
+        return may
 
     def _end(self, run: Run) -> None:
         """Saves and evaluates the last step, ends with the hooks, and says why."""

@@ -6,4 +6,7 @@ From the bottom up; a file imports only files above it:
     preemption  the answer to a signal: stop, save, ask for another start
     summary     scalars and text as TensorBoard event files
     stock       stops, a loss of NaN, logs, summaries, a profile
+    limits      the seconds and the passes after which a training ends
+    metric_hook  what goes by one metric of one evaluation, and has patience with it
+    early_stopping  the end of a training by what its evaluations show
 """

@@ -56,6 +56,22 @@ ESTIMATOR = {
     "export_to_tpu": "leave it out",
     "eval_on_tpu": "config=RunConfig(eval_distribute=...)",
 }
+_RULE = "EvalSpec(input_fn, early_stopping="
+# Keras' callbacks that go by a metric, and tf.estimator's hook of the same purpose.
+RULES = {
+    "EarlyStopping": f"{_RULE}StopIfNoIncrease('accuracy', max_evaluations=5))",
+    "TerminateOnNaN": "RunConfig(on_nan='stop'), which is the default",
+    "_StopOnPredicateHook": f"{_RULE}StopIfNoIncrease('accuracy', max_steps=5000))",
+}
+# Functions of tf.estimator.experimental, by what has their place here.
+STOP_HOOKS = {
+    "stop_if_higher_hook": f"{_RULE}StopIfHigher('accuracy', 0.9))",
+    "stop_if_lower_hook": f"{_RULE}StopIfLower('loss', 0.01))",
+    "stop_if_no_increase_hook": RULES["_StopOnPredicateHook"],
+    "stop_if_no_decrease_hook": f"{_RULE}StopIfNoDecrease('loss', max_steps=5000))",
+    "make_early_stopping_hook": "a subclass of Hook, whose after_evaluation calls "
+    "run.request_stop('reason')",
+}
 _UNEXPECTED = re.compile(r"EstimatorSpec\.__init__\(\) got an unexpected .* '(\w+)'")
 
 
@@ -129,6 +145,9 @@ def hint(error: Exception) -> str | None:
 
 def kind_of_hook(value: Any) -> str:
     """Returns a hint for tf.estimator's or Keras' hook in a hook's place, or ""."""
+    line = RULES.get(type(value).__name__)
+    if line is not None:
+        return f" Write {line}."
     if hasattr(value, "before_run") or hasattr(value, "after_run"):
         return (
             " It is a session hook, and there are no sessions: its after_run is "

@@ -3,6 +3,7 @@
 From the bottom up; a file imports only files above it:
 
     specs               TrainSpec, EvalSpec
+    rules               hooks that go by evaluations, and whether these feed them
     evaluation          one EvalSpec at work, wherever it is evaluated
     evaluation_along    evaluations along a training, made here or by an evaluator
     evaluator           the job that evaluates the checkpoints of a training

@@ -17,6 +17,8 @@ from pipeline.contract.hooks import Hook, SavingListener
 from pipeline.driver.estimator import Estimator
 from pipeline.export import exporters as exporters_lib
 from pipeline.export.exporters import Exporter
+from pipeline.hooks import limits
+from pipeline.hooks.metric_hook import StoppingRule
 from pipeline.mistakes import checks, habits, user_errors
 from pipeline.mistakes.checks import kind_of
 from pipeline.process.refusals import RefusedTypeError, RefusedValueError
@@ -30,6 +32,10 @@ class TrainSpec:
     Attributes:
       input_fn: function that returns the training data, see `pipeline.feed.feed`.
       max_steps: global step to train to; None for the end of the input.
+      max_secs: time that training may take, over all restarts: seconds, or a text such
+        as "3h" or "1h30m"; None for any. It ends at the first of all limits.
+      max_epochs: passes over the input, over all restarts; None for one, or for what a
+        run that was stopped had left of it. The input must end by itself.
       hooks: hooks that watch the training.
       saving_listeners: listeners that are told of each checkpoint.
     """
@@ -37,16 +43,30 @@ class TrainSpec:
     input_fn: Callable[..., Any]
     max_steps: int | None = None
     _: dataclasses.KW_ONLY
+    max_secs: float | str | None = None
+    max_epochs: int | None = None
     hooks: Sequence[Hook] = ()
     saving_listeners: Sequence[SavingListener] = ()
 
     def __post_init__(self) -> None:
         _check_input_fn("TrainSpec", self.input_fn)
         checks.check_positive("TrainSpec.max_steps", self.max_steps)
+        if self.max_secs is not None:
+            limits.secs_of("TrainSpec.max_secs", self.max_secs)
+        checks.check_positive("TrainSpec.max_epochs", self.max_epochs)
         checks.check_all("TrainSpec.hooks", self.hooks, Hook)
         checks.check_all(
             "TrainSpec.saving_listeners", self.saving_listeners, SavingListener
         )
+
+    def limits(self) -> list[Hook]:
+        """Returns the hooks that end the training at its limits other than a step."""
+        found: list[Hook] = []
+        if self.max_secs is not None:
+            found.append(limits.StopAfterSecsHook(self.max_secs))
+        if self.max_epochs is not None:
+            found.append(limits.StopAfterEpochsHook(self.max_epochs))
+        return found
 
 
 @habits.eval_spec
@@ -61,6 +81,8 @@ class EvalSpec:
         directories of its events and exports, see `export_folder`.
       hooks: hooks that watch the evaluation.
       exporters: exporters that are called after each evaluation, or one exporter.
+      early_stopping: rules that end the training by what this evaluation shows, such as
+        `StopIfNoIncrease("accuracy", max_steps=5000)`, or one rule.
       start_delay_secs: seconds that an evaluator job waits before its first evaluation,
         unless training ends before; the shortest of several evaluations counts.
       throttle_secs: least seconds between evaluations; a checkpoint that comes sooner
@@ -74,6 +96,7 @@ class EvalSpec:
     name: str | None = None
     hooks: Sequence[Hook] = ()
     exporters: Sequence[Exporter] = ()
+    early_stopping: Sequence[StoppingRule] = ()
     start_delay_secs: float = 120
     throttle_secs: float = 600
 
@@ -85,6 +108,9 @@ class EvalSpec:
         if isinstance(self.exporters, Exporter):
             object.__setattr__(self, "exporters", (self.exporters,))
         checks.check_all("EvalSpec.exporters", self.exporters, Exporter)
+        if isinstance(self.early_stopping, StoppingRule):
+            object.__setattr__(self, "early_stopping", (self.early_stopping,))
+        _check_rules(self.name, self.early_stopping)
         names = [exporter.name for exporter in self.exporters]
         if len({os.path.normpath(name) for name in names}) < len(names):
             raise RefusedValueError(
@@ -288,3 +314,21 @@ def _check_input_fn(owner: str, input_fn: Any) -> None:
             f"{owner}.input_fn is {kind_of(input_fn)}, not a callable: hand in the "
             "function, not its result."
         )
+
+
+def _check_rules(name: str | None, rules: Any) -> None:
+    """Checks the rules of an EvalSpec, which it binds to its own name."""
+    if not isinstance(rules, (list, tuple)):
+        rules = (rules,)
+    for rule in rules:
+        if not isinstance(rule, StoppingRule):
+            raise RefusedTypeError(
+                f"EvalSpec.early_stopping holds {kind_of(rule)}, which is no rule: "
+                "write early_stopping=StopIfNoIncrease('accuracy', max_steps=5000)."
+                f"{habits.kind_of_hook(rule)}"
+            )
+        if rule.evaluation not in (None, name):
+            raise RefusedValueError(
+                f"{rule.title} of the EvalSpec {name!r} goes by {rule.source}: leave "
+                "evaluation= out, or give the rule to TrainSpec.hooks."
+            )

@@ -61,6 +61,22 @@ def test_best_exports_what_is_better_than_all_before(run):
     assert exported == [True, False, True, False, False, True]
 
 
+@pytest.mark.parametrize(
+    "values, exported",
+    [
+        ((0.5, 0.4, 0.3), [True, True, True]),
+        ((0.3, 0.4, 0.5), [True, False, False]),
+        ((0.5, 0.5, 0.4, 0.4), [True, False, True, False]),
+        ((0.5, np.nan, 0.4, np.nan, 0.6), [True, False, True, False, False]),
+        ((np.inf, 0.5, np.inf), [True, True, False]),
+    ],
+)
+def test_best_is_that_of_tf_estimator(values, exported, run):
+    # What tf.estimator 2.15.1 exports. Only two differ: it takes a first NaN for the
+    # best of all, and after a restart the first evaluation, be it worse.
+    assert run(ge.BestExporter(), *losses(*values)) == exported
+
+
 def test_best_keeps_its_record_over_a_restart(run):
     run(ge.BestExporter(), *losses(2.0))
     estimator = FakeEstimator()

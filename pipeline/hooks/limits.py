@@ -1,0 +1,217 @@
+"""Hooks that end a training at a limit other than a step: its seconds, its passes.
+
+`TrainSpec(max_secs="3h", max_epochs=10)` adds them. Limits count over restarts: what
+was used up is in each checkpoint.
+"""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from absl import logging
+
+from pipeline.contract import calling
+from pipeline.contract.hooks import Hook, Run
+from pipeline.mistakes.checks import check_count, is_number, kind_of
+from pipeline.process.refusals import RefusedValueError
+
+_NUMBER = r"(\d+(?:\.\d+)?)"
+_DURATION = re.compile("(?=.)" + "".join(f"(?:{_NUMBER}{unit})?" for unit in "dhms"))
+_UNITS = (86400, 3600, 60, 1)
+
+
+class TrainingTime:
+    """A clock that goes while a training runs, and stands still between two runs.
+
+    It counts all that a run does: steps, checkpoints, evaluations along it.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begins at 0.
+
+        Args:
+          clock: function that returns seconds.
+        """
+        self._clock = clock
+        self.go_on_from(0.0)
+
+    def go_on_from(self, secs: float) -> None:
+        """Sets the seconds that have been taken until now.
+
+        Args:
+          secs: `secs` of the run that this one goes on with; 0 to begin anew.
+        """
+        self._began_at = self._clock() - secs
+
+    @property
+    def secs(self) -> float:
+        """The seconds until now."""
+        return self._clock() - self._began_at
+
+
+class StopAfterSecsHook(Hook):
+    """Stops a run once training has taken so long, over all its restarts.
+
+    It looks whenever the compiled loop returns, which is every few seconds. What a
+    killed run did after its last checkpoint does not count: it is done again.
+    """
+
+    def __init__(self, secs: float | str) -> None:
+        """Takes the limit.
+
+        Args:
+          secs: seconds of training, checkpoints and evaluations along it included; a
+            number, or a text such as "3h", "90m", "1h30m".
+
+        Raises:
+          ValueError: it is no such number or text, or not above 0.
+        """
+        self._secs = secs_of("StopAfterSecsHook.secs", secs)
+        self._time = TrainingTime()
+        self._is_over = False
+
+    def begin(self, run: Run) -> None:
+        self._time.go_on_from(0.0)
+        self._is_over = False
+
+    def after_loop(self, run: Run) -> None:
+        # Clocks of processes differ: the first that is over ends all at this step.
+        if not self._is_over and run.agree(self._time.secs >= self._secs):
+            self._stop(run)
+
+    def state(self) -> Any:
+        """Returns the seconds so far; the limit itself where it was reached."""
+        return {"secs": max(self._time.secs, self._secs * self._is_over)}
+
+    def restore(self, run: Run, state: Any) -> None:
+        """Goes on counting; ends the run at once where the limit was reached."""
+        self._time.go_on_from(state["secs"])
+        if state["secs"] >= self._secs:
+            self._stop(run)
+
+    def _stop(self, run: Run) -> None:
+        self._is_over = True
+        run.request_stop(f"training took {self._secs:g} s, as max_secs has it")
+
+
+class StopAfterEpochsHook(Hook):
+    """Has a run pass over its input so many times, over all its restarts.
+
+    The loop asks `goes_on` where the input has ended. An input that input_fn repeats
+    itself counts as one pass; an endless one is refused.
+    """
+
+    def __init__(self, num_epochs: int) -> None:
+        """Takes the number of passes.
+
+        Args:
+          num_epochs: passes over the input.
+
+        Raises:
+          ValueError: it is no int above 0.
+        """
+        check_count("StopAfterEpochsHook.num_epochs", num_epochs, least=1)
+        self._num_epochs = num_epochs
+        # Passes that are done; the step at which this one began; whether it is done,
+        # too, and none has begun after it.
+        self._done = self._began_at = 0
+        self._ended = False
+
+    def begin(self, run: Run) -> None:
+        self._done, self._began_at = 0, run.step
+        self._ended = False
+
+    def goes_on(self, run: Run) -> bool:
+        """Counts a pass that has ended; returns whether another one is to begin.
+
+        Args:
+          run: the run, at the end of its input.
+        """
+        if not self._ended:  # Else an earlier run has counted it, at its own end.
+            self._done += 1
+            self._began_at = run.step
+        self._ended = self._done >= self._num_epochs
+        if self._ended:
+            self._stop(run)
+        else:
+            logging.info(
+                "train | epoch %d of %d ended at step %d",
+                self._done,
+                self._num_epochs,
+                run.step,
+            )
+        return not self._ended
+
+    def found(self, run: Run, *, resumed: bool) -> None:
+        """Counts a pass whose end was the checkpoint that the run goes on from.
+
+        Args:
+          run: the run, before its first step.
+          resumed: whether the input goes on in the pass of the checkpoint.
+        """
+        if resumed:
+            return
+        if run.step > self._began_at:
+            self.goes_on(run)
+        elif self._done < self._num_epochs:
+            self._ended = False  # The pass after it has begun.
+
+    def state(self) -> Any:
+        """Returns the passes that are done, and the step at which this one began."""
+        return {
+            "done": self._done,
+            "began_at": self._began_at,
+            "ended": self._ended,
+        }
+
+    def restore(self, run: Run, state: Any) -> None:
+        """Goes on counting; ends the run at once where all passes are done."""
+        self._done, self._began_at = state["done"], state["began_at"]
+        self._ended = state["ended"]
+        if self._done >= self._num_epochs:
+            self._stop(run)
+
+    def _stop(self, run: Run) -> None:
+        run.request_stop(f"{self._done} passes over the input, as max_epochs has it")
+
+
+def check_ends(hooks: Sequence[Hook], input_fn: Callable[..., Any]) -> None:
+    """Checks that nobody counts the passes over an input that never ends.
+
+    Args:
+      hooks: hooks of the training.
+      input_fn: function of the endless input.
+
+    Raises:
+      ValueError: a hook counts its passes.
+    """
+    if any(isinstance(hook, StopAfterEpochsHook) for hook in hooks):
+        raise RefusedValueError(
+            f"input_fn {calling.name_of(input_fn)} never ends in mode TRAIN, so that "
+            "no pass over it can be counted: drop its repeat(), for max_epochs=10 "
+            "repeats it, or write max_steps=1000."
+        )
+
+
+def secs_of(name: str, value: Any) -> float:
+    """Returns a duration in seconds.
+
+    Args:
+      name: name of the argument, for the message.
+      value: a number of seconds, or a text such as "3h", "90m", "1h30m", "2d", "45s".
+
+    Raises:
+      ValueError: it is no duration, or not above 0.
+    """
+    secs = value if is_number(value) else None
+    if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
+        parts = zip(match.groups(), _UNITS, strict=True)
+        secs = sum(float(number or 0) * unit for number, unit in parts)
+    if secs is None or not 0 < secs < float("inf"):
+        field = name.partition(".")[2]
+        raise RefusedValueError(
+            f"{name} is {kind_of(value)}: write a number of seconds above 0, or a text "
+            f"such as {field}='3h', '90m' or '1h30m'."
+        )
+    return float(secs)
