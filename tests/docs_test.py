@@ -18,7 +18,7 @@ from absl import flags
 import inputs
 import models
 import pipeline
-from pipeline import launch, main
+from pipeline import launch, main, sweep
 from pipeline.cluster import tf_config
 from pipeline.command import flags as flags_lib
 from pipeline.command import gin_registry
@@ -31,7 +31,7 @@ PACKAGES = (inputs, models)  # Imported, they are registered with gin.
 SRUN = ("distribution", "nodes")
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_PROGRAM = re.compile(r"python -m pipeline\.(main|launch)\b(.*)")
+_PROGRAM = re.compile(r"python -m pipeline\.(main|launch|sweep)\b(.*)")
 _BINDING = re.compile(r"([A-Za-z_][\w./]*)\.(\w+) *= *([^=].*)")
 _KUBERNETES = {"JOB_COMPLETION_INDEX": "1", "WORKERS": "3"}
 
@@ -91,6 +91,10 @@ def check(program, arguments):
         arguments = launched(arguments)
         if arguments is None:
             return
+    if program == "sweep":
+        arguments = swept(arguments)
+        if arguments is None:
+            return
     flags_lib.define()(["main", *flags_lib.without_sugar(arguments)])
     # runs/ is what a reader has trained; a TPU's dry run compiles for a while.
     trained = any(a.startswith("--gin_file=runs/") for a in arguments)
@@ -110,6 +114,21 @@ def launched(arguments):
         return None
     execution = "parameter_server" if options.ps else "multi_worker"
     return [*arguments[end + 1 :], f"--execution={execution}"]
+
+
+def swept(arguments):
+    """What `main` is given to check all trials of `pipeline.sweep`.
+
+    None where the sweep reads its trials from its folder.
+    """
+    if "--" not in arguments:
+        assert sweep._define_flags()(["sweep", *arguments])
+        return None
+    end = arguments.index("--")
+    options = sweep._define_flags()
+    options(["sweep", *arguments[:end]])
+    definition = sweep._definition(options, arguments[end + 1 :], "pipeline.main")
+    return definition.check_command(python="python")[3:-1]
 
 
 @pytest.mark.parametrize("command", cases(commands))
@@ -184,7 +203,8 @@ def test_an_inline_binding_names_what_gin_knows(code):
 )
 def test_an_inline_flag_is_one(code):
     name = re.match(r"--(\w+)", code)[1]
-    known = [*flags_lib.define(), *launch._define_flags(), *SRUN]
+    ours = (flags_lib.define(), launch._define_flags(), sweep._define_flags())
+    known = [*(flag for flags in ours for flag in flags), *SRUN]
     assert name in known
 
 

@@ -110,10 +110,12 @@ def test_only_roles_and_commands_import_the_driver():
     assert above <= {"roles", "command"}
 
 
-def test_the_launcher_knows_processes_and_no_tensorflow():
-    files = [p for p in PIPELINE if p.parent.name == "launcher"]
-    assert {other for _, other in arrows(files)} <= {"process"}
-    assert not [p.name for p in files if computes(p)]
+def test_the_launcher_and_sweeps_know_processes_and_no_tensorflow():
+    allowed = {"launcher": {"process"}, "trials": {"process", "launcher"}}
+    for wing, others in allowed.items():
+        files = [p for p in PIPELINE if p.parent.name == wing]
+        assert {other for _, other in arrows(files)} <= others
+        assert not [p.name for p in files if computes(p)]
 
 
 def computes(path):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from typing import BinaryIO
 
 # The program of the guard. Its stdin is a pipe from this process, which the system
 # closes when this process ends, by SIGKILL too. It ignores the SIGTERM that a scheduler
@@ -47,20 +48,26 @@ class ProcessGroup:
         self._guard.stdin.close()
 
     def start(
-        self, command: Sequence[str], *, environ: Mapping[str, str]
+        self,
+        command: Sequence[str],
+        *,
+        environ: Mapping[str, str],
+        output: BinaryIO | None = None,
     ) -> subprocess.Popen:
-        """Starts a process of the group, with pipes for its output and no stdin.
+        """Starts a process of the group, without stdin.
 
         Args:
           command: program and arguments.
           environ: whole environment of the process.
+          output: file that gets its stdout and stderr; None for a pipe for each.
         """
+        to = subprocess.PIPE if output is None else output
         process = subprocess.Popen(
             command,
             env=environ,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=to,
+            stderr=to,
             bufsize=0,
             process_group=self._guard.pid,
         )

@@ -154,7 +154,7 @@ def run_once(
       restarts: count of restarts, to which those of replaceable tasks are added; None
         allows none.
     """
-    with _caught_signals() as received, Output() as output, ProcessGroup() as group:
+    with caught_signals() as received, Output() as output, ProcessGroup() as group:
         run = _Run(
             group,
             output,
@@ -325,8 +325,12 @@ class _Run:
 
 
 @contextlib.contextmanager
-def _caught_signals() -> Iterator[collections.deque[int]]:
-    """Collects the signals that ask this process to end, in their order."""
+def caught_signals() -> Iterator[collections.deque[int]]:
+    """Collects the signals that ask this process to end, in their order.
+
+    Yields:
+      Their numbers, as they come.
+    """
     received: collections.deque[int] = collections.deque()
     before = {}
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -1,0 +1,202 @@
+"""The goal of a sweep: a metric of an evaluation, and whether higher is better.
+
+Values come from the record that a training keeps of its evaluations in model_dir, see
+`model_dir.evaluations`. It is read here without TensorFlow, which a sweep's own process
+does without.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.process import refusals
+from pipeline.process.refusals import RefusedValueError
+
+# The record of one evaluation, in model_dir/eval or model_dir/eval_NAME.
+RECORD = "evaluations.jsonl"
+_FOLDER = "eval"
+# The marker of a training's end, and its reasons of ends that were in order, see
+# `model_dir.end_marker`.
+_ENDED, _WELL = "training_ended.json", ("finished", "stopped")
+# Parts of the names of metrics of which more is better, or less. Names of which some
+# people mean one and some the other are left out.
+_HIGHER = {"accuracy", "auc", "precision", "recall", "f1", "iou", "psnr", "ssim"}
+_HIGHER |= {"bleu", "rouge", "ndcg", "r2"}
+_LOWER = {"loss", "error", "mse", "mae", "rmse", "mape", "msle", "perplexity"}
+_LOWER |= {"nll", "crossentropy", "wer", "cer", "fid"}
+_TURNED = {"negative", "neg", "inverse", "minus"}
+
+LAST, BEST = "last", "best"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Goal:
+    """What a trial is judged by.
+
+    Attributes:
+      metric: name of the metric.
+      maximize: whether higher is better.
+      evaluation: name of the EvalSpec; None for the only one that there is.
+      value: `LAST`, a trial's last evaluation counts, or `BEST`.
+    """
+
+    metric: str
+    maximize: bool
+    evaluation: str | None = None
+    value: str = LAST
+
+    @property
+    def direction(self) -> str:
+        """'maximize' or 'minimize'."""
+        return "maximize" if self.maximize else "minimize"
+
+    def result(self, curve: Sequence[tuple[int, float]]) -> tuple[int, float] | None:
+        """Returns the step and the value that a trial counts by.
+
+        Args:
+          curve: values by step, in the order of steps.
+
+        Returns:
+          Of equal bests the first; None where no value is a number.
+        """
+        if self.value == LAST:
+            curve = curve[-1:]
+        known = [point for point in curve if not math.isnan(point[1])]
+        sign = 1 if self.maximize else -1
+        return max(known, key=lambda point: sign * point[1], default=None)
+
+    def curve(self, model_dir: pathlib.Path) -> list[tuple[int, float]]:
+        """Returns the metric's values that a trial has reached up to now, by step.
+
+        Args:
+          model_dir: folder of the trial; may not be there yet.
+
+        Raises:
+          ValueError: the evaluations are others, or have no such metric.
+        """
+        records = {path.parent.name: path for path in _records(model_dir)}
+        wanted = f"{_FOLDER}_{self.evaluation}" if self.evaluation else None
+        if wanted is None and len(records) > 1:
+            names = [_name(folder) for folder in sorted(records)]
+            raise RefusedValueError(
+                f"there are the evaluations {', '.join(filter(None, names))}: add "
+                f"--evaluation={next(filter(None, names))}, the name of the EvalSpec."
+            )
+        if wanted is None:
+            path = next(iter(records.values()), None)
+        else:
+            path = records.get(wanted)
+        return [] if path is None else self._points(read(path))
+
+    def check_ended(self, model_dir: pathlib.Path) -> None:
+        """Checks that a trial that has ended well was evaluated.
+
+        Args:
+          model_dir: folder of the trial.
+
+        Raises:
+          ValueError: it never was, or not by that name.
+        """
+        names = [_name(path.parent.name) for path in _records(model_dir)]
+        if self.evaluation and self.evaluation not in names:
+            known = [name for name in names if name]
+            raise RefusedValueError(
+                f"--evaluation={self.evaluation}: the trial has no such evaluation."
+                f"{refusals.near(self.evaluation, known)} Its evaluations are "
+                f"{', '.join(known) or 'without names'}: "
+                + ("choose one." if known else "leave --evaluation out.")
+            )
+        if not names:
+            raise RefusedValueError(
+                f"{model_dir} has no evaluation, by which a sweep compares its trials: "
+                "add EvalSpec.input_fn to the gin file, and leave out --job."
+            )
+
+    def _points(self, lines: Sequence[dict[str, Any]]) -> list[tuple[int, float]]:
+        points = []
+        for line in lines:
+            metrics = line["metrics"]
+            if self.metric not in metrics:
+                known = sorted(metrics)
+                raise RefusedValueError(
+                    f"--metric={self.metric}: the evaluation has no such metric."
+                    f"{refusals.near(self.metric, known)} It has {', '.join(known)}."
+                )
+            value = metrics[self.metric]
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise RefusedValueError(
+                    f"--metric={self.metric} is {value!r:.60} at step {line['step']}: "
+                    "choose a metric that is one number."
+                )
+            points.append((line["step"], float(value)))
+        return points
+
+
+def higher_is_better(metric: str) -> bool | None:
+    """Tells by a metric's name whether higher is better; None where nobody can.
+
+    Args:
+      metric: name of the metric: "accuracy", "val/top5_accuracy", "log_loss".
+    """
+    parts = set(re.split(r"[^a-z0-9]+", metric.lower()))
+    higher, lower = bool(parts & _HIGHER), bool(parts & _LOWER)
+    return higher if higher != lower and not parts & _TURNED else None
+
+
+def has_ended(model_dir: pathlib.Path, curve: Sequence[tuple[int, float]]) -> bool:
+    """Whether a training has come to its end, and so has its last evaluation.
+
+    A training that was killed, or is to go on, leaves no marker of its end.
+
+    Args:
+      model_dir: folder of the training.
+      curve: values of its evaluations, by step.
+    """
+    try:
+        fields = json.loads((model_dir / _ENDED).read_text(encoding="utf-8"))
+        well, saved = fields["reason"] in _WELL, fields["checkpoint_step"] or 0
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+    # An evaluator job may be behind.
+    return well and bool(curve) and curve[-1][0] >= saved
+
+
+def read(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns the lines of a record by step, as `model_dir.evaluations.read` does.
+
+    Args:
+      path: file of the record.
+    """
+    try:
+        text = path.read_bytes().decode(errors="replace")
+    except FileNotFoundError:
+        return []
+    found: list[dict[str, Any]] = []
+    # The last line may be being written.
+    for line in text.split("\n")[:-1]:
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            fields = json.loads(line)
+            if isinstance(fields["metrics"], dict) and isinstance(fields["step"], int):
+                # Training may have gone back: what was later is lost.
+                found = [each for each in found if each["step"] < fields["step"]]
+                found.append(fields)
+    return found
+
+
+def _records(model_dir: pathlib.Path) -> list[pathlib.Path]:
+    # No pattern of the whole path: it may hold brackets.
+    return sorted(
+        path / RECORD
+        for path in (model_dir.iterdir() if model_dir.is_dir() else ())
+        if (path.name == _FOLDER or path.name.startswith(f"{_FOLDER}_"))
+        and (path / RECORD).is_file()
+    )
+
+
+def _name(folder: str) -> str | None:
+    return folder.removeprefix(_FOLDER).removeprefix("_") or None
