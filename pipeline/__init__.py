@@ -93,6 +93,7 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
         RefusedValueError,
     )
     from pipeline.process.signals import PreemptedError
+    from pipeline.roles.keep_best import KeepBest
     from pipeline.roles.specs import EvalSpec, TrainSpec
     from pipeline.roles.train_and_evaluate import train_and_evaluate
 
@@ -104,6 +105,7 @@ _FILES = {
     "RunConfig": "contract.run_config",
     "TrainSpec": "roles.specs",
     "EvalSpec": "roles.specs",
+    "KeepBest": "roles.keep_best",
     "train_and_evaluate": "roles.train_and_evaluate",
     "run": "mistakes.exits",
     "ModeKeys": "contract.spec",
@@ -155,6 +157,7 @@ __all__ = [
     "RunConfig",
     "TrainSpec",
     "EvalSpec",
+    "KeepBest",
     "train_and_evaluate",
     "run",
     "ModeKeys",

@@ -75,6 +75,12 @@ def identity(path: str) -> str | None:
         return None
 
 
+def is_same(directory: str, name: str, known: str) -> bool:
+    """Whether a checkpoint is complete, and has the `identity` that is known of it."""
+    path = os.path.join(directory, name)
+    return is_complete(path) and identity(path) == known
+
+
 def delete(path: str) -> None:
     """Deletes a checkpoint's files.
 

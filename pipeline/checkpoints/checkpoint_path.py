@@ -1,28 +1,40 @@
-"""Finds the checkpoint that a caller means, or the newest one that can be loaded."""
+"""Finds the checkpoint that a caller means, or the newest one that can be loaded.
 
+A caller may write a path, or "best" or "latest", alone or after a model_dir, as in
+`runs/a/best`. Where checkpoints are kept by several metrics, `best/METRIC`, `best/NAME`
+or `best/NAME/METRIC` tells them apart; NAME is the evaluation's.
+"""
+
+import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 from absl import logging
 
-from pipeline.checkpoints import checkpoint
+from pipeline.checkpoints import checkpoint, checkpoint_files
 from pipeline.checkpoints.checkpoint_reader import UnreadableCheckpointError
-from pipeline.model_dir import paths
-from pipeline.process.refusals import RefusedValueError
+from pipeline.model_dir import best, paths
+from pipeline.process.refusals import RefusedValueError, near
+
+BEST = "best"
+LATEST = "latest"
 
 
-def found(path: str | None) -> str | None:
+def found(path: str | None, model_dir: str) -> str | None:
     """Returns the path prefix of the checkpoint that a caller asked for.
 
     Args:
-      path: a path prefix, or a directory, which stands for its newest checkpoint; None
-        is returned as it is.
+      path: a path prefix; a directory, which stands for its newest checkpoint; or
+        "best" or "latest", see above. None is returned as it is.
+      model_dir: folder that "best" and "latest" without one are of.
 
     Raises:
       ValueError: there is no checkpoint; lists those beside it.
     """
     given = path
+    if given in (BEST, LATEST):
+        return _named(given, model_dir, given)
     if path:
         path = paths.normal(path)
     try:
@@ -38,6 +50,8 @@ def found(path: str | None) -> str | None:
     newest = checkpoint.latest(path) if is_directory else None
     if newest is not None:
         return newest
+    if path_in_run := in_run(os.fspath(given), model_dir):
+        return path_in_run
     folder = path if is_directory else os.path.dirname(path)
     beside = checkpoint.committed(folder)
     raise RefusedValueError(
@@ -45,6 +59,94 @@ def found(path: str | None) -> str | None:
         f"{beside[-1] if beside else 'runs/a/model.ckpt-1000'!r}, without .index, or "
         f"leave it out for the latest. Those beside it: {beside}."
     )
+
+
+def in_run(given: str, model_dir: str | None = None) -> str | None:
+    """Returns the checkpoint that a path such as `runs/a/best` stands for, or None.
+
+    Args:
+      given: path, of a file or folder that is not there.
+      model_dir: folder that a path without one is of; None for none.
+
+    Raises:
+      ValueError: there is no such checkpoint in the folder of a run.
+    """
+    for folder, name in _splits(given, model_dir):
+        if checkpoint_files.has_state(folder) or best.rules(folder):
+            return _named(given, folder, name)
+    return None
+
+
+def _splits(given: str, model_dir: str | None) -> Iterator[tuple[str, str]]:
+    """Yields each way to read a path as a model_dir and "latest" or "best/METRIC"."""
+    parts = given.rstrip("/").split("/")
+    for place, part in enumerate(parts):
+        if part == BEST or (part == LATEST and place == len(parts) - 1):
+            folder = paths.normal("/".join(parts[:place])) if place else model_dir
+            if folder:
+                yield folder, "/".join(parts[place:])
+
+
+def _named(given: str, model_dir: str, name: str) -> str:
+    """Returns the path prefix of the best or the latest checkpoint of a model_dir.
+
+    Args:
+      given: path as the caller wrote it, for messages.
+      model_dir: folder of the run.
+      name: "latest", "best", "best/METRIC", "best/NAME" or "best/NAME/METRIC".
+    """
+    if name == LATEST:
+        newest = checkpoint.latest(model_dir)
+        if newest is None:
+            raise RefusedValueError(
+                f"{given!r} asks for the latest checkpoint, and {model_dir} has none: "
+                "train first, or give the path of one."
+            )
+        return newest
+    rule = _chosen(given, model_dir, name.removeprefix(BEST).removeprefix("/"))
+    is_there = functools.partial(checkpoint_files.is_same, model_dir)
+    bests = best.ranked(model_dir, rule, is_there)
+    if not bests:
+        raise RefusedValueError(
+            f"{given!r} asks for the best checkpoint, and no evaluation in {model_dir}/"
+            f"{rule.evaluation} has a number as {rule.metric} of a checkpoint that is "
+            f"there: train on, or write {LATEST!r}."
+        )
+    path = os.path.join(model_dir, bests[0].path)
+    logging.info("checkpoint | %s is %s: %s", given, path, bests[0].why)
+    return path
+
+
+def _chosen(given: str, model_dir: str, name: str) -> best.Rule:
+    """Returns the rule that a caller means by METRIC, NAME, NAME/METRIC or nothing."""
+    rules = best.rules(model_dir)
+    if not rules:
+        raise RefusedValueError(
+            f"{given!r} asks for the best checkpoint, and {model_dir} keeps none: "
+            f"train with EvalSpec(keep_best=KeepBest('accuracy')), or write {LATEST!r}."
+        )
+    chosen = [rule for rule in rules if name == _names(rule)[0]]
+    chosen = chosen or [r for r in rules if not name or name in _names(r)]
+    if len(chosen) == 1:
+        return chosen[0]
+    named = [_names(rule)[0] for rule in rules]
+    # The metric alone is enough where it is one evaluation's only.
+    short = [rule.metric for rule in rules]
+    choices = short if len(set(short)) == len(short) else named
+    how_many = "several metrics" if chosen else "no metric"
+    raise RefusedValueError(
+        f"{given!r} asks for the best checkpoint by {how_many} of {model_dir}."
+        f"{near(name, choices)} Write one of "
+        f"{[f'{BEST}/{choice}' for choice in choices]}."
+    )
+
+
+def _names(rule: best.Rule) -> list[str]:
+    """Returns the names by which a rule may be chosen, the fullest one first."""
+    evaluation = rule.evaluation.removeprefix("eval").removeprefix("_")
+    if not evaluation:
+        return [rule.metric]
+    return [f"{evaluation}/{rule.metric}", evaluation, rule.metric]
 
 
 def newest_sound(

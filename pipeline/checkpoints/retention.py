@@ -3,11 +3,13 @@
 The file `checkpoint`, which `tf.train.latest_checkpoint` reads, holds all that has to
 outlive a restart: the checkpoints that may still be deleted, oldest first, with their
 times, and when the last one was kept for good. Its paths are relative, so that a
-model_dir can be moved. tf.train.CheckpointManager keeps the same file by the same
+model_dir can be moved. The best checkpoints stay among them as long as they are best,
+see `model_dir/best.py`. tf.train.CheckpointManager keeps the same file by the same
 rules, but deletes without asking whether somebody reads.
 """
 
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +20,7 @@ from google.protobuf import text_format
 
 from pipeline.checkpoints import checkpoint_files, lease
 from pipeline.contract.run_config import RunConfig
-from pipeline.model_dir import atomic_file
+from pipeline.model_dir import atomic_file, best
 
 
 @dataclasses.dataclass
@@ -132,12 +134,14 @@ class Retention:
     def _sweep(self, managed: _Managed) -> bool:
         """Deletes or keeps for good what is too old; returns whether anything was."""
         excess = list(managed.times)[: -self.keep_max] if self.keep_max else []
+        is_there = functools.partial(checkpoint_files.is_same, self.directory)
+        best_ones = best.kept(self.directory, is_there) if excess else ()
         for name in excess:
             if self._is_kept(name):
                 del managed.times[name]
             elif self._is_due(managed, name):
                 managed.preserved = managed.times.pop(name)
-            elif self._delete(name):
+            elif name not in best_ones and self._delete(name):
                 del managed.times[name]
         return bool(excess)
 

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from pipeline.checkpoints import checkpoint, foreign_checkpoint
+from pipeline.checkpoints import checkpoint, checkpoint_path, foreign_checkpoint
 from pipeline.checkpoints.checkpoint import CheckpointMismatchError
 from pipeline.checkpoints.checkpoint_reader import Reader
 from pipeline.model_dir import paths
@@ -34,7 +34,8 @@ class WarmStartSettings:
     The global step is never taken over: the run counts from 0.
 
     Attributes:
-      ckpt_to_initialize_from: a checkpoint's path prefix, or a model_dir.
+      ckpt_to_initialize_from: a checkpoint's path prefix, a model_dir, or its best
+        checkpoint: "runs/a/best".
       vars_to_warm_start: regular expression, or a list of them, that names such as
         `network/dense/kernel` match in full. None for all of the model: weights,
         frozen ones too, moving statistics and tables; neither optimizers nor random
@@ -204,10 +205,12 @@ def _found(given: str) -> str:
             path = None
     if path is not None and tf.io.gfile.exists(f"{path}.index"):
         return path
+    if path_in_run := checkpoint_path.in_run(given):
+        return path_in_run
     there = foreign_checkpoint.described(given)
     raise RefusedValueError(
-        f"no checkpoint to start warm from at {given!r}: give a model_dir or a prefix "
-        f"such as runs/a/model.ckpt-1000. {there}"
+        f"no checkpoint to start warm from at {given!r}: give a model_dir, a "
+        f"prefix such as runs/a/model.ckpt-1000, or runs/a/best. {there}"
     )
 
 

@@ -68,7 +68,9 @@ def _run(options: flags.FlagValues, argv: Sequence[str]) -> None:
             f"{config.execution!r}: add --execution=tpu, or leave them out."
         )
     if options.dry_run:
-        for line in dry_run.lines(options.job, config):
+        for line in dry_run.lines(
+            options.job, config, checkpoint=options.checkpoint_path
+        ):
             flags_lib.say(line)
         return
     logging.info("job %s | %s", options.job, report.words(config.describe()))

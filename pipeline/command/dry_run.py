@@ -2,16 +2,21 @@
 
 from collections.abc import Iterator
 
+from pipeline.checkpoints import checkpoint_path
 from pipeline.command import gin_config, report
 from pipeline.contract.run_config import RunConfig
 from pipeline.contract.spec import ModeKeys
 from pipeline.driver import xla_check
 from pipeline.driver.estimator import Estimator
+from pipeline.model_dir import paths
+from pipeline.process.refusals import RefusedValueError
 from pipeline.roles.specs import TrainSpec
 from pipeline.strategy import strategies, tpu
 
 
-def lines(job: str, config: RunConfig) -> Iterator[str]:
+def lines(
+    job: str, config: RunConfig, *, checkpoint: str | None = None
+) -> Iterator[str]:
     """Yields lines for the user; trains nothing and writes nothing.
 
     Modules are made, and input_fn called, only for a TPU: XLA then compiles the steps
@@ -20,6 +25,7 @@ def lines(job: str, config: RunConfig) -> Iterator[str]:
     Args:
       job: one of `flags.JOBS`, for which gin is configured.
       config: RunConfig of the command.
+      checkpoint: the flag --checkpoint_path, or None.
 
     Raises:
       ValueError: no TPU can run a step or take its input, see
@@ -27,6 +33,12 @@ def lines(job: str, config: RunConfig) -> Iterator[str]:
     """
     yield gin_config.config_text()
     yield from report.topology(job, config)
+    if checkpoint:
+        try:
+            path = checkpoint_path.found(checkpoint, paths.normal(config.model_dir))
+            yield f"checkpoint {path}"
+        except RefusedValueError as error:
+            yield f"warning: {error} Here this command would be refused."
     if missing := strategies.absent(config):
         # No error: a command may be checked on another machine than it will run on.
         yield (

@@ -62,7 +62,10 @@ def define() -> flags.FlagValues:
     string("tpu", "For --execution=tpu: local, a TPU's name, or its grpc:// address.")
     string("tpu_zone", "Zone of a TPU given by name. Default: this machine's.")
     string("tpu_project", "Project of a TPU given by name. Default: this machine's.")
-    string("checkpoint_path", "For evaluate, predict, export; default: the latest.")
+    string(
+        "checkpoint_path",
+        "For evaluate, predict, export: a path, or best; default: the latest.",
+    )
     string("output", "For predict: the file to write to instead of stdout.")
     boolean(
         "dry_run",

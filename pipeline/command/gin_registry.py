@@ -24,7 +24,7 @@ from pipeline.driver import estimator
 from pipeline.export import exporters
 from pipeline.hooks import early_stopping, limits, preemption, stock
 from pipeline.process.refusals import RefusedImportError
-from pipeline.roles import specs, train_and_evaluate
+from pipeline.roles import keep_best, specs, train_and_evaluate
 from pipeline.strategy import strategies
 
 CORE = "pipeline"
@@ -183,6 +183,7 @@ def register() -> None:
     _add(warm_start.WarmStartSettings)
     _add(specs.TrainSpec)
     _add(specs.EvalSpec)
+    _add(keep_best.KeepBest)
     _add(jobs.PredictSpec)
     _add(jobs.ExportSpec)
     _add(train_and_evaluate.train_and_evaluate, denylist=["estimator", "train_spec"])

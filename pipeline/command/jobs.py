@@ -89,7 +89,7 @@ def evaluate(
     Args:
       estimator: the Estimator.
       specs: the EvalSpecs.
-      checkpoint_path: path prefix of the checkpoint; None for the latest.
+      checkpoint_path: path prefix of the checkpoint, or "best"; None for the latest.
 
     Returns:
       The metrics by name; with several specs, by `name/metric`.
@@ -115,7 +115,7 @@ def predict(
       estimator: the Estimator.
       spec: what to predict.
       write: takes one line, without its end.
-      checkpoint_path: path prefix of the checkpoint; None for the latest.
+      checkpoint_path: path prefix of the checkpoint, or "best"; None for the latest.
 
     Returns:
       The number of examples.
@@ -149,7 +149,7 @@ def export(
       spec: what to write.
       input_fn: yields in PREDICT mode the features that a server is sent; not used
         where `spec.serving_input_receiver_fn` describes them.
-      checkpoint_path: path prefix of the checkpoint; None for the latest.
+      checkpoint_path: path prefix of the checkpoint, or "best"; None for the latest.
 
     Returns:
       The SavedModel's folder.

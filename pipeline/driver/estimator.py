@@ -184,8 +184,8 @@ class Estimator:
           input_fn: function that returns the data, see `pipeline.feed.feed`.
           steps: most steps; None for all of the input.
           hooks: hooks whose `begin`, `after_loop` and `end` are called.
-          checkpoint_path: path prefix of the checkpoint; None for the newest, or for
-            the live weights while training or where nothing is saved.
+          checkpoint_path: path prefix of the checkpoint, "best" or "latest"; None for
+            the newest, or for the live weights while training or saving nothing.
           name: name of this evaluation, where there are several; see `eval_dir`.
 
         Returns:
@@ -327,7 +327,9 @@ class Estimator:
         """
         exporting.check(self._runtimes.exporting, serving_input_receiver_fn, input_fn)
 
-    def export_weights(self, name: str, path: str) -> str:
+    def export_weights(
+        self, name: str, path: str, *, checkpoint_path: str | None = None
+    ) -> str:
         """Writes the weights of one Keras model as `.weights.h5`.
 
         `model.load_weights(path)` reads them into a model of the same architecture.
@@ -335,6 +337,7 @@ class Estimator:
         Args:
           name: name of the module.
           path: path of the new file; ends in `.weights.h5`.
+          checkpoint_path: path prefix of the checkpoint; None as in `evaluate`.
 
         Returns:
           The path, normalized.
@@ -342,11 +345,13 @@ class Estimator:
         Raises:
           ValueError: the module is no built Keras model, or there is no checkpoint.
         """
-        runtime = self._runtimes.exporting
+        runtimes, found = self._runtimes, self._runtimes.found(checkpoint_path)
+        runtime = runtimes.exporting
 
         def load() -> None:
-            self._runtimes.check_trained("")
-            self._runtimes.prepare(runtime, None, "exporting", together=False)
+            if found is None:
+                runtimes.check_trained("")
+            runtimes.prepare(runtime, found, "exporting", together=False)
 
         return exporting.weights(runtime, name, paths.normal(path), load)
 

@@ -105,7 +105,7 @@ class Runtimes:
         live = self._training.holding.path if self._training is not None else None
         if path and live and self._training.holding.is_live and paths.same(path, live):
             return live
-        return checkpoint_path.found(path)
+        return checkpoint_path.found(path, self._config.model_dir)
 
     def prepare(
         self, runtime: Runtime, path: str | None, doing: str, *, together: bool

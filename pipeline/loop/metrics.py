@@ -47,6 +47,11 @@ class MetricSet:
         self._check_names(scalars)
         self._compiled = compiled(self.compute)
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the metrics."""
+        return list(self._metrics)
+
     def zeros(self) -> States:
         """Returns the state before the first batch: tensors by metric name."""
         return {

@@ -10,5 +10,6 @@ From the bottom up; a file imports only files above it:
     claim        the claim by which one process at a time trains
     end_marker   the end of training and its reason, for the evaluator
     evaluations  the record of evaluations, a line each
+    best         the best checkpoints by that record, which are to stay
     paths        paths in one form, so that equal places have equal texts
 """

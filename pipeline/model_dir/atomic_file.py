@@ -20,12 +20,17 @@ _DAMAGED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 _named: set[str] = set()
 
 
-def write(path: str, text: str) -> None:
-    """Replaces a file: its readers get all of the old text or all of the new."""
+def write(path: str, text: str, *, writer: str = "") -> None:
+    """Replaces a file: its readers get all of the old text or all of the new.
+
+    One process at a time writes it. Where several may, each gives a name of its own as
+    `writer`, and the one that comes last counts.
+    """
+    temporary = f"{path}{writer and '.'}{writer}.tmp"
     tf.io.gfile.makedirs(os.path.dirname(path))
-    with tf.io.gfile.GFile(f"{path}.tmp", "w") as file:
+    with tf.io.gfile.GFile(temporary, "w") as file:
         file.write(text)
-    tf.io.gfile.rename(f"{path}.tmp", path, overwrite=True)
+    tf.io.gfile.rename(temporary, path, overwrite=True)
 
 
 def read(path: str) -> str | None:

@@ -27,6 +27,8 @@ class Evaluated:
       metrics: floats and arrays by name, as `Estimator.evaluate` returns them.
       checkpoint: file name of the checkpoint, `model.ckpt-20`; None for weights that
         were evaluated while they were live, and are in none.
+      identity: digest of that checkpoint, which tells it from another one of its step;
+        None where its files were not there yet.
       stop: reasons for which a hook of the evaluation asked training to stop.
     """
 
@@ -34,6 +36,7 @@ class Evaluated:
     time: float
     metrics: Mapping[str, Any]
     checkpoint: str | None = None
+    identity: str | None = None
     stop: Sequence[str] = ()
 
 

@@ -2,6 +2,7 @@
 
 From the bottom up; a file imports only files above it:
 
+    keep_best           KeepBest: the checkpoints that stay for their metrics
     specs               TrainSpec, EvalSpec
     rules               hooks that go by evaluations, and whether these feed them
     evaluation          one EvalSpec at work, wherever it is evaluated

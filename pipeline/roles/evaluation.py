@@ -1,16 +1,74 @@
 """One EvalSpec at work: evaluates, records, exports; wherever it is evaluated."""
 
+import functools
 import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pipeline.checkpoints import checkpoint_files
 from pipeline.contract.hooks import Hook, Run
+from pipeline.contract.run_config import RunConfig
 from pipeline.driver.estimator import Estimator
-from pipeline.model_dir import evaluations
+from pipeline.model_dir import best, evaluations
 from pipeline.model_dir.evaluations import Evaluated
-from pipeline.roles import specs
+from pipeline.process.refusals import RefusedValueError
+from pipeline.roles import keep_best, specs
 from pipeline.roles.specs import EvalSpec, Result
+
+
+def check_saved(config: RunConfig, eval_specs: Sequence[EvalSpec]) -> None:
+    """Checks that checkpoints are saved, if some of them are to stay.
+
+    Raises:
+      ValueError: nothing is saved.
+    """
+    for spec in eval_specs:
+        if spec.keep_best and config.save_checkpoints_steps == 0:
+            raise RefusedValueError(
+                f"EvalSpec.keep_best is {spec.keep_best[0]}, and RunConfig."
+                "save_checkpoints_steps=0 saves no checkpoint to keep: write "
+                "save_checkpoints_steps=1000."
+            )
+
+
+def write_best(
+    estimator: Estimator, eval_specs: Sequence[EvalSpec], *, all_of_them: bool = False
+) -> None:
+    """Writes which checkpoints are best, and by what, see `model_dir.best`.
+
+    Args:
+      estimator: Estimator that is trained or evaluated.
+      eval_specs: EvalSpecs, of which some may keep the best checkpoints.
+      all_of_them: whether there are no others, whose rules would stay.
+    """
+    model_dir = estimator.model_dir
+    folders = {
+        spec.name: estimator.eval_dir(spec.name).removeprefix(f"{model_dir}/")
+        for spec in eval_specs
+    }
+    rules = [
+        best.Rule(folders[spec.name], each.metric, each.higher_is_better, each.k)
+        for spec in eval_specs
+        for each in spec.keep_best
+    ]
+    replaced = None if all_of_them else folders.values()
+    is_there = functools.partial(checkpoint_files.is_same, model_dir)
+    best.write(model_dir, rules, is_there, replaced=replaced)
+
+
+def check_metrics(estimator: Estimator, spec: EvalSpec) -> None:
+    """Traces an evaluation, if its metrics decide what stays, and checks their names.
+
+    Args:
+      estimator: Estimator whose model is evaluated.
+      spec: EvalSpec of the evaluation.
+
+    Raises:
+      KeyError: there is no metric that `keep_best` names.
+    """
+    if spec.keep_best:
+        keep_best.check(spec.keep_best, estimator.eval_metrics(spec.input_fn))
 
 
 class Evaluation:
@@ -76,17 +134,24 @@ class Evaluation:
 
         Args:
           path: path prefix of the checkpoint that holds what was evaluated, or None.
+
+        Raises:
+          KeyError: the evaluation lacks a metric that `EvalSpec.keep_best` goes by.
         """
+        spec, estimator = self._spec, self._estimator
+        keep_best.check(spec.keep_best, self.metrics)
         evaluations.append(
-            self._estimator.eval_dir(self._spec.name),
+            estimator.eval_dir(spec.name),
             Evaluated(
                 step=self.step,
                 time=self._clock(),
                 metrics=self.metrics,
                 checkpoint=path and os.path.basename(path),
+                identity=path and checkpoint_files.identity(path),
                 stop=self.stop,
             ),
         )
+        write_best(estimator, [spec])
 
     def export(self, path: str | None, *, is_final: bool) -> None:
         """Calls the exporters after the last evaluation.

@@ -57,7 +57,7 @@ class EvaluationAlong:
         self._last_time = clock()
 
     def begin(self, run: Run, signals: Sequence[PreemptionHook] = ()) -> None:
-        """Traces the exports, so that a mistake in them ends no training later.
+        """Traces evaluation and exports: a mistake in them is to end no training later.
 
         All processes do, as tracing may make variables, which all make together. Not
         earlier: the train step comes first in making them.
@@ -66,6 +66,7 @@ class EvaluationAlong:
         # A training that went back evaluates its steps anew.
         self._evaluation.forget()
         self._resumes = self._given_up = self._finished = False
+        evaluation.check_metrics(self._estimator, self._spec)
         self._spec.check_exports(self._estimator)
 
     def state(self, run: Run) -> Any:
@@ -144,6 +145,8 @@ class EvaluationAlong:
         if mine.step != estimator.global_step:
             mine.evaluate(hooks=[each.interrupts() for each in signals])
             if is_chief:
+                if self._spec.keep_best:  # Only what is on disk can stay.
+                    estimator.wait_until_saved()
                 with storage.writing(estimator.model_dir, evaluations.FILE):
                     mine.record(estimator.loaded_checkpoint)
         self._last_time = self._clock()

@@ -24,7 +24,7 @@ from pipeline.model_dir import atomic_file, claim, end_marker, storage
 from pipeline.model_dir.end_marker import EndMarker
 from pipeline.process.refusals import RefusedTypeError
 from pipeline.roles import specs
-from pipeline.roles.evaluation import Evaluation
+from pipeline.roles.evaluation import Evaluation, check_metrics, write_best
 from pipeline.roles.specs import EvalSpec, Result
 
 _RECORD = "evaluated.json"
@@ -129,7 +129,9 @@ class Evaluator:
         lease.prepare(self._model_dir)
         specs.keep_records(self._model_dir, self._eval_specs)
         for spec in self._eval_specs:
+            check_metrics(self._estimator, spec)
             spec.check_exports(self._estimator)
+        write_best(self._estimator, self._eval_specs)
         self._found = end_marker.read(self._model_dir)
         logging.info("eval | watching %s", self._model_dir)
         if self._found is not None and self._end() is None:

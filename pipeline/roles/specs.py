@@ -22,6 +22,8 @@ from pipeline.hooks.metric_hook import StoppingRule
 from pipeline.mistakes import checks, habits, user_errors
 from pipeline.mistakes.checks import kind_of
 from pipeline.process.refusals import RefusedTypeError, RefusedValueError
+from pipeline.roles import keep_best
+from pipeline.roles.keep_best import KeepBest
 
 
 @habits.train_spec
@@ -88,6 +90,8 @@ class EvalSpec:
       throttle_secs: least seconds between evaluations; a checkpoint that comes sooner
         is passed over. The last one is always evaluated. An evaluator job goes by the
         times at which the checkpoints were written.
+      keep_best: the checkpoints that stay for what this evaluation says of them: a
+        KeepBest, or several, each of its own metric.
     """
 
     input_fn: Callable[..., Any]
@@ -99,6 +103,7 @@ class EvalSpec:
     early_stopping: Sequence[StoppingRule] = ()
     start_delay_secs: float = 120
     throttle_secs: float = 600
+    keep_best: KeepBest | Sequence[KeepBest] = ()
 
     def __post_init__(self) -> None:
         _check_input_fn("EvalSpec", self.input_fn)
@@ -111,6 +116,7 @@ class EvalSpec:
         if isinstance(self.early_stopping, StoppingRule):
             object.__setattr__(self, "early_stopping", (self.early_stopping,))
         _check_rules(self.name, self.early_stopping)
+        object.__setattr__(self, "keep_best", keep_best.checked(self.keep_best))
         names = [exporter.name for exporter in self.exporters]
         if len({os.path.normpath(name) for name in names}) < len(names):
             raise RefusedValueError(

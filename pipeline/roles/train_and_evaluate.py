@@ -27,7 +27,7 @@ from pipeline.model_dir.end_marker import EndMarker
 from pipeline.process import exit_codes, run_log
 from pipeline.process.refusals import RefusedTypeError
 from pipeline.process.signals import EndedBySignal
-from pipeline.roles import specs
+from pipeline.roles import evaluation, specs
 from pipeline.roles.evaluation_along import EvaluationAlong, EvaluationsBeside
 from pipeline.roles.evaluator import Evaluator
 from pipeline.roles.rules import FedHooks
@@ -80,12 +80,16 @@ def _by_role(
     """Evaluates, serves, trains, or trains and evaluates, by this process's task."""
     config = estimator.config
     fed = FedHooks(estimator, train_spec, eval_specs)
+    evaluation.check_saved(config, eval_specs)
     if config.task_type == tf_config.EVALUATOR:
         fed.check()
         return Evaluator(estimator, eval_specs, max_steps=train_spec.max_steps).run()
     if config.cluster.serves:
         parameter_server.serve(config)
         return None
+    if config.is_chief:
+        with storage.writing(estimator.model_dir, "what is to be kept"):
+            evaluation.write_best(estimator, eval_specs, all_of_them=True)
     if not config.evaluates_inline:
         names = [spec.name for spec in eval_specs]
         train(estimator, train_spec, [EvaluationsBeside(estimator, names)], fed)
