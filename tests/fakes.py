@@ -175,8 +175,14 @@ class Recorder(ge.Hook):
         self.steps, self.values = [], []
 
     def after_step(self, run):
+        report = run.report
         self.steps.append(run.step)
-        self.values.append(run.report.values())
+        self.values.append(report.values())
+        # What model_fn counts by itself is what the driver counts, on every strategy.
+        assert report.num_examples == report.metrics.get(
+            "examples", report.num_examples
+        )
+        assert 0 <= report.input_wait <= 1
 
     def end(self, run):
         if not self.steps or self.steps[-1] != run.step:

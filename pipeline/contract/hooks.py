@@ -24,6 +24,11 @@ class Report:
       metrics: value of each metric over the window's examples, by name.
       scalars: value of each scalar at the last step, by name; the learning rate is
         among them.
+      num_examples: number of the window's examples, of all replicas; an example that is
+        used by several forward passes counts once. None where nobody knows, as in a
+        window that an earlier version has saved.
+      input_seconds: seconds of the window for which the model waited for input; of
+        several processes the longest. None as above.
     """
 
     step: int
@@ -32,11 +37,27 @@ class Report:
     loss: float
     metrics: Mapping[str, Any]
     scalars: Mapping[str, float]
+    num_examples: int | None = None
+    input_seconds: float | None = None
 
     @property
     def steps_per_sec(self) -> float:
         """Steps per second of the window; 0 where it is empty."""
         return self.num_steps / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def examples_per_sec(self) -> float | None:
+        """Examples per second of the window; None where nobody knows."""
+        if self.num_examples is None or self.seconds <= 0:
+            return None
+        return self.num_examples / self.seconds
+
+    @property
+    def input_wait(self) -> float | None:
+        """The share of time spent waiting for input, from 0 to 1; None as above."""
+        if self.input_seconds is None or self.seconds <= 0:
+            return None
+        return min(1.0, self.input_seconds / self.seconds)
 
     def values(self) -> dict[str, Any]:
         """Returns loss, metrics and scalars together, by name, as they are logged."""

@@ -27,7 +27,14 @@ from pipeline.contract.train_op import SpecError, TrainOp
 from pipeline.mistakes.checks import kind_of
 
 # Names of the values that the driver reports itself, beside metrics and scalars.
-_RESERVED = ("loss", "global_step", "global_step/sec", "learning_rate")
+_RESERVED = (
+    "loss",
+    "global_step",
+    "global_step/sec",
+    "examples/sec",
+    "input_wait",
+    "learning_rate",
+)
 _RESERVED_PREFIX = "learning_rate/"
 
 

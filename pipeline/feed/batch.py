@@ -110,6 +110,68 @@ def rows_of(value: Any, start: Any, stop: Any) -> Any:
     return tf.SparseTensor(part.indices, part.values, size)
 
 
+class Timed:
+    """An iterator inside of one step, and the seconds for which the step waits for it.
+
+    The step before has ended when the step begins. So what passes until the elements
+    are there is time in which nothing else is done, whatever was prefetched.
+    """
+
+    def __init__(
+        self,
+        iterator: Any,
+        begun: tf.Tensor,
+        clock: Callable[[], tf.Tensor] = tf.timestamp,
+    ) -> None:
+        """Reads the clock.
+
+        Args:
+          iterator: iterator over the feed's dataset.
+          begun: tensor that is there when the step begins.
+          clock: returns seconds, a float64 scalar.
+        """
+        self._iterator = iterator
+        self._clock = clock
+        with tf.control_dependencies([begun]):
+            self._began = self._ended = clock()
+
+    def __next__(self) -> Any:
+        # The clock was read first, or this element's time would not count.
+        with tf.control_dependencies([self._ended]):
+            return self._noted(next(self._iterator))
+
+    def get_next_as_optional(self) -> Any:
+        """Returns the next element, if there is one, as the iterator's own method."""
+        with tf.control_dependencies([self._ended]):
+            return self._noted(self._iterator.get_next_as_optional())
+
+    def waited(self) -> tf.Tensor:
+        """Returns the seconds until all that was taken was there, a float32 scalar."""
+        return tf.cast(self._ended - self._began, tf.float32)
+
+    def _noted(self, element: Any) -> Any:
+        """Reads the clock when the element is there, and only then hands it on."""
+        leaves = tf.nest.flatten(element, expand_composites=True)
+        with tf.control_dependencies(leaves):
+            self._ended = self._clock()
+        whole = tf.nest.flatten(element)
+        if any(isinstance(leaf, tf.distribute.DistributedValues) for leaf in whole):
+            return element  # Each replica's tensor stays where it is.
+        # Else what computes on the element would run before the clock is read, and
+        # would count as waiting. Colocated, or a GPU would copy another GPU's data.
+        with tf.control_dependencies([self._ended]):
+            held = [_identity(leaf) for leaf in leaves]
+        return tf.nest.pack_sequence_as(element, held, expand_composites=True)
+
+
+def _identity(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns the tensor, on its own device."""
+    if tf.executing_eagerly():
+        return tensor
+    with tensor.graph.colocate_with(tensor.op):
+        return tf.identity(tensor)
+
+
 def any_batch_size(spec: Any) -> Any:
     """Returns the type spec of some rows of a batch.
 

@@ -158,7 +158,7 @@ class LoggingHook(Hook):
 
     def _show(self, run: Run, report: Report) -> None:
         if self._bar:
-            self._bar.move(run.step, formatted(report.values()))
+            self._bar.move(run.step, [*_wait(report), *formatted(report.values())])
             return
         parts = [log_line("train", report)]
         if run.max_step and run.step < run.max_step:
@@ -168,7 +168,7 @@ class LoggingHook(Hook):
 
 
 class SummaryHook(Hook):
-    """Writes loss, metrics, scalars and steps/s of each window for TensorBoard."""
+    """Writes loss, metrics, scalars and speed of each window for TensorBoard."""
 
     only_watches = True
 
@@ -202,7 +202,13 @@ class SummaryHook(Hook):
 
     def values(self, report: Report) -> dict[str, Any]:
         """Returns the values to write, by tag."""
-        return {**report.values(), _RATE: report.steps_per_sec}
+        speed = {
+            _RATE: report.steps_per_sec,
+            "examples/sec": report.examples_per_sec,
+            "input_wait": report.input_wait,
+        }
+        known = {name: value for name, value in speed.items() if value is not None}
+        return {**report.values(), **known}
 
 
 class StepCounterHook(SummaryHook):
@@ -254,14 +260,30 @@ class ProfilerHook(Hook):
 
 
 def log_line(phase: str, report: Report) -> str:
-    """Returns the line of a window: `train | step 1200 | 83.1 steps/s | loss 0.312`.
+    """Returns the line of a window.
+
+        train | step 1200 | 83.1 steps/s | 5318 examples/s | input 37 % | loss 0.312
+
+    "input" is the share of time for which the model waited for input. Where it is high,
+    the input is slow; else the model is.
 
     Args:
       phase: word that begins the line, such as "train".
       report: numbers of the window.
     """
     parts = [phase, f"step {report.step}", f"{report.steps_per_sec:.1f} steps/s"]
-    return " | ".join(parts + formatted(report.values()))
+    rate = report.examples_per_sec
+    if rate is not None:
+        parts.append(
+            f"{rate:.0f} examples/s" if rate >= 10 else f"{rate:.1f} examples/s"
+        )
+    return " | ".join([*parts, *_wait(report), *formatted(report.values())])
+
+
+def _wait(report: Report) -> list[str]:
+    """Returns `["input 37 %"]`, or nothing where it is not known."""
+    share = report.input_wait
+    return [] if share is None else [f"input {share:.0%}".replace("%", " %")]
 
 
 def formatted(values: Mapping[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from pipeline.feed.batch import Plan
+from pipeline.feed.batch import Plan, Timed
 from pipeline.loop import losses
 from pipeline.loop.losses import Totals
 from pipeline.loop.metrics import MetricSet
@@ -29,6 +29,9 @@ _HOW_TO_FIND_IT = (
 
 StepFn = Callable[[Any, tf.Tensor], Totals]
 
+# The clock of this module: seconds as a float64 scalar, read when its operation runs.
+_now: Callable[[], tf.Tensor] = tf.timestamp
+
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
@@ -43,6 +46,8 @@ class Segment:
       metrics: the metrics' results over these steps, as arrays by name.
       nonfinite_step: first step whose loss was NaN or infinite; None without any.
       ended: whether the input has ended.
+      waited: seconds for which the steps waited for their input; of several processes,
+        the longest.
     """
 
     step: int
@@ -52,6 +57,7 @@ class Segment:
     metrics: dict[str, Any]
     nonfinite_step: int | None
     ended: bool
+    waited: float
 
 
 class StepsLoop(Protocol):
@@ -167,7 +173,7 @@ class CompiledLoop:
         for index in range(count):
             vectors = {name: rows[name][index] for name in rows}
             row = unpacked(vectors, self._row_spec)
-            step, nonfinite, seconds, tree, values = row
+            step, nonfinite, seconds, waited, tree, values = row
             segments.append(
                 Segment(
                     step=int(step),
@@ -177,6 +183,7 @@ class CompiledLoop:
                     metrics=values,
                     nonfinite_step=None if nonfinite < 0 else int(nonfinite),
                     ended=index == count - 1 and not more,
+                    waited=float(waited),
                 )
             )
             start = int(step)
@@ -223,26 +230,29 @@ class CompiledLoop:
             return on
 
         def body(index: Any, step: Any, more: Any, _: Any, then: Any, rows: Any) -> Any:
-            step, more, nonfinite, totals = self.segment(
+            step, more, nonfinite, waited, totals = self.segment(
                 iterator, step, boundaries[index]
             )
             if self._peers is not None:
                 nonfinite = self._peers.least(nonfinite)
-                totals = _over_processes(totals, self._peers)
-            tree = totals.as_tree()
+                waited, totals = _over_processes(waited, totals, self._peers)
+            *sums, scalars = totals.as_tree()
             # The clock is read after the steps: it does not depend on them by itself.
             with tf.control_dependencies([step]):
-                now = tf.timestamp()
+                now = _now()
             at_end = self._at_end(step) if self._at_end is not None else {}
-            tree = (*tree[:3], {**losses.means(tree[3]), **at_end})
-            values = self._metrics.compute(tree[2])
-            vectors = packed((step, nonfinite, now - then, tree, values))
+            tree = (*sums, {**losses.means(scalars), **at_end})
+            values = self._metrics.compute(totals.metrics)
+            vectors = packed((step, nonfinite, now - then, waited, tree, values))
             rows = {name: rows[name].write(index, vectors[name]) for name in rows}
             return index + 1, step, more, nonfinite, now, rows
 
-        none = tf.constant(-1, tf.int64)
+        none, began = tf.constant(-1, tf.int64), _now()
+        # Or the first steps might run before the clock is read.
+        with tf.control_dependencies([began]):
+            start = tf.identity(start)
         index, _, more, _, _, arrays = tf.while_loop(
-            goes_on, body, (0, start, tf.constant(True), none, tf.timestamp(), arrays)
+            goes_on, body, (0, start, tf.constant(True), none, began, arrays)
         )
         return index, more, {name: array.stack() for name, array in arrays.items()}
 
@@ -259,8 +269,9 @@ class CompiledLoop:
 
         Returns:
           The step reached (int64 scalar); whether more data are left (bool scalar); the
-          first step whose loss was not finite (int64 scalar, -1 without any); and the
-          totals over these steps.
+          first step whose loss was not finite (int64 scalar, -1 without any); the
+          seconds that the steps waited for input (float32 scalar); and the totals over
+          these steps.
         """
         plan, packing = self._plan, TotalsPacking(self._zeros())
         last = stop
@@ -271,12 +282,19 @@ class CompiledLoop:
         def one(batches: Any, carried: dict[str, Any]) -> dict[str, Any]:
             totals = self._step_fn(batches, carried["step"])
             step = carried["step"] + 1
-            after = {"step": step, **packing.plus(carried, totals)}
+            after = {
+                "step": step,
+                "waited": carried["waited"],
+                **packing.plus(carried, totals),
+            }
             finite = tf.math.is_finite(totals.loss)
             if self._watch_each_step:
                 return {**after, "finite": finite}
             first = tf.logical_and(carried["nonfinite"] < 0, ~finite)
             return {**after, "nonfinite": tf.where(first, step, carried["nonfinite"])}
+
+        def waited(timed: Timed, carried: dict[str, Any]) -> dict[str, Any]:
+            return {**carried, "waited": carried["waited"] + timed.waited()}
 
         def goes_on(carried: dict[str, Any]) -> tf.Tensor:
             on = carried["step"] < last
@@ -286,16 +304,19 @@ class CompiledLoop:
             return on
 
         def body(carried: dict[str, Any]) -> tuple[dict[str, Any]]:
+            timed = Timed(iterator, carried["step"], _now)
             if not plan.asks:
-                return (one(plan.take(iterator), carried),)
-            more, take = plan.try_take(iterator)
+                batches = plan.take(timed)
+                return (one(batches, waited(timed, carried)),)
+            more, take = plan.try_take(timed)
+            carried = waited(timed, carried)
             if self._peers is not None:
                 more = self._peers.anywhere(more)
             state = {key: carried[key] for key in carried if key != "more"}
             state = plan.where(more, lambda: one(take(), state), state)
             return ({**state, "more": more},)
 
-        carried = {"step": start, **packing.zeros()}
+        carried = {"step": start, "waited": tf.zeros([]), **packing.zeros()}
         if plan.asks:
             carried["more"] = tf.constant(True)
         none = tf.constant(-1, tf.int64)
@@ -313,7 +334,7 @@ class CompiledLoop:
         if plan.num_steps is not None:
             # A plan that asks finds the end by wanting a step beyond it. So does this.
             more = stop <= data_end
-        return step, more, nonfinite, packing.unpack(carried)
+        return step, more, nonfinite, carried["waited"], packing.unpack(carried)
 
     def _zeros(self) -> Totals:
         return Totals.zeros(self._metrics, self._scalars)
@@ -321,10 +342,12 @@ class CompiledLoop:
     def _row(self) -> Any:
         """Returns zeros in the nest, dtypes and shapes of a boundary's results."""
         names = (*self._scalars, *self._at_end_scalars)
-        *sums, _ = Totals.zeros(self._metrics, ()).as_tree()
-        zeros = (*sums, dict.fromkeys(names, tf.zeros([])))
+        zeros = Totals.zeros(self._metrics, ())
+        *sums, _ = zeros.as_tree()
+        tree = (*sums, dict.fromkeys(names, tf.zeros([])))
         step, seconds = tf.zeros([], tf.int64), tf.zeros([], tf.float64)
-        return step, step, seconds, zeros, self._metrics.compute(zeros[2])
+        values = self._metrics.compute(zeros.metrics)
+        return step, step, seconds, tf.zeros([]), tree, values
 
 
 def _steps_in_words(start: int, stop: int) -> str:
@@ -335,6 +358,15 @@ def _steps_in_words(start: int, stop: int) -> str:
     )
 
 
-def _over_processes(totals: Totals, peers: Peers) -> Totals:
-    """Returns the sums of the totals over all processes."""
-    return Totals(*peers.total(totals.as_tree()))
+def _over_processes(
+    waited: tf.Tensor, totals: Totals, peers: Peers
+) -> tuple[tf.Tensor, Totals]:
+    """Returns the longest wait of any process, and the sums of totals over all.
+
+    The others wait for a process whose input is slow, in their all-reduce.
+    """
+    replicas = peers.replicas
+    # Each process writes to a place of its own, so that one exchange does for both.
+    own = waited * tf.one_hot(replicas.process, replicas.num_processes)
+    each, tree = peers.total((own, totals.as_tree()))
+    return tf.reduce_max(each), Totals(*tree)

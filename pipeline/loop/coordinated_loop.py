@@ -49,6 +49,7 @@ class Piece:
       step: step number after the last step.
       more: whether data were left to the worker.
       nonfinite_step: first step whose loss was NaN or infinite; -1 without any.
+      waited: seconds for which the worker waited for its input.
       totals: totals over these steps, as arrays.
     """
 
@@ -57,6 +58,7 @@ class Piece:
     step: int
     more: bool
     nonfinite_step: int
+    waited: float
     totals: Totals
 
     @property
@@ -175,6 +177,8 @@ class CoordinatedLoop:
             metrics=self._metrics.results([totals.metrics]),
             nonfinite_step=bad,
             ended=ended,
+            # Workers compute at the same time, and no worker waits for another one.
+            waited=sum(p.waited for p in pieces) / self._strategy.num_workers,
         )
 
     def _hand_out(
@@ -224,21 +228,20 @@ class CoordinatedLoop:
           The fields of `Piece`, packed into one vector a dtype.
         """
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
-        step, more, nonfinite, totals = self._loop.segment(
+        step, more, nonfinite, waited, totals = self._loop.segment(
             iterator, numbers[0], numbers[1]
         )
         check_captures(tf.compat.v1.get_default_graph())
         mine = tf.one_hot(worker, self._strategy.num_workers, dtype=tf.int64)
         self._strategy.worker_steps.assign_add(mine * (step - numbers[0]))
-        row = worker, numbers[0], step, more, nonfinite, totals.as_tree()
+        row = worker, numbers[0], step, more, nonfinite, waited, totals.as_tree()
         self._row_spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, row)
         return packed(row)
 
     def _piece(self, vectors: Any) -> Piece:
         """Returns the piece that a worker returned as vectors."""
         *numbers, tree = unpacked(vectors, self._row_spec)
-        worker, first, step, more, nonfinite = (number.item() for number in numbers)
-        return Piece(worker, first, step, more, nonfinite, Totals(*tree))
+        return Piece(*(number.item() for number in numbers), Totals(*tree))
 
     def _have_ended(self, iterator: WorkerIterators, idle_since: float) -> bool:
         """Whether every worker's data have ended, or the worker is gone.
@@ -263,11 +266,13 @@ class CoordinatedLoop:
         """Returns the sums over pieces, in float64, with the last step's scalars."""
         totals = [piece.totals for piece in pieces]
         if not totals:
-            return Totals(np.zeros([]), np.zeros([]), self._metrics.zeros(), {})
+            zero = np.zeros([])
+            return Totals(zero, zero, self._metrics.zeros(), zero, {})
         return Totals(
             np.sum([t.loss for t in totals], dtype=np.float64),
             np.sum([t.weight for t in totals], dtype=np.float64),
             self._metrics.total([t.metrics for t in totals]),
+            np.sum([t.examples for t in totals], dtype=np.float64),
             max(pieces, key=lambda piece: piece.step).totals.scalars,
         )
 

@@ -25,6 +25,8 @@ class Totals:
       loss: float32 scalar, sum(loss * weights) + sum(weights) * regularization.
       weight: float32 scalar, sum(weights).
       metrics: increments of the metrics' states, by name.
+      examples: float32 scalar, number of examples; whole numbers add up exactly to
+        2**24 in one call of the loop, and without bound over calls.
       scalars: float32 [sum over examples, examples] of the last step, by name, so that
         scalars add up over replicas, too.
     """
@@ -32,11 +34,12 @@ class Totals:
     loss: tf.Tensor
     weight: tf.Tensor
     metrics: dict[str, list[tf.Tensor]]
+    examples: tf.Tensor
     scalars: dict[str, tf.Tensor]
 
     def as_tree(self) -> tuple[Any, ...]:
         """Returns the fields as a nest, for `tf.while_loop` and `strategy.run`."""
-        return self.loss, self.weight, self.metrics, self.scalars
+        return self.loss, self.weight, self.metrics, self.examples, self.scalars
 
     def plus(self, more: "Totals") -> "Totals":
         """Returns the sum of two parts of one step."""
@@ -52,7 +55,7 @@ class Totals:
         """
         zero = tf.zeros([])
         none = dict.fromkeys(scalars, tf.zeros([2]))
-        return cls(zero, zero, metrics.zeros(), none)
+        return cls(zero, zero, metrics.zeros(), zero, none)
 
 
 def mean(loss: Any, weights: Any, rows: Any) -> tuple[tf.Tensor, Any]:
@@ -155,7 +158,7 @@ def totals_of(
         name: tf.stack([tf.math.multiply_no_nan(value, count), count])
         for name, value in spec.scalars.items()
     }
-    return Totals(loss * weight, weight, increments, scalars)
+    return Totals(loss * weight, weight, increments, count, scalars)
 
 
 def means(scalars: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def unpacked(vectors: dict[str, np.ndarray], spec: Any) -> Any:
 
 def _sums_of(totals: Totals) -> Any:
     """Returns the totals without scalars, which are the last step's and no sums."""
-    return totals.as_tree()[:3]
+    return totals.as_tree()[:-1]
 
 
 def _joined(tensors: list[tf.Tensor]) -> tf.Tensor:

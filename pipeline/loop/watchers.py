@@ -5,6 +5,7 @@ hands back a `Segment` for each. `Window` adds segments up to the `Report` of a 
 """
 
 import collections
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -257,6 +258,9 @@ class Window:
         self._seconds = 0.0
         self._loss = 0.0
         self._weight = 0.0
+        # NaN where a checkpoint was saved before these were counted.
+        self._examples = 0.0
+        self._waited = 0.0
         self._states: list[States] = []
         self._scalars: dict[str, Any] = {}
         self._pending: list[Segment] = []
@@ -270,6 +274,7 @@ class Window:
         """
         self._report = None
         self._seconds += segment.seconds
+        self._waited += segment.waited
         self._step = segment.step
         self._num_steps += segment.num_steps
         if segment.num_steps:  # A segment without steps only found the input's end.
@@ -298,6 +303,8 @@ class Window:
             "seconds": self._seconds,
             "loss": self._loss,
             "weight": self._weight,
+            "examples": _known(self._examples),
+            "waited": _known(self._waited),
             "metrics": {
                 name: [value.tolist() for value in state]
                 for name, state in self._totals().items()
@@ -323,6 +330,8 @@ class Window:
         self._step, self._num_steps = state["step"], state["num_steps"]
         self._seconds, self._scalars = state["seconds"], dict(state["scalars"])
         self._loss, self._weight = state["loss"], state["weight"]
+        self._examples = _or_unknown(state.get("examples"))
+        self._waited = _or_unknown(state.get("waited"))
         self._states = [metrics]
         return True
 
@@ -334,10 +343,12 @@ class Window:
         if len(self._pending) == 1 and not self._states:
             totals = self._pending[0].totals
             loss, weight = float(totals.loss), float(totals.weight)
+            examples = float(totals.examples)
             metrics = as_arrays(self._pending[0].metrics)
         else:
             self._fold()
             loss, weight = self._loss, self._weight
+            examples = self._examples
             metrics = self._metrics.results(self._states)
         return Report(
             step=self._step,
@@ -346,6 +357,8 @@ class Window:
             loss=loss / weight if weight else 0.0,
             metrics=metrics,
             scalars={name: float(value) for name, value in self._scalars.items()},
+            num_examples=None if math.isnan(examples) else round(examples),
+            input_seconds=_known(self._waited),
         )
 
     def _fold(self) -> None:
@@ -353,6 +366,17 @@ class Window:
         totals = [segment.totals for segment in self._pending]
         self._loss += sum(float(t.loss) for t in totals)
         self._weight += sum(float(t.weight) for t in totals)
+        self._examples += sum(float(t.examples) for t in totals)
         states = [*self._states, *(t.metrics for t in totals)]
         self._states = [self._metrics.total(states)] if states else []
         self._pending = []
+
+
+def _known(number: float) -> float | None:
+    """Returns a number; None for NaN, which stands for one that nobody knows."""
+    return None if math.isnan(number) else number
+
+
+def _or_unknown(number: float | None) -> float:
+    """Returns a number; NaN for None."""
+    return math.nan if number is None else number

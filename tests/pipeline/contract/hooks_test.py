@@ -306,7 +306,8 @@ def test_on_nan_warn_goes_on(warned):
 def test_training_and_evaluation_share_their_tags(warned):
     train, evaluation = points(warned), points(warned / "eval")
     assert set(evaluation) == {"loss", "accuracy", "examples"}
-    assert set(train) == {*evaluation, "learning_rate", "global_step/sec"}
+    speed = {"global_step/sec", "examples/sec", "input_wait"}
+    assert set(train) == {*evaluation, *speed, "learning_rate"}
     assert evaluation["examples"] == [(10, 48.0)]
     assert [value for _, value in train["examples"]] == [32.0, 32.0, 16.0]
 

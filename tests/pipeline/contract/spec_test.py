@@ -152,7 +152,8 @@ _LOSS = {"loss": tf.constant([1.0, 2.0])}
             EVAL,
             {**_LOSS, "metrics": {"loss": 1.0}},
             "metrics has the name 'loss', which the driver reports itself (loss, "
-            "global_step, global_step/sec, learning_rate, learning_rate/...): choose",
+            "global_step, global_step/sec, examples/sec, input_wait, learning_rate, "
+            "learning_rate/...): choose",
         ),
         (EVAL, {**_LOSS, "metrics": {"global_step": 1.0}}, "the name 'global_step'"),
         (
