@@ -73,6 +73,7 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
         StopIfNoIncrease,
     )
     from pipeline.hooks.limits import StopAfterEpochsHook, StopAfterSecsHook
+    from pipeline.hooks.plateau import ReduceOnPlateau
     from pipeline.hooks.preemption import PreemptionHook
     from pipeline.hooks.stock import (
         LoggingHook,
@@ -124,6 +125,7 @@ _FILES = {
     "StopIfNoIncrease": "hooks.early_stopping",
     "StopIfNoDecrease": "hooks.early_stopping",
     "StopIfDiverged": "hooks.early_stopping",
+    "ReduceOnPlateau": "hooks.plateau",
     "LoggingHook": "hooks.stock",
     "StepCounterHook": "hooks.stock",
     "NanHook": "hooks.stock",
@@ -176,6 +178,7 @@ __all__ = [
     "StopIfNoIncrease",
     "StopIfNoDecrease",
     "StopIfDiverged",
+    "ReduceOnPlateau",
     "LoggingHook",
     "StepCounterHook",
     "NanHook",

@@ -68,6 +68,16 @@ class Configured:
                 if full not in self._values:
                     self._values[full] = np.asarray(setting())
 
+    def rate_of(self, variable: tf.Variable) -> Any:
+        """Returns the value that a factory has set a learning rate to.
+
+        Args:
+          variable: variable of the rate.
+        """
+        named = self._modules.named_variables()
+        name = next(n for n, each in named.items() if variables.raw(each) is variable)
+        return self._values[name]
+
     def record(self) -> dict[str, tf.Variable]:
         """Returns the settings as variables by name, to be saved with a checkpoint."""
         # The first entry tells a record of no settings from an earlier version's

@@ -22,7 +22,7 @@ from pipeline.contract import run_config
 from pipeline.contract.hooks import Hook
 from pipeline.driver import estimator
 from pipeline.export import exporters
-from pipeline.hooks import early_stopping, limits, preemption, stock
+from pipeline.hooks import early_stopping, limits, plateau, preemption, stock
 from pipeline.process.refusals import RefusedImportError
 from pipeline.roles import keep_best, specs, train_and_evaluate
 from pipeline.strategy import strategies
@@ -35,6 +35,7 @@ _BASES = {
     stock: Hook,
     limits: Hook,
     early_stopping: Hook,
+    plateau: Hook,
     exporters: exporters.Exporter,
 }
 _KERAS = {

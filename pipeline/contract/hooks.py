@@ -6,7 +6,7 @@ calls the hooks there. A hook costs nothing between its steps.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from pipeline.mistakes.checks import check_every
 from pipeline.process.refusals import RefusedValueError
@@ -78,6 +78,26 @@ class Return:
     choose: Callable[[], str] | None = None
 
 
+class Rate(Protocol):
+    """The learning rate of one optimizer, which a hook may change."""
+
+    @property
+    def value(self) -> float:
+        """The rate of the next update."""
+
+    def multiply(self, factor: float) -> None:
+        """Multiplies the rate; each process that trains has to call it."""
+
+    def begin_anew(self) -> None:
+        """Takes off a schedule what was multiplied."""
+
+    def state(self) -> Any:
+        """Returns JSON for `restore`."""
+
+    def restore(self, state: Any) -> None:
+        """Goes on from the `state` of an earlier run."""
+
+
 class Run:
     """The run as a hook sees it. A hook may ask it to stop, or to go back.
 
@@ -101,6 +121,8 @@ class Run:
       from_leader: function of a text that returns the text of the process that leads;
         each has to call it. For what one process reads for all.
       shows_progress: whether to show a line that moves where somebody looks.
+      rates: learning rates by the names of their optimizers' modules, where a hook
+        `sets_rates`; else empty.
     """
 
     def __init__(
@@ -126,6 +148,7 @@ class Run:
         self.nonfinite_step: int | None = None
         self.stop_reasons: list[str] = []
         self.going_back: Return | None = None
+        self.rates: Mapping[str, Rate] = {}
         self.read_report: Callable[[], Report] | None = None
 
     @property
@@ -173,6 +196,8 @@ class Hook:
     """
 
     every_steps: int | None = None
+    # Whether it changes learning rates, by `run.rates`.
+    sets_rates: bool = False
     # Whether `after_step` only reads its report. It may then be called up to half a
     # second late, so that the loop need not wait; the report is still the step's own.
     only_watches: bool = False

@@ -121,6 +121,10 @@ class Programs:
         del programs[:-_MOST_PROGRAMS]
         return programs[-1]
 
+    def forget(self, mode: str) -> None:
+        """Has the programs of a mode built anew: its modules compute otherwise now."""
+        self._made.pop(mode, None)
+
     @contextlib.contextmanager
     def _compared(self, mode: str, element_spec: Any) -> Iterator[None]:
         """Compares an input with other modes' inputs, first and where the block fails.

@@ -8,6 +8,7 @@ roles (`trainer`, `estimator`, `exporting`) call these in an order of their own.
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from pipeline.checkpoints import checkpoint, checkpoint_path
@@ -24,6 +25,7 @@ from pipeline.driver.recipe import Recipe
 from pipeline.feed import by_strategy
 from pipeline.feed.dataset import Source
 from pipeline.feed.feed import AnyFeed
+from pipeline.hooks.rates import LearningRate
 from pipeline.process.refusals import RefusedRuntimeError
 from pipeline.strategy import modules
 from pipeline.strategy.peers import Peers
@@ -75,6 +77,7 @@ class Runtime:
         self.peers = Peers(strategy)
         self.holding = Holding(self.modules)
         self.features_spec: Any = None
+        self._rates: dict[str, LearningRate] = {}
         self._saver: checkpoint.Saver | None = None
         self._saver_names: dict[str, tuple[str, ...]] = {}
         self._programs = Programs(
@@ -130,6 +133,31 @@ class Runtime:
         if added:
             self.holding.after_build()
         return outline
+
+    def rates(self, *, wanted: bool) -> dict[str, LearningRate]:
+        """Returns the optimizers' learning rates by module, for hooks to change.
+
+        The steps of training are traced anew, as they then read schedules by a factor.
+
+        Args:
+          wanted: whether a hook is to change them; else none is returned, and schedules
+            are as they were made.
+        """
+        if not wanted:
+            for rate in self._rates.values():
+                rate.begin_anew()
+            return {}
+        if not self._rates:
+            self._rates = {
+                name: LearningRate(
+                    module, self.modules.strategy, self.configured.rate_of
+                )
+                for name, module in self.modules.by_name.items()
+                if isinstance(module, keras.optimizers.Optimizer)
+            }
+            if any(rate.is_schedule for rate in self._rates.values()):
+                self._programs.forget(ModeKeys.TRAIN)
+        return self._rates
 
     def start(self) -> None:
         """Sets the initial values of a run without a checkpoint, warm or as they are.

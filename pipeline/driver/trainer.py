@@ -24,7 +24,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline.checkpoints import checkpoint, checkpoint_files, hook_states
-from pipeline.contract.hooks import Hook, Run, SavingListener
+from pipeline.contract.hooks import Hook, Rate, Run, SavingListener
 from pipeline.contract.run_config import RunConfig
 from pipeline.contract.spec import ModeKeys
 from pipeline.driver import start
@@ -111,6 +111,9 @@ class Trainer:
         self._feed = runtime.feed(input_fn, ModeKeys.TRAIN)
         if self._feed.plan.endless:
             limits.check_ends(self._hooks, input_fn)
+        self._rates: Mapping[str, Rate] = runtime.rates(
+            wanted=any(hook.sets_rates for hook in self._hooks)
+        )
         self._program: Program = runtime.program(ModeKeys.TRAIN, self._feed)
 
     def __call__(self, *, steps: int | None, max_steps: int | None) -> None:
@@ -135,6 +138,7 @@ class Trainer:
             first_step, hooks = runtime.modules.step, _hooks_of(runtime.config)
             while True:
                 run = runtime.run(max_steps)
+                run.rates = self._rates
                 with start.reading(runtime, self._feed, path) as data:
                     watchers = self._watchers([*hooks, *self._hooks])
                     loop = self._loop(data, watchers, check, any_pass=steps is not None)

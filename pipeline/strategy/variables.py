@@ -372,8 +372,8 @@ def check_module(name: str, module: Any) -> None:
             "tf.Module, a tf.Variable or a lookup table."
         )
     # Keras takes any callable for a rate, and calls it without arguments in the first
-    # step: a layer would fail there. It has no public way to see what it was given.
-    rate = getattr(module, "_learning_rate", None)
+    # step: a layer would fail there.
+    rate = given_rate(module)
     if isinstance(module, keras.optimizers.Optimizer) and isinstance(
         rate, keras.layers.Layer
     ):
@@ -382,3 +382,11 @@ def check_module(name: str, module: Any) -> None:
             f"layer {type(rate).__name__}: write a number, such as "
             f"{type(module).__name__}.learning_rate = 0.01, or a schedule."
         )
+
+
+def given_rate(optimizer: Any) -> Any:
+    """Returns an optimizer's learning rate as it was given: a variable or a schedule.
+
+    Keras has no public way to it: `learning_rate` is a schedule's value.
+    """
+    return getattr(optimizer, "_learning_rate", None)

@@ -147,6 +147,13 @@ def config(jobs, **options):
 JOBS = {"chief": ("a:1",), "worker": ("b:1",), "ps": ("c:1",)}
 
 
+def test_evaluations_lower_the_rate_and_end_the_training(ran):
+    assert ran["steered"] == {
+        "steps": [20, 40, 60, 80],
+        "rates": [0.125, 0.125, 0.0625, 0.03125],
+    }
+
+
 def test_a_cluster_without_servers_is_refused():
     with pytest.raises(ValueError, match="names no 'ps'"):
         parameter_server.parameter_server(

@@ -1,0 +1,141 @@
+"""Lowers the learning rate where a metric no longer improves."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from absl import logging
+
+from pipeline.contract.hooks import Rate, Run
+from pipeline.hooks import metric_hook
+from pipeline.mistakes.checks import check_count
+from pipeline.process.refusals import RefusedValueError, near
+
+
+@dataclasses.dataclass(eq=False)
+class ReduceOnPlateau(metric_hook.PatientHook):
+    """Lowers learning rates when a metric has not improved for too long.
+
+    It multiplies a constant, or lies on top of a schedule. Patience then begins anew.
+    A rate that is configured otherwise where a run goes on begins as configured.
+
+    Attributes:
+      metric: name of the metric.
+      factor: number between 0 and 1 by which rates are multiplied.
+      higher_is_better: whether to improve is to increase; None where the metric is a
+        loss by its name.
+      cooldown_steps: global steps after a reduction in which patience does not count.
+      min_rate: rate below which none is lowered.
+      optimizers: names of the modules whose rates are lowered; None for all.
+      evaluation: name of the evaluation; None for the one without a name.
+    """
+
+    _: dataclasses.KW_ONLY
+    factor: float = 0.1
+    higher_is_better: bool | None = None
+    cooldown_steps: int = 0
+    min_rate: float = 0.0
+    optimizers: Sequence[str] | None = None
+
+    sets_rates: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_number("factor", "0.1")
+        self._check_number("min_rate", "1e-6")
+        if not 0 < self.factor < 1 or self.min_rate < 0:
+            raise RefusedValueError(
+                f"{self.title} has factor={self.factor!r} and min_rate="
+                f"{self.min_rate!r}: write a factor between 0 and 1, factor=0.1, and a "
+                "min_rate of at least 0."
+            )
+        check_count("ReduceOnPlateau.cooldown_steps", self.cooldown_steps, least=0)
+        if isinstance(self.optimizers, str):
+            self.optimizers = [self.optimizers]
+        if self.higher_is_better is None:
+            if not self.metric.endswith("loss"):
+                raise RefusedValueError(
+                    f"{self.title} does not say whether more is better: write "
+                    "higher_is_better=True, or False."
+                )
+            self.higher_is_better = False
+
+    def begin(self, run: Run) -> None:
+        super().begin(run)
+        self._rates = self._chosen(run.rates)
+        for rate in self._rates.values():
+            rate.begin_anew()
+
+    def after_value(self, run: Run, step: int, value: float) -> None:
+        """Lowers the rates where patience is over.
+
+        Not at the end of a run: the last checkpoint, which is saved by then, would hold
+        another rate than the state.
+        """
+        self.patience.see(step, value)
+        if step < self._cool_until:
+            self.patience.count_from(step)
+            return
+        over = None if run.finished else self.patience.over(run, step)
+        if over is not None:
+            self._lower(run, over)
+            self.patience.count_from(step)
+            self._cool_until = step + self.cooldown_steps
+
+    def state(self) -> Any:
+        """Returns what patience counts from, and the rates."""
+        return {
+            **super().state(),
+            "cool_until": self._cool_until,
+            "rates": {name: rate.state() for name, rate in self._rates.items()},
+        }
+
+    def restore(self, run: Run, state: Any) -> None:
+        """Goes on with the rates, and with what was the best."""
+        super().restore(run, state)
+        self._cool_until = state["cool_until"]
+        for name, rate in self._rates.items():
+            if name in state["rates"]:
+                rate.restore(state["rates"][name])
+
+    def _lower(self, run: Run, over: str) -> None:
+        word = "increase" if self.higher_is_better else "decrease"
+        for name, rate in self._rates.items():
+            before = rate.value
+            least = min(self.min_rate, before)
+            factor = max(self.factor, least / before) if before > 0 else 1.0
+            if factor >= 1.0:
+                continue
+            rate.multiply(factor)
+            if run.leads:
+                logging.info(
+                    "train | step %d | learning rate of %s: %.6g, before %.6g (no %s "
+                    "of %s in %s)",
+                    run.step,
+                    name,
+                    rate.value,
+                    before,
+                    word,
+                    self.metric,
+                    over,
+                )
+
+    def _chosen(self, rates: Mapping[str, Rate]) -> dict[str, Rate]:
+        """Returns the rates that are lowered, by their module's name.
+
+        Raises:
+          ValueError: there is no optimizer of a name.
+        """
+        names = sorted(rates) if self.optimizers is None else list(self.optimizers)
+        for name in names:
+            if name not in rates:
+                raise RefusedValueError(
+                    f"ReduceOnPlateau.optimizers names {name!r}, and the optimizers "
+                    f"among the modules are {sorted(rates)}.{near(name, sorted(rates))}"
+                )
+        return {name: rates[name] for name in names}
+
+    def _begin_anew(self) -> None:
+        super()._begin_anew()
+        self._cool_until = 0
+        self._rates: dict[str, Rate] = {}
