@@ -51,6 +51,10 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
     from pipeline.checkpoints.checkpoint_reader import UnreadableCheckpointError
     from pipeline.checkpoints.warm_start import WarmStartSettings
     from pipeline.cluster.ports import PeerLostError
+    from pipeline.contract.averages import (
+        ExponentialAverage,
+        StochasticWeightAverage,
+    )
     from pipeline.contract.hooks import Hook, Report, Run, SavingListener
     from pipeline.contract.run_config import RunConfig
     from pipeline.contract.spec import EstimatorSpec, ModeKeys, metric
@@ -104,6 +108,8 @@ from pipeline.process import run_log
 _FILES = {
     "Estimator": "driver.estimator",
     "RunConfig": "contract.run_config",
+    "ExponentialAverage": "contract.averages",
+    "StochasticWeightAverage": "contract.averages",
     "TrainSpec": "roles.specs",
     "EvalSpec": "roles.specs",
     "KeepBest": "roles.keep_best",
@@ -157,6 +163,8 @@ _FILES = {
 __all__ = [
     "Estimator",
     "RunConfig",
+    "ExponentialAverage",
+    "StochasticWeightAverage",
     "TrainSpec",
     "EvalSpec",
     "KeepBest",

@@ -16,9 +16,10 @@ from absl import logging
 from pipeline.checkpoints import checkpoint, checkpoint_path, foreign_checkpoint
 from pipeline.checkpoints.checkpoint import CheckpointMismatchError
 from pipeline.checkpoints.checkpoint_reader import Reader
+from pipeline.contract.averages import AVERAGE, LIVE
 from pipeline.model_dir import paths
 from pipeline.process.refusals import RefusedValueError
-from pipeline.strategy import variables
+from pipeline.strategy import averages, variables
 from pipeline.strategy.modules import Modules
 from pipeline.strategy.variables import State
 
@@ -54,11 +55,17 @@ class WarmStartSettings:
         default_factory=dict
     )
     learning_rates_and_iterations: bool = False
+    weights: str = LIVE
 
     def __post_init__(self) -> None:
         if self.ckpt_to_initialize_from:
             path = paths.normal(self.ckpt_to_initialize_from)
             object.__setattr__(self, "ckpt_to_initialize_from", path)
+        if self.weights not in (LIVE, AVERAGE):
+            raise RefusedValueError(
+                f"WarmStartSettings.weights is {self.weights!r}: write 'live' or "
+                "'average'."
+            )
         for pattern in self.patterns:
             try:
                 re.compile(pattern)
@@ -175,6 +182,8 @@ def warm_start(
         for name, reason in reasons.items()
         if reason is None
     }
+    if source.weights == AVERAGE:
+        previous = _of_averages(previous, reader)
     _check_chosen(source, own, previous, unbuilt)
     fresh = {name: there for name, there in previous.items() if name not in done}
     _check_there(reader, own, previous, fresh)
@@ -212,6 +221,23 @@ def _found(given: str) -> str:
         f"no checkpoint to start warm from at {given!r}: give a model_dir, a "
         f"prefix such as runs/a/model.ckpt-1000, or runs/a/best. {there}"
     )
+
+
+def _of_averages(previous: Mapping[str, str], reader: Reader) -> dict[str, str]:
+    """Returns names in the checkpoint, of averages where it has them.
+
+    Raises:
+      ValueError: it holds no average.
+    """
+    if not averages.are_in(reader.shapes):
+        raise RefusedValueError(
+            f"WarmStartSettings.weights is 'average', and {reader.path} holds none: it "
+            "was trained without RunConfig(average=...). Write weights='live'."
+        )
+    return {
+        name: averages.saved_as(there, reader.shapes)
+        for name, there in previous.items()
+    }
 
 
 def _is_count(name: str, value: Any, optimizer: str) -> bool:

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from pipeline.checkpoints import warm_start
 from pipeline.command import jobs
-from pipeline.contract import run_config
+from pipeline.contract import averages, run_config
 from pipeline.contract.hooks import Hook
 from pipeline.driver import estimator
 from pipeline.export import exporters
@@ -181,6 +181,8 @@ def register() -> None:
     # The denied parameters come from the flags or are handed over by the driver.
     _add(estimator.Estimator, denylist=["config"])
     _add(run_config.RunConfig, denylist=["cluster"])
+    for average in averages.KINDS:
+        _add(average)
     _add(warm_start.WarmStartSettings)
     _add(specs.TrainSpec)
     _add(specs.EvalSpec)

@@ -5,6 +5,7 @@ From the bottom up; a file imports only files above it:
     train_op     TrainOp: an optimizer, its variables, its turns
     spec         ModeKeys, EstimatorSpec, metric
     devices      the names of local devices, checked
+    averages     ExponentialAverage, StochasticWeightAverage
     run_config   RunConfig: where and how a model is trained
     hooks        Hook, Run, Report, SavingListener
     params       the user's hyperparameters, and a copy for each function

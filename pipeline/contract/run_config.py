@@ -18,7 +18,7 @@ from absl import logging
 from pipeline.cluster import environment, ports
 from pipeline.cluster import tf_config as cluster_lib
 from pipeline.cluster.tf_config import EXECUTIONS
-from pipeline.contract import devices
+from pipeline.contract import averages, devices
 from pipeline.mistakes import habits
 from pipeline.mistakes.checks import is_int, is_number
 from pipeline.model_dir import paths
@@ -85,6 +85,8 @@ class RunConfig:
       run_eagerly: whether each step runs as plain Python, for a debugger; slow.
       async_checkpoint: whether checkpoints are written while training goes on.
       on_nan: effect of a loss of NaN or Inf: 'stop' the run, or 'warn' and go on.
+      average: average of the weights to keep beside them, `ExponentialAverage` or
+        `StochasticWeightAverage`; None for none.
       changed_input: effect of another input than the one that model_dir has read.
         'auto' begins other data anew, and goes on in the same data that are treated
         otherwise; 'anew', 'skip' (after as much as was read) or 'error' in both cases.
@@ -119,6 +121,7 @@ class RunConfig:
     run_eagerly: bool = False
     async_checkpoint: bool = True
     on_nan: str = "stop"
+    average: averages.Average | None = None
     changed_input: str = "auto"
     devices: tuple[str, ...] | None = None
     execution: str = "single_host"
@@ -136,6 +139,7 @@ class RunConfig:
         self._check_save_checkpoints()
         for name in _CHOICES:
             _check_choice(name, getattr(self, name))
+        averages.check(self.average)
         self._check_strategies()
         self._check_combinations()
         if self.cluster is None:

@@ -13,11 +13,10 @@ from absl import logging
 
 from pipeline.checkpoints import checkpoint
 from pipeline.checkpoints.warm_start import WarmStartSettings
-from pipeline.contract import arguments
+from pipeline.contract import arguments, averages
 from pipeline.contract import params as params_lib
 from pipeline.contract.hooks import Hook, Run, SavingListener
 from pipeline.contract.run_config import RunConfig
-from pipeline.contract.spec import ModeKeys
 from pipeline.driver import evaluating, exporting
 from pipeline.driver.recipe import Recipe
 from pipeline.driver.runtime_pair import Runtimes
@@ -29,7 +28,6 @@ from pipeline.loop import predictions
 from pipeline.mistakes import checks, habits
 from pipeline.model_dir import paths, storage
 from pipeline.process import run_log
-from pipeline.process.refusals import RefusedValueError
 from pipeline.strategy import parameter_server
 from pipeline.strategy.peers import watches
 
@@ -177,6 +175,7 @@ class Estimator:
         hooks: Sequence[Hook] = (),
         checkpoint_path: str | None = None,
         name: str | None = None,
+        weights: str | None = None,
     ) -> dict[str, Any]:
         """Evaluates a checkpoint on every example of the input, once.
 
@@ -187,9 +186,10 @@ class Estimator:
           checkpoint_path: path prefix of the checkpoint, "best" or "latest"; None for
             the newest, or for the live weights while training or saving nothing.
           name: name of this evaluation, where there are several; see `eval_dir`.
+          weights: 'live', 'average' or 'both'; None for `RunConfig.average`'s choice.
 
         Returns:
-          `loss`, the metrics by name, and `global_step`.
+          `loss`, the metrics by name, and `global_step`; of 'both' also `ema/loss`, ...
 
         Raises:
           ValueError: an empty input, an endless one without `steps`, no checkpoint.
@@ -205,14 +205,14 @@ class Estimator:
             steps=steps,
             hooks=hooks,
             checkpoint_path=checkpoint_path,
+            weights=weights,
         )
         if run.leads:
             phase = f"eval/{name}" if name else "eval"
             logging.info("%s", log_line(phase, report))
             with storage.writing(self.model_dir, "the summary of the evaluation"):
-                self._eval_writers[self.eval_dir(name)].scalars(
-                    run.step, report.values()
-                )
+                writer = self._eval_writers[self.eval_dir(name)]
+                writer.scalars(run.step, report.values())
         return {"loss": report.loss, **report.metrics, "global_step": run.step}
 
     def eval_metrics(self, input_fn: Callable[..., Any]) -> dict[str, Any]:
@@ -232,6 +232,7 @@ class Estimator:
         hooks: Sequence[Hook] = (),
         checkpoint_path: str | None = None,
         yield_single_examples: bool = True,
+        weights: str | None = None,
     ) -> Iterator[Any]:
         """Returns predictions in the input's order, computed as they are asked for.
 
@@ -244,6 +245,7 @@ class Estimator:
           hooks: hooks whose `begin` and `end` are called.
           checkpoint_path: path prefix of the checkpoint; None as in `evaluate`.
           yield_single_examples: whether to yield example by example, else by batches.
+          weights: 'live' or 'average'; None for `RunConfig.average`'s choice.
 
         Returns:
           A generator of nests of arrays, shaped as `EstimatorSpec.predictions`; an
@@ -251,18 +253,15 @@ class Estimator:
 
         Raises:
           ValueError: no predictions of a name, or batch dimensions that differ.
-          RuntimeError: several processes train in step, and another call changed the
-            weights while predictions were left to be made.
+          RuntimeError: several processes train in step, and the weights have changed.
         """
         checks.check_all("hooks", hooks, Hook)
-        checkpoint_path = self._runtimes.found(checkpoint_path)
-        runtime = self._runtimes.to_use(checkpoint_path, together=False)
-        feed = runtime.feed(input_fn, ModeKeys.PREDICT)
-        runtime.program(ModeKeys.PREDICT, feed)
-        self._runtimes.prepare(runtime, checkpoint_path, "predicting", together=False)
+        weights = averages.to_serve(weights, self.config.average)
+        path = self._runtimes.found(checkpoint_path)
+        step, feed, reader = self._runtimes.predictor(input_fn, path, weights)
         return predictions.watched(
-            predictions.predict(self._runtimes.reader(runtime, feed), feed),
-            run=Run(self.model_dir, runtime.modules.step, None),
+            predictions.predict(reader, feed),
+            run=Run(self.model_dir, step, None),
             hooks=hooks,
             keys=predict_keys,
             one_by_one=yield_single_examples,
@@ -276,6 +275,7 @@ class Estimator:
         *,
         assets_extra: Mapping[str, str] | None = None,
         checkpoint_path: str | None = None,
+        weights: str | None = None,
     ) -> str:
         """Writes a SavedModel, which can be served without this project.
 
@@ -286,6 +286,7 @@ class Estimator:
             None for the raw features of the input that this Estimator saw last.
           assets_extra: files to copy, by their paths below `assets.extra`.
           checkpoint_path: path prefix of the checkpoint; None as in `evaluate`.
+          weights: 'live' or 'average'; None for `RunConfig.average`'s choice.
 
         Returns:
           Path of the new directory.
@@ -297,15 +298,15 @@ class Estimator:
         export_dir_base = paths.normal(export_dir_base)
         if path is None:
             runtimes.check_trained(" to export", ", or give checkpoint_path")
-        runtime = runtimes.exporting
         receiver = saved_model.receiver_of(
             serving_input_receiver_fn, runtimes.features_spec
         )
         return exporting.export(
-            runtime,
+            runtimes.exporting,
             receiver,
             export_dir_base,
-            load=lambda: runtimes.prepare(runtime, path, "exporting", together=False),
+            load=lambda: runtimes.prepare_export(path),
+            weights=averages.to_serve(weights, self.config.average),
             assets_extra=assets_extra,
         )
 
@@ -328,7 +329,12 @@ class Estimator:
         exporting.check(self._runtimes.exporting, serving_input_receiver_fn, input_fn)
 
     def export_weights(
-        self, name: str, path: str, *, checkpoint_path: str | None = None
+        self,
+        name: str,
+        path: str,
+        *,
+        checkpoint_path: str | None = None,
+        weights: str | None = None,
     ) -> str:
         """Writes the weights of one Keras model as `.weights.h5`.
 
@@ -338,6 +344,7 @@ class Estimator:
           name: name of the module.
           path: path of the new file; ends in `.weights.h5`.
           checkpoint_path: path prefix of the checkpoint; None as in `evaluate`.
+          weights: as in `predict`.
 
         Returns:
           The path, normalized.
@@ -345,15 +352,13 @@ class Estimator:
         Raises:
           ValueError: the module is no built Keras model, or there is no checkpoint.
         """
-        runtimes, found = self._runtimes, self._runtimes.found(checkpoint_path)
-        runtime = runtimes.exporting
-
-        def load() -> None:
-            if found is None:
-                runtimes.check_trained("")
-            runtimes.prepare(runtime, found, "exporting", together=False)
-
-        return exporting.weights(runtime, name, paths.normal(path), load)
+        return exporting.keras_weights(
+            self._runtimes.exporting,
+            name,
+            paths.normal(path),
+            load=lambda: self._runtimes.prepare_export(checkpoint_path),
+            weights=averages.to_serve(weights, self.config.average),
+        )
 
     @watches
     def wait_for_peers(self) -> None:
@@ -378,7 +383,7 @@ class Estimator:
         Raises:
           ValueError: there is no checkpoint.
         """
-        return sorted(checkpoint.read_names(self._required_checkpoint()))
+        return sorted(checkpoint.read_names(self._runtimes.newest()))
 
     def get_variable_value(self, name: str) -> np.ndarray:
         """Returns the value of one variable in the newest checkpoint.
@@ -387,14 +392,8 @@ class Estimator:
           ValueError: there is no checkpoint.
           KeyError: it holds no such variable.
         """
-        return checkpoint.read_value(self._required_checkpoint(), name)
+        return checkpoint.read_value(self._runtimes.newest(), name)
 
     def eval_dir(self, name: str | None = None) -> str:
         """Returns the folder of an evaluation's events, `eval` or `eval_<name>`."""
         return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
-
-    def _required_checkpoint(self) -> str:
-        path = self.latest_checkpoint()
-        if path is None:
-            raise RefusedValueError(f"{self.model_dir} has no checkpoint: train first.")
-        return path

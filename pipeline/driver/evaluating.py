@@ -1,13 +1,18 @@
 """One evaluation of a checkpoint, or of what is live, on all of an input."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from absl import logging
+
+from pipeline.contract import averages
 from pipeline.contract.hooks import Hook, Report, Run
 from pipeline.contract.spec import ModeKeys
 from pipeline.driver.runtime_pair import Runtimes
 from pipeline.feed import feed as input_lib
 from pipeline.loop import eval_loop
+from pipeline.process.refusals import RefusedValueError
 
 
 def evaluate(
@@ -17,8 +22,9 @@ def evaluate(
     steps: int | None = None,
     hooks: Sequence[Hook] = (),
     checkpoint_path: str | None = None,
+    weights: str | None = None,
 ) -> tuple[Run, Report]:
-    """Evaluates once.
+    """Evaluates once, or once by the weights and once by their average.
 
     Args:
       runtimes: runtimes of the Estimator, of which one evaluates.
@@ -26,13 +32,17 @@ def evaluate(
       steps: most steps; None for all of the input.
       hooks: hooks whose `begin`, `after_loop` and `end` are called.
       checkpoint_path: path prefix of the checkpoint; None as in `Estimator.evaluate`.
+      weights: 'live', 'average' or 'both'; None for the default of `RunConfig.average`.
 
     Returns:
-      The run at the step of the values, and the report of all examples.
+      The run at the step of the values, and the report of all examples. Of both, the
+      average's loss and metrics stand among the metrics as `ema/loss`.
 
     Raises:
       ValueError: an empty input, an endless one without `steps`, no checkpoint.
     """
+    average = runtimes.config.average
+    kinds = averages.to_measure(weights, average)
     checkpoint_path = runtimes.found(checkpoint_path)
     runtime = runtimes.to_use(checkpoint_path, together=True)
     feed = runtime.feed(input_fn, ModeKeys.EVAL)
@@ -42,17 +52,34 @@ def evaluate(
     program = runtime.program(ModeKeys.EVAL, feed)
     runtimes.prepare(runtime, checkpoint_path, "evaluating", together=True)
     run = runtime.run()
-    report = eval_loop.evaluate(
-        program.compiled,
-        program.metrics,
-        feed,
-        run=run,
-        hooks=hooks,
-        steps=steps,
-        steps_per_loop=runtime.config.steps_per_loop,
-    )
-    if not report.num_steps:
-        raise input_lib.empty_input_error(input_fn, ModeKeys.EVAL)
+
+    def measured(which: str) -> Report:
+        with runtime.weights(which):
+            report = eval_loop.evaluate(
+                program.compiled,
+                program.metrics,
+                feed,
+                run=run,
+                hooks=hooks,
+                steps=steps,
+                steps_per_loop=runtime.config.steps_per_loop,
+            )
+        if not report.num_steps:
+            raise input_lib.empty_input_error(input_fn, ModeKeys.EVAL)
+        return report
+
+    has_begun = runtime.has_average()
+    if averages.AVERAGE in kinds and not has_begun and run.leads:
+        text = "eval | step %d | no step is in the average as yet: it is what is live"
+        logging.info(text, run.step)
+    report = measured(kinds[0])
+    if len(kinds) > 1:
+        # A stop that a hook asked for ends each pass by itself.
+        reasons, run.stop_reasons = run.stop_reasons, []
+        # What is live is not measured twice.
+        other = measured(kinds[1]) if has_begun else report
+        run.stop_reasons = [*reasons, *run.stop_reasons]
+        report = _side_by_side(report, other, average.kind)
     return run, report
 
 
@@ -66,4 +93,25 @@ def metrics(runtimes: Runtimes, input_fn: Callable[..., Any]) -> dict[str, Any]:
     runtime = runtimes.evaluating
     traced = runtime.program(ModeKeys.EVAL, runtime.feed(input_fn, ModeKeys.EVAL))
     values = traced.metrics.results([traced.metrics.zeros()])
-    return {"loss": 0.0, **values}
+    values = {"loss": 0.0, **values}
+    average = runtimes.config.average
+    if len(averages.to_measure(None, average)) > 1:
+        values |= {f"{average.kind}/{name}": value for name, value in values.items()}
+    return values
+
+
+def _side_by_side(report: Report, other: Report, kind: str) -> Report:
+    """Returns a report with those of the average in it, by names of its kind.
+
+    Raises:
+      ValueError: model_fn has metrics of these names.
+    """
+    values = {"loss": other.loss, **other.metrics}
+    added = {f"{kind}/{name}": value for name, value in values.items()}
+    taken = sorted(added.keys() & report.metrics.keys())
+    if taken:
+        raise RefusedValueError(
+            f"model_fn's metrics {taken} have the names of the average's: name them "
+            "otherwise, or evaluate one alone, by ExponentialAverage(evaluate='live')."
+        )
+    return dataclasses.replace(report, metrics={**report.metrics, **added})

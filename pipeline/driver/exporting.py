@@ -10,6 +10,7 @@ from typing import Any
 import keras
 from absl import logging
 
+from pipeline.contract.averages import LIVE
 from pipeline.contract.model_fn import BoundModelFn
 from pipeline.contract.spec import EstimatorSpec, ModeKeys
 from pipeline.driver.runtime import Runtime
@@ -25,6 +26,7 @@ def export(
     export_dir_base: str,
     *,
     load: Callable[[], None],
+    weights: str = LIVE,
     assets_extra: Mapping[str, str] | None = None,
 ) -> str:
     """Writes a SavedModel and returns its directory.
@@ -35,6 +37,7 @@ def export(
       export_dir_base: folder in which the directory is made.
       load: function that sets the modules, once they are built, to the values to
         export.
+      weights: 'live', or 'average' for the average of these values.
       assets_extra: files to copy, by their paths below `assets.extra`.
 
     Raises:
@@ -42,14 +45,17 @@ def export(
     """
     model_fn, outline = _built(runtime, receiver)
     load()
-    logging.info("export | step %d | tracing and writing", runtime.modules.step)
+    which = "" if weights == LIVE else f" | {_in_words(runtime)}"
+    text = "export | step %d%s | tracing and writing"
+    logging.info(text, runtime.modules.step, which)
     model = saved_model.servable(model_fn, runtime.modules, receiver, outline)
-    with storage.writing(
+    writing = storage.writing(
         export_dir_base,
         "the SavedModel",
         only_named=True,  # Assets are read besides.
         instead="choose another export_dir_base",
-    ):
+    )
+    with runtime.weights(weights), writing:
         return saved_model.save(export_dir_base, model, assets_extra=assets_extra)
 
 
@@ -77,7 +83,14 @@ def check(
     saved_model.servable(model_fn, runtime.modules, receiver, outline)
 
 
-def weights(runtime: Runtime, name: str, path: str, load: Callable[[], None]) -> str:
+def keras_weights(
+    runtime: Runtime,
+    name: str,
+    path: str,
+    *,
+    load: Callable[[], None],
+    weights: str = LIVE,
+) -> str:
     """Writes the weights of one Keras model, and returns `path`.
 
     Args:
@@ -85,6 +98,7 @@ def weights(runtime: Runtime, name: str, path: str, load: Callable[[], None]) ->
       name: name of the module.
       path: path of the new file; ends in `.weights.h5`.
       load: function that sets the modules to the values to export.
+      weights: 'live', or 'average' for the average of these values.
 
     Raises:
       ValueError: the module is no built Keras model.
@@ -96,8 +110,15 @@ def weights(runtime: Runtime, name: str, path: str, load: Callable[[], None]) ->
             "model that this Estimator has built: train, evaluate or predict first."
         )
     load()
-    module.save_weights(path)
+    with runtime.weights(weights):
+        module.save_weights(path)
     return path
+
+
+def _in_words(runtime: Runtime) -> str:
+    if runtime.has_average():
+        return f"the average of {runtime.modules.averages.num_steps} steps"
+    return "no step is in the average as yet: what is live"
 
 
 def _built(

@@ -22,6 +22,7 @@ from pipeline.strategy.modules import Modules
 from pipeline.strategy.parameter_server import ParameterServers
 from pipeline.strategy.peers import Peers
 from pipeline.strategy.replicas import has_one_trace
+from pipeline.tracing.compiling import compiled
 
 # Most programs that are kept for a mode: more shapes of input are rare, and each
 # program holds a compiled graph of the model.
@@ -161,14 +162,24 @@ class Programs:
             jit_compile=self._jit_compile,
         )
 
+        strategy, averages = self._modules.strategy, self._modules.averages
+        has_servers = isinstance(strategy, ParameterServers)
+        step_fn, catch_up = step, None
+        if averages is not None and has_servers:
+            catch_up = compiled(averages.catch_up)
+        elif averages is not None:
+            step_fn = averages.after(step, outline.train_op)
+
         def at_end(number: tf.Tensor) -> dict[str, tf.Tensor]:
+            if catch_up is not None:
+                catch_up(tf.identity(self._modules.global_step), number)
             self._modules.global_step.assign(number)
             return step.learning_rates()
 
         stops = self._recipe.config.on_nan == "stop"
         loop = CompiledLoop(
             plan,
-            step,
+            step_fn,
             metrics,
             outline.scalars,
             name=f"mode {ModeKeys.TRAIN!r}",
@@ -179,8 +190,7 @@ class Programs:
             pass_start=self._modules.driver_state["input_start"],
             run_eagerly=self._recipe.config.run_eagerly,
         )
-        strategy = self._modules.strategy
-        if not isinstance(strategy, ParameterServers):
+        if not has_servers:
             return loop
         return CoordinatedLoop(
             loop,

@@ -5,7 +5,8 @@ A runtime goes from a recipe to something that can be run: `feed` calls input_fn
 roles (`trainer`, `estimator`, `exporting`) call these in an order of their own.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -16,6 +17,7 @@ from pipeline.checkpoints.holding import Holding
 from pipeline.checkpoints.retention import KeptSteps
 from pipeline.checkpoints.settings import Configured
 from pipeline.checkpoints.warm_start import WarmStart
+from pipeline.contract.averages import AVERAGE
 from pipeline.contract.hooks import Run
 from pipeline.contract.model_fn import BoundModelFn
 from pipeline.contract.spec import EstimatorSpec, ModeKeys
@@ -71,6 +73,7 @@ class Runtime:
             context=self.context,
             precision=config.precision,
             seed=config.tf_random_seed if seeded else None,
+            average=config.average,
         )
         self.configured = Configured(self.modules)
         self._warm_start = WarmStart(self.modules)
@@ -235,6 +238,7 @@ class Runtime:
           UnreadableCheckpointError: it is damaged; nothing was changed.
           RuntimeError: a training is under way, and would lose its weights.
         """
+        self.settle()
         if self.holding.equals(path):
             return
         if self.holding.is_live:
@@ -246,12 +250,47 @@ class Runtime:
         checkpoint.restore(
             self.modules.named_state(), path, unbuilt=self.modules.unbuilt_prefixes()
         )
+        if self.modules.averages is not None:
+            self.modules.averages.loaded(checkpoint.read_names(path))
         # Until what follows has succeeded too, the modules equal no checkpoint.
         self.holding.after_change()
         self.modules.spread_seeds()
         finalize(self.modules.by_name.values())
         self.configured.loaded(path)
         self.holding.after_load(path)
+
+    @contextlib.contextmanager
+    def weights(self, which: str) -> Iterator[None]:
+        """Has the modules hold these weights in the block, and their own after it.
+
+        Args:
+          which: 'live' or 'average'. Without a step in it, the average is what is live.
+        """
+        averages = self.modules.averages if which == AVERAGE else None
+        if averages is None:
+            yield
+            return
+        # A prediction that is under way goes on with the weights that it began with.
+        self.holding.before_change()
+        with averages.in_place():
+            yield
+
+    def has_average(self) -> bool:
+        """Returns whether any step is in an average of the modules."""
+        averages = self.modules.averages
+        return averages is not None and averages.num_steps > 0
+
+    def take_average(self) -> None:
+        """Sets the modules to the average; what they held is read again when needed."""
+        if self.has_average():
+            self.holding.before_load()
+            self.holding.after_change()
+            self.modules.averages.take_over()
+
+    def settle(self) -> None:
+        """Ends an exchange of weights that was broken off, see `Averages.settle`."""
+        if self.modules.averages is not None:
+            self.modules.averages.settle()
 
     def anew(self, *, seeded: bool = True) -> "Runtime":
         """Returns a new runtime of this one's recipe, on the same strategy.

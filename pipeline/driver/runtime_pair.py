@@ -15,6 +15,8 @@ from absl import logging
 
 from pipeline.checkpoints import checkpoint, checkpoint_path
 from pipeline.checkpoints.holding import Snapshot
+from pipeline.contract.averages import AVERAGE
+from pipeline.contract.run_config import RunConfig
 from pipeline.contract.spec import ModeKeys
 from pipeline.driver.recipe import Recipe
 from pipeline.driver.runtime import Runtime
@@ -40,6 +42,11 @@ class Runtimes:
         self._config = recipe.config
         self._training: Runtime | None = None
         self._evaluating: Runtime | None = None
+
+    @property
+    def config(self) -> RunConfig:
+        """The RunConfig of the recipe."""
+        return self._config
 
     @property
     def training(self) -> Runtime:
@@ -122,6 +129,9 @@ class Runtimes:
           doing: word for the log, "evaluating".
           together: whether all processes that train in step call this.
         """
+        for each in (runtime, self._training):
+            if each is not None:
+                each.settle()
         newest = None if path else checkpoint.latest(self._config.model_dir)
         if path is not None:
             runtime.load(path)
@@ -138,12 +148,47 @@ class Runtimes:
                 logging.warning(text, self._config.model_dir, doing, values)
             runtime.start()
 
-    def reader(self, runtime: Runtime, feed: AnyFeed) -> OnOwnWeights:
+    def prepare_export(self, path: str | None) -> None:
+        """Sets the runtime to export to the values that count, see `prepare`.
+
+        Args:
+          path: checkpoint as the caller asked for it, see `found`.
+
+        Raises:
+          ValueError: nothing was trained, or there is no such checkpoint.
+        """
+        path = self.found(path)
+        if path is None:
+            self.check_trained("")
+        self.prepare(self.exporting, path, "exporting", together=False)
+
+    def predictor(
+        self, input_fn: Callable[..., Any], path: str | None, weights: str
+    ) -> tuple[int, AnyFeed, OnOwnWeights]:
+        """Returns the step, the input and the prediction step of a prediction.
+
+        Args:
+          input_fn: function that returns the data.
+          path: path prefix of the checkpoint that was asked for, or None.
+          weights: 'live' or 'average'.
+        """
+        runtime = self.to_use(path, together=False)
+        feed = runtime.feed(input_fn, ModeKeys.PREDICT)
+        runtime.program(ModeKeys.PREDICT, feed)
+        self.prepare(runtime, path, "predicting", together=False)
+        step = runtime.modules.step
+        return step, feed, self._reader(runtime, feed, weights)
+
+    def _reader(self, runtime: Runtime, feed: AnyFeed, weights: str) -> OnOwnWeights:
         """Returns a prediction step that keeps to the values that the modules hold now.
 
         Args:
           runtime: runtime that `prepare` was called for.
           feed: input that its program was built for.
+          weights: 'live', or 'average' for the average of these values.
+
+        Raises:
+          RuntimeError: the average is wanted of several processes that train.
         """
 
         def elsewhere(kept: Snapshot) -> Callable[[Any], Any]:
@@ -164,8 +209,33 @@ class Runtimes:
 
         compiled = runtime.program(ModeKeys.PREDICT, feed).compiled
         step = OnOwnWeights(compiled, lambda: Snapshot(runtime.modules), elsewhere)
+        if weights == AVERAGE and runtime.holding.is_live:
+            if not runtime.peers.alone:
+                raise RefusedRuntimeError(
+                    "a prediction under the average, while several processes train, "
+                    "needs modules of its own, which one process cannot make: write "
+                    "predict(..., weights='live'), or predict when training has ended."
+                )
+            with runtime.weights(AVERAGE):
+                step.keep()
+            return step
+        if weights == AVERAGE:
+            runtime.take_average()
         runtime.holding.add_reader(step)
         return step
+
+    def newest(self) -> str:
+        """Returns the path prefix of the newest checkpoint in model_dir.
+
+        Raises:
+          ValueError: there is none.
+        """
+        path = checkpoint.latest(self._config.model_dir)
+        if path is None:
+            raise RefusedValueError(
+                f"{self._config.model_dir} has no checkpoint: train first."
+            )
+        return path
 
     def check_trained(self, purpose: str, instead: str = "") -> None:
         """Checks that something was trained, in a checkpoint or not.

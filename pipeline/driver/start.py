@@ -19,6 +19,7 @@ from pipeline.feed.feed import AnyFeed
 from pipeline.model_dir import claim, end_marker, storage
 from pipeline.process import progress
 from pipeline.process.refusals import RefusedValueError
+from pipeline.strategy import averages
 
 
 @contextlib.contextmanager
@@ -75,6 +76,7 @@ def load(runtime: Runtime, feed: AnyFeed) -> str | None:
     Raises:
       ValueError: the processes see different checkpoints.
     """
+    runtime.settle()
     config, leads = runtime.config, runtime.peers.leads
     newest = checkpoint.latest(config.model_dir)
     unsaved = runtime.holding.is_unsaved(newest)
@@ -92,6 +94,7 @@ def load(runtime: Runtime, feed: AnyFeed) -> str | None:
     else:
         path, unreadable = runtime.load_newest(newest, together=True)
         runtime.configured.apply(tells=leads)
+        _say_averages(runtime, path)
     if leads:
         runtime.saver().resume(path, unreadable=unreadable)
         position.remove_unfinished(config.model_dir)
@@ -190,6 +193,13 @@ def _check_alike(runtime: Runtime, step: int) -> None:
             f"the processes start at different steps, {steps} by process: is "
             f"model_dir {runtime.config.model_dir!r} on storage that all of them share?"
         )
+
+
+def _say_averages(runtime: Runtime, path: str) -> None:
+    saved = checkpoint.read_names(path)
+    for line in averages.remarks(runtime.modules.averages, saved):
+        if runtime.peers.leads:
+            logging.warning("train | %s", line)
 
 
 def _say_who(runtime: Runtime, feed: AnyFeed) -> None:

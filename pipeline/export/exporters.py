@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from pipeline.contract import averages
 from pipeline.export import saved_model
 from pipeline.export.saved_model import (
     ServingFn,
@@ -53,6 +54,7 @@ class Exportable(Protocol):
         serving_input_receiver_fn: ServingFn | None = None,
         *,
         checkpoint_path: str | None = None,
+        **weights: str,
     ) -> str:
         """Writes a SavedModel and returns its directory.
 
@@ -61,6 +63,7 @@ class Exportable(Protocol):
           serving_input_receiver_fn: describes the tensors that a server is sent.
           checkpoint_path: path prefix of the checkpoint to export; None for what is
             live.
+          **weights: `weights`, 'live' or 'average', where the exporter chooses.
         """
 
 
@@ -77,6 +80,7 @@ class Exporter:
         name: str | None = None,
         serving_input_receiver_fn: ServingFn | None = None,
         *,
+        weights: str | None = None,
         exports_to_keep: int | None = 5,
     ) -> None:
         """Checks where and how many exports are kept.
@@ -86,6 +90,9 @@ class Exporter:
             default.
           serving_input_receiver_fn: describes the tensors that a server is sent; None
             for the features of the training or evaluation input as they are.
+          weights: weights to export, 'live' or 'average'; None for the choice of
+            `RunConfig.average`, or the weights that the metric of a best is measured
+            on.
           exports_to_keep: number of the newest exports that stay; None keeps all.
 
         Raises:
@@ -115,7 +122,13 @@ class Exporter:
                 "None to keep all."
             )
         self.name = name
+        if weights not in (None, averages.LIVE, averages.AVERAGE):
+            raise RefusedValueError(
+                f"weights of {type(self).__name__} is {weights!r}: write 'live' or "
+                "'average'."
+            )
         self.serving_input_receiver_fn = serving_input_receiver_fn
+        self._weights = weights
         self._exports_to_keep = exports_to_keep
 
     @property
@@ -164,13 +177,19 @@ class Exporter:
     def _after_export(self, export_path: str, eval_result: Mapping[str, Any]) -> None:
         """Records the export, when the SavedModel is there."""
 
+    def _weights_of(self, estimator: Exportable) -> str | None:
+        """Returns which weights to export; None for the Estimator's choice."""
+        return self._weights
+
     def _export(
         self, estimator: Exportable, export_path: str, checkpoint_path: str | None
     ) -> str:
+        weights = self._weights_of(estimator)
         path = estimator.export_saved_model(
             export_path,
             self.serving_input_receiver_fn,
             checkpoint_path=checkpoint_path,
+            **({} if weights is None else {"weights": weights}),
         )
         logging.info("export | %s | %s", self.name, path)
         if self._exports_to_keep is not None:
@@ -221,6 +240,7 @@ class BestExporter(Exporter):
         higher_is_better: bool = False,
         compare_fn: Callable[[Mapping[str, Any], Mapping[str, Any]], bool]
         | None = None,
+        weights: str | None = None,
         exports_to_keep: int | None = 5,
     ) -> None:
         """Sets how evaluations are compared.
@@ -232,10 +252,14 @@ class BestExporter(Exporter):
           higher_is_better: whether more is better, as of an accuracy.
           compare_fn: function of the best and of the current evaluation that returns
             whether the current is better, in place of `metric`.
+          weights: see `Exporter`.
           exports_to_keep: see `Exporter`.
         """
         super().__init__(
-            name, serving_input_receiver_fn, exports_to_keep=exports_to_keep
+            name,
+            serving_input_receiver_fn,
+            weights=weights,
+            exports_to_keep=exports_to_keep,
         )
         self._metric = metric
         self._higher_is_better = higher_is_better
@@ -261,6 +285,12 @@ class BestExporter(Exporter):
 
     def _after_export(self, export_path: str, eval_result: Mapping[str, Any]) -> None:
         _write(export_path, eval_result)
+
+    def _weights_of(self, estimator: Exportable) -> str | None:
+        if self._weights is not None or self._compare_fn is not None:
+            return self._weights
+        config = getattr(estimator, "config", None)
+        return averages.measured(self._metric, getattr(config, "average", None))
 
     def _is_better(
         self, best: Mapping[str, Any] | None, current: Mapping[str, Any]

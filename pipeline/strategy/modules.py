@@ -16,6 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline.contract import calling
+from pipeline.contract.averages import Average
 from pipeline.contract.model_fn import call_model_fn
 from pipeline.contract.spec import EstimatorSpec
 from pipeline.contract.train_op import SpecError
@@ -23,6 +24,7 @@ from pipeline.mistakes import user_errors
 from pipeline.mistakes.checks import kind_of
 from pipeline.process.refusals import RefusedTypeError
 from pipeline.strategy import loss_scale, variables
+from pipeline.strategy.averages import Averages
 from pipeline.strategy.replicas import Replicas, aggregated, all_reduce
 from pipeline.strategy.sharding import shards_of
 from pipeline.tracing import replica_means, seeds, trace_checks
@@ -40,7 +42,8 @@ class Modules:
       by_name: modules by the names under which model_fn takes them.
       global_step: int64 scalar variable, updates made so far.
       driver_state: the driver's own variables by name: the global step, the step at
-        which the current pass over the training input began, and the loss scales.
+        which the pass over the training input began, the loss scales, the averages.
+      averages: the averages of the variables; None without any.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Modules:
         context: Mapping[str, Any] = types.MappingProxyType({}),
         precision: str = "float32",
         seed: int | None = None,
+        average: Average | None = None,
     ) -> None:
         """Calls each factory once under the scope.
 
@@ -60,6 +64,7 @@ class Modules:
           context: `params` and `config`, for the factories that require them.
           precision: Keras dtype policy that the factories see.
           seed: seed of the initial values; None leaves the seeds as they are.
+          average: what is averaged beside the variables; None for nothing.
 
         Raises:
           TypeError: a factory is a module already, or returned what TensorFlow cannot
@@ -81,6 +86,7 @@ class Modules:
             }
             if precision == "mixed_float16":
                 loss_scale.add_variables(self.driver_state, 1)
+            self.averages = average and Averages(average, strategy, self.driver_state)
         self.global_step = self.driver_state["global_step"]
         self._replicas = Replicas.of(strategy)
         self._said: set[str] = set()
@@ -150,6 +156,9 @@ class Modules:
         if stray:
             raise trace_checks.stray_error(stray)
         self._build_optimizers(spec, owned)
+        if self.averages is not None:
+            slots = variables.optimizer_prefixes(self.by_name)
+            self.averages.build(self.named_variables(), slots, spec.train_op)
         self.spread_seeds(spread_before=before)
         return spec
 
