@@ -9,13 +9,19 @@ at once when it is started again, unless the rule is another one by then.
 """
 
 import dataclasses
+import functools
 import math
 import operator
-from collections.abc import Callable
-from typing import ClassVar
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
-from pipeline.contract.hooks import Run
+from pipeline.checkpoints import checkpoint_path
+from pipeline.contract.hooks import Hook, Run
 from pipeline.hooks import metric_hook
+from pipeline.mistakes import habits
+from pipeline.mistakes.checks import kind_of
+from pipeline.process.refusals import RefusedTypeError, RefusedValueError
 
 
 @dataclasses.dataclass(eq=False)
@@ -96,6 +102,7 @@ class _NoImprovement(metric_hook.PatientHook, metric_hook.StoppingRule):
 
     _: dataclasses.KW_ONLY
     baseline: float | None = None
+    restore_best: bool = False
 
     _word: ClassVar[str]
 
@@ -103,6 +110,39 @@ class _NoImprovement(metric_hook.PatientHook, metric_hook.StoppingRule):
         super().__post_init__()
         if self.baseline is not None:
             self._check_number("baseline", "0.5")
+        if not isinstance(self.restore_best, bool):
+            raise RefusedTypeError(
+                f"{type(self).__name__}.restore_best is {kind_of(self.restore_best)}: "
+                "write True or False."
+            )
+        # The reason of a stop for which the run goes back first.
+        self._leaves: str | None = None
+
+    def begin(self, run: Run) -> None:
+        """Begins anew; ends the run at once where it is the best, gone back to."""
+        super().begin(run)
+        if self._leaves is not None:
+            self._stopped, self._leaves = self._leaves, None
+            run.request_stop(self._stopped)
+
+    def _stop(self, run: Run, reason: str) -> None:
+        if not self.restore_best or self.best is None:
+            super()._stop(run, reason)
+        elif run.going_back is None:
+            # All processes come here: they are told the same metrics.
+            self._leaves = reason
+            run.go_back(reason, functools.partial(self._best_path, run.model_dir))
+
+    def _best_path(self, model_dir: str) -> str:
+        """Returns the path prefix of the best checkpoint by the metric."""
+        names = [checkpoint_path.BEST, self.evaluation, self.metric]
+        given = os.path.join(model_dir, *filter(None, names))
+        path = checkpoint_path.in_run(given)
+        if path is None:
+            raise RefusedValueError(
+                f"{self.title} wants to go back to {given}, and best.json is gone."
+            )
+        return path
 
     def _judge(self, run: Run, step: int, value: float) -> str | None:
         self.patience.see(step, value, enough=self.baseline)
@@ -127,6 +167,8 @@ class StopIfNoIncrease(_NoImprovement):
       min_delta: increase that is none yet.
       min_steps: global step before which evaluations do not count.
       baseline: value that has to be exceeded within the patience.
+      restore_best: whether the run goes back to the best checkpoint before it ends:
+        that is the newest one then, and later ones are deleted.
       evaluation: name of the evaluation, where the rule is in `TrainSpec.hooks`.
     """
 
@@ -146,8 +188,47 @@ class StopIfNoDecrease(_NoImprovement):
       min_delta: decrease that is none yet.
       min_steps: global step before which evaluations do not count.
       baseline: value to fall below within the patience.
+      restore_best: whether the run goes back to the best checkpoint before it ends:
+        that is the newest one then, and later ones are deleted.
       evaluation: name of the evaluation, where the rule is in `TrainSpec.hooks`.
     """
 
     higher_is_better = False
     _word = "decrease"
+
+
+def checked(name: str | None, rules: Any) -> tuple[metric_hook.StoppingRule, ...]:
+    """Returns the rules that a user gave an EvalSpec, one or several.
+
+    Args:
+      name: name of the EvalSpec, to which the rules are bound.
+      rules: a rule, or a list.
+
+    Raises:
+      TypeError: an item is no rule.
+      ValueError: a rule names another evaluation.
+    """
+    given = tuple(rules) if isinstance(rules, (list, tuple)) else (rules,)
+    for rule in given:
+        if not isinstance(rule, metric_hook.StoppingRule):
+            raise RefusedTypeError(
+                f"EvalSpec.early_stopping holds {kind_of(rule)}, which is no rule: "
+                "write early_stopping=StopIfNoIncrease('accuracy', max_steps=5000)."
+                f"{habits.kind_of_hook(rule)}"
+            )
+        if rule.evaluation not in (None, name):
+            raise RefusedValueError(
+                f"{rule.title} of the EvalSpec {name!r} goes by {rule.source}: leave "
+                "evaluation= out, or give the rule to TrainSpec.hooks."
+            )
+    return given
+
+
+def that_restore(hooks: Sequence[Hook]) -> list[_NoImprovement]:
+    """Returns the rules that go back to the best checkpoint.
+
+    Args:
+      hooks: hooks of any kind.
+    """
+    rules = [hook for hook in hooks if isinstance(hook, _NoImprovement)]
+    return [rule for rule in rules if rule.restore_best]

@@ -151,8 +151,12 @@ class StoppingRule(MetricHook):
         # A run that has reached its end is not stopped: one that goes on beyond it is,
         # at its next evaluation.
         if reason is not None and self._stopped is None and not run.finished:
-            self._stopped = f"{self.title}: {reason}"
-            run.request_stop(self._stopped)
+            self._stop(run, f"{self.title}: {reason}")
+
+    def _stop(self, run: Run, reason: str) -> None:
+        """Asks for the end of the run."""
+        self._stopped = reason
+        run.request_stop(reason)
 
     def _judge(self, run: Run, step: int, value: float) -> str | None:
         """Returns the reason to stop, or None.
@@ -172,8 +176,9 @@ class StoppingRule(MetricHook):
         """Goes on with a rule of the same arguments, and begins anew with another's."""
         stopped = state["stopped"]
         if state["settings"] == self.settings():
-            self._last_step, self._stopped = state["last_step"], stopped
-            if stopped is not None:
+            self._last_step = state["last_step"]
+            if stopped is not None and self._stopped is None:
+                self._stopped = stopped
                 run.request_stop(stopped)
         elif stopped is not None and run.leads:
             logging.info(

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.hooks import early_stopping
+from pipeline.hooks.metric_hook import StoppingRule
 from pipeline.mistakes import checks
 from pipeline.process.refusals import RefusedKeyError, RefusedValueError, near
 
@@ -100,6 +102,31 @@ def checked(keep_best: Any) -> tuple[KeepBest, ...]:
             "metric."
         )
     return tuple(given)
+
+
+def with_rules(
+    keep_best: Sequence[KeepBest], rules: Sequence[StoppingRule]
+) -> tuple[KeepBest, ...]:
+    """Returns the KeepBests, and one for each rule that goes back to the best.
+
+    Args:
+      keep_best: KeepBests of an evaluation.
+      rules: its rules of early stopping.
+
+    Raises:
+      ValueError: a rule takes the lowest value of a metric for the best, and a KeepBest
+        the highest, or the other way round.
+    """
+    found = {each.metric: each for each in keep_best}
+    for rule in early_stopping.that_restore(rules):
+        higher = rule.higher_is_better
+        own = KeepBest(rule.metric, higher_is_better=higher)
+        if found.setdefault(rule.metric, own).higher_is_better != higher:
+            raise RefusedValueError(
+                f"{rule.title} and {found[rule.metric]} do not agree on what is best: "
+                f"write KeepBest({rule.metric!r}, higher_is_better={higher})."
+            )
+    return tuple(found.values())
 
 
 def check(keep_best: Sequence[KeepBest], metrics: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from absl import logging
 
 from pipeline.contract.hooks import Hook, Run
 from pipeline.driver.estimator import Estimator
+from pipeline.hooks import early_stopping
 from pipeline.hooks.metric_hook import MetricHook
 from pipeline.process.refusals import Refusal, RefusedValueError, near
 from pipeline.roles.specs import EvalSpec, TrainSpec
@@ -61,6 +62,16 @@ class FedHooks(Hook):
         for hook in given:
             if hook.evaluation not in names:
                 raise _unknown(hook, names)
+        kept = {
+            (spec.name, each.metric) for spec in eval_specs for each in spec.keep_best
+        }
+        for hook in early_stopping.that_restore(given):
+            if (hook.evaluation, hook.metric) not in kept:
+                raise RefusedValueError(
+                    f"{hook.title} goes back to the best checkpoint, and none is kept: "
+                    "give it to EvalSpec(early_stopping=...), which has it stay, or "
+                    f"write EvalSpec(keep_best=KeepBest({hook.metric!r}))."
+                )
         for hook in (*given, *self.rules):
             if estimator.config.save_checkpoints_steps == 0:
                 raise RefusedValueError(

@@ -17,7 +17,7 @@ from pipeline.contract.hooks import Hook, SavingListener
 from pipeline.driver.estimator import Estimator
 from pipeline.export import exporters as exporters_lib
 from pipeline.export.exporters import Exporter
-from pipeline.hooks import limits
+from pipeline.hooks import early_stopping, limits
 from pipeline.hooks.metric_hook import StoppingRule
 from pipeline.mistakes import checks, habits, user_errors
 from pipeline.mistakes.checks import kind_of
@@ -91,7 +91,8 @@ class EvalSpec:
         is passed over. The last one is always evaluated. An evaluator job goes by the
         times at which the checkpoints were written.
       keep_best: the checkpoints that stay for what this evaluation says of them: a
-        KeepBest, or several, each of its own metric.
+        KeepBest, or several, each of its own metric. A rule with `restore_best` adds
+        its own.
     """
 
     input_fn: Callable[..., Any]
@@ -100,7 +101,7 @@ class EvalSpec:
     name: str | None = None
     hooks: Sequence[Hook] = ()
     exporters: Sequence[Exporter] = ()
-    early_stopping: Sequence[StoppingRule] = ()
+    early_stopping: StoppingRule | Sequence[StoppingRule] = ()
     start_delay_secs: float = 120
     throttle_secs: float = 600
     keep_best: KeepBest | Sequence[KeepBest] = ()
@@ -113,10 +114,10 @@ class EvalSpec:
         if isinstance(self.exporters, Exporter):
             object.__setattr__(self, "exporters", (self.exporters,))
         checks.check_all("EvalSpec.exporters", self.exporters, Exporter)
-        if isinstance(self.early_stopping, StoppingRule):
-            object.__setattr__(self, "early_stopping", (self.early_stopping,))
-        _check_rules(self.name, self.early_stopping)
-        object.__setattr__(self, "keep_best", keep_best.checked(self.keep_best))
+        rules = early_stopping.checked(self.name, self.early_stopping)
+        object.__setattr__(self, "early_stopping", rules)
+        kept = keep_best.checked(self.keep_best)
+        object.__setattr__(self, "keep_best", keep_best.with_rules(kept, rules))
         names = [exporter.name for exporter in self.exporters]
         if len({os.path.normpath(name) for name in names}) < len(names):
             raise RefusedValueError(
@@ -320,21 +321,3 @@ def _check_input_fn(owner: str, input_fn: Any) -> None:
             f"{owner}.input_fn is {kind_of(input_fn)}, not a callable: hand in the "
             "function, not its result."
         )
-
-
-def _check_rules(name: str | None, rules: Any) -> None:
-    """Checks the rules of an EvalSpec, which it binds to its own name."""
-    if not isinstance(rules, (list, tuple)):
-        rules = (rules,)
-    for rule in rules:
-        if not isinstance(rule, StoppingRule):
-            raise RefusedTypeError(
-                f"EvalSpec.early_stopping holds {kind_of(rule)}, which is no rule: "
-                "write early_stopping=StopIfNoIncrease('accuracy', max_steps=5000)."
-                f"{habits.kind_of_hook(rule)}"
-            )
-        if rule.evaluation not in (None, name):
-            raise RefusedValueError(
-                f"{rule.title} of the EvalSpec {name!r} goes by {rule.source}: leave "
-                "evaluation= out, or give the rule to TrainSpec.hooks."
-            )

@@ -174,7 +174,8 @@ class _Watch(Hook, SavingListener):
         self._saved: int | None = None
 
     def begin(self, run: Run) -> None:
-        self._run = run
+        # A training that went back has deleted what it saved beyond.
+        self._run, self._saved = run, None
 
     def after_save(self, run: Run) -> None:
         self._saved = run.step

@@ -11,13 +11,13 @@ from tests import fakes, interrupted
 from tests.interrupted import EVAL, TRAIN
 
 
-def scored(rule, values, *, name=None):
+def scored(rule, values, **options):
     """Returns an EvalSpec whose evaluation at steps 2, 4, ... has these scores.
 
     Args:
       rule: rule, or several.
       values: score of each evaluation; the last one stands for all after it.
-      name: name of the EvalSpec.
+      **options: fields of the EvalSpec.
     """
 
     class Spec(ge.EvalSpec):
@@ -26,7 +26,7 @@ def scored(rule, values, *, name=None):
             score = values[min(step // 2, len(values)) - 1]
             return {"loss": 1.0, "accuracy": score, "global_step": step}
 
-    return Spec(EVAL, name=name, throttle_secs=0, early_stopping=rule)
+    return Spec(EVAL, throttle_secs=0, early_stopping=rule, **options)
 
 
 def run(model_dir, eval_spec, *, max_steps=12, hooks=()):
@@ -110,6 +110,70 @@ def test_the_last_evaluation_stops_nothing_that_has_ended(tmp_path):
     assert end_marker.read(str(tmp_path)).reason == end_marker.FINISHED
     # With more steps it goes on, to its next evaluation.
     assert run(tmp_path, spec, max_steps=12) == 8
+
+
+# Back to the best.
+
+BACK = ge.StopIfNoIncrease("accuracy", max_evaluations=2, restore_best=True)
+
+
+class Exports(ge.Exporter):
+    """Keeps what it would export at the end."""
+
+    def __init__(self):
+        super().__init__("kept")
+        self.final = []
+
+    def export(self, estimator, export_path, checkpoint_path, eval_result, is_final):
+        if is_final:
+            path = str(checkpoint_path).rpartition("/")[2]
+            self.final.append((path, eval_result["global_step"]))
+
+
+@pytest.mark.parametrize("keep_max", [1, None])
+def test_a_rule_goes_back_to_the_best(tmp_path, keep_max, log):
+    exports = Exports()
+    for _ in range(2):  # Started again, it ends at once.
+        estimator = interrupted.make(tmp_path, keep_checkpoint_max=keep_max)
+        spec = scored(BACK, VALUES, exporters=exports)
+        result, _ = ge.train_and_evaluate(estimator, ge.TrainSpec(TRAIN, 12), spec)
+        assert result["global_step"] == 4
+        assert fakes.checkpoint_steps(tmp_path)[-1] == 4
+        marker = end_marker.read(str(tmp_path))
+        assert (marker.step, marker.checkpoint_step) == (4, 4)
+        assert "no increase in 2 evaluations; best 0.3 at step 4" in marker.details[0]
+    assert exports.final == [("model.ckpt-4", 4)] * 2
+    assert sum("going back to step 4" in line for line in log()) == 1
+    straight = tmp_path / "straight"
+    interrupted.make(straight).train(TRAIN, max_steps=4)
+    assert interrupted.equal(tmp_path, straight)
+
+
+def test_it_goes_on_from_the_best_where_the_rule_is_taken_out(tmp_path):
+    assert run(tmp_path, scored(BACK, VALUES)) == 4
+    assert run(tmp_path, scored((), VALUES)) == 12
+    straight = tmp_path / "straight"
+    run(straight, scored((), VALUES))
+    assert interrupted.equal(tmp_path, straight)
+
+
+def test_without_any_best_it_stays(tmp_path):
+    assert run(tmp_path, scored(BACK, [float("nan")])) == 6
+
+
+def test_who_keeps_the_best(tmp_path):
+    rule = ge.StopIfNoIncrease("accuracy", max_evaluations=2, restore_best=True)
+    refused(
+        lambda: run(tmp_path, scored((), VALUES), hooks=[rule]),
+        "goes back to the best checkpoint, and none is kept",
+        "keep_best=KeepBest('accuracy')",
+    )
+    kept = scored((), VALUES, keep_best=ge.KeepBest("accuracy", 2))
+    assert run(tmp_path, kept, hooks=[rule]) == 4
+    worst = ge.KeepBest("accuracy", higher_is_better=False)
+    refused(
+        lambda: scored(BACK, VALUES, keep_best=worst), "do not agree on what is best"
+    )
 
 
 # Rules that could never stop anything.
