@@ -91,6 +91,9 @@ def main(argv: Sequence[str] | None = None, *, module: str = _MAIN) -> int:
 
 
 def _main(argv: Sequence[str], module: str) -> int:
+    for argument in argv:
+        if not paths.is_text(argument):
+            raise flags.Error(f"{argument!r} is no UTF-8: write another path or value.")
     end = argv.index("--") if "--" in argv else len(argv)
     options = _define_flags()
     rest = options(argv[:end])[1:]

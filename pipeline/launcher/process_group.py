@@ -53,6 +53,7 @@ class ProcessGroup:
         *,
         environ: Mapping[str, str],
         output: BinaryIO | None = None,
+        errors: BinaryIO | None = None,
     ) -> subprocess.Popen:
         """Starts a process of the group, without stdin.
 
@@ -60,6 +61,7 @@ class ProcessGroup:
           command: program and arguments.
           environ: whole environment of the process.
           output: file that gets its stdout and stderr; None for a pipe for each.
+          errors: file that gets its stderr; None for the same as its stdout.
         """
         to = subprocess.PIPE if output is None else output
         process = subprocess.Popen(
@@ -67,7 +69,7 @@ class ProcessGroup:
             env=environ,
             stdin=subprocess.DEVNULL,
             stdout=to,
-            stderr=to,
+            stderr=to if errors is None else errors,
             bufsize=0,
             process_group=self._guard.pid,
         )

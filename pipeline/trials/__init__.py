@@ -8,6 +8,7 @@ From the bottom up; a file imports only files above it:
     definition  what makes the trials comparable: command, space and goal
     study       the trials on disk, and who suggests the next one; by Optuna
     table       what is said of the trials: lines, a table, a file
+    hparams     the columns of TensorBoard's HParams tab
     runner      trials one after the other or several at a time, to their end
     sweep_jobs  what a sweep is asked for: run, print commands, collect
 """

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from pipeline.process.refusals import Refusal, RefusedValueError
 
 _DEFINITION = "sweep.json"
+_CONFIG = "config.gin"
 _LOCK = "sweep.lock"
 
 
@@ -76,6 +77,34 @@ class Folder:
         if found != definition:
             text = json.dumps(definition, indent=2)
             replace(self.path / _DEFINITION, f"{text}\n")
+
+    def check_config(self, text: str) -> None:
+        """Writes down the configuration of all trials, or checks that it is the same.
+
+        A gin file that was changed would make other trials of those to come.
+
+        Args:
+          text: the configuration, as a gin file.
+
+        Raises:
+          ValueError: it is another one than at the sweep's begin.
+        """
+        path = self.path / _CONFIG
+        try:
+            found = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            replace(path, f"{text}\n")
+            return
+        before, now = ([*filter(None, t.splitlines())] for t in (found, text))
+        changed = [f"- {line}" for line in before if line not in now]
+        changed += [f"+ {line}" for line in now if line not in before]
+        if changed:
+            listed = "\n  ".join(changed)
+            raise RefusedValueError(
+                f"the configuration is another one than when the sweep in {self.path} "
+                f"was begun:\n  {listed}\nWrite another --sweep_dir, or, where the "
+                f"trials stay comparable, delete {path}."
+            )
 
     def definition(self) -> dict[str, str] | None:
         """Returns what the sweep was begun with; None where none was begun.

@@ -79,19 +79,38 @@ class Goal:
         Raises:
           ValueError: the evaluations are others, or have no such metric.
         """
-        records = {path.parent.name: path for path in _records(model_dir)}
-        wanted = f"{_FOLDER}_{self.evaluation}" if self.evaluation else None
-        if wanted is None and len(records) > 1:
-            names = [_name(folder) for folder in sorted(records)]
+        folder = self.folder(model_dir)
+        return [] if folder is None else self._points(read(model_dir / folder / RECORD))
+
+    def folder(self, model_dir: pathlib.Path) -> str | None:
+        """Returns the name of the evaluation's folder; None where there is none yet.
+
+        Args:
+          model_dir: folder of the trial.
+
+        Raises:
+          ValueError: there are several evaluations, and the goal names none of them.
+        """
+        found = [path.parent.name for path in _records(model_dir)]
+        if self.evaluation:
+            wanted = f"{_FOLDER}_{self.evaluation}"
+            return wanted if wanted in found else None
+        if len(found) > 1:
+            names = [name for name in map(_name, found) if name]
             raise RefusedValueError(
-                f"there are the evaluations {', '.join(filter(None, names))}: add "
-                f"--evaluation={next(filter(None, names))}, the name of the EvalSpec."
+                f"there are the evaluations {', '.join(names)}: add "
+                f"--evaluation={names[0]}, the name of the EvalSpec."
             )
-        if wanted is None:
-            path = next(iter(records.values()), None)
-        else:
-            path = records.get(wanted)
-        return [] if path is None else self._points(read(path))
+        return found[0] if found else None
+
+    def stamp(self, model_dir: pathlib.Path) -> object:
+        """Returns what differs once `curve` may be another: files and their sizes.
+
+        Args:
+          model_dir: folder of the trial.
+        """
+        states = [(path, path.stat()) for path in _records(model_dir)]
+        return [(path, state.st_size, state.st_mtime_ns) for path, state in states]
 
     def check_ended(self, model_dir: pathlib.Path) -> None:
         """Checks that a trial that has ended well was evaluated.

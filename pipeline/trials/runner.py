@@ -20,7 +20,7 @@ from typing import BinaryIO
 from pipeline.launcher.process_group import ProcessGroup
 from pipeline.process import exit_codes
 from pipeline.process.refusals import Refusal
-from pipeline.trials import table
+from pipeline.trials import hparams, table
 from pipeline.trials.folder import Folder, replace, writing
 from pipeline.trials.goal import Goal
 from pipeline.trials.search import Dimension, Value
@@ -112,6 +112,7 @@ class Runner:
         self._left = collections.deque(
             row.number for row in rows if row.state is State.OPEN
         )
+        self._count = len(rows)
         self._failures = 0
         self._signum: int | None = None
         self._error: Refusal | None = None
@@ -173,6 +174,8 @@ class Runner:
             yield
         except Refusal as error:
             self._stop(error)
+        except OSError as error:  # No more processes, or a disk that fails.
+            self._stop(TrialError(f"the sweep cannot go on: {error}"))
 
     def _has_room(self) -> bool:
         return len(self._running) < len(self._plan.slots)
@@ -182,13 +185,14 @@ class Runner:
         late = self._plan.timeout_secs
         if late is not None and self._clock() - self._began >= late:
             return False
-        return bool(self._left) or len(self._study.rows()) < self._plan.trials
+        return bool(self._left) or self._count < self._plan.trials
 
     def _start_next(self) -> None:
-        goes_on = bool(self._left)
-        trial = (
-            self._study.trial(self._left.popleft()) if goes_on else self._study.ask()
-        )
+        if goes_on := bool(self._left):
+            trial = self._study.trial(self._left.popleft())
+        else:
+            trial = self._study.ask()
+            self._count += 1
         words = table.values(trial.values, self._plan.dimensions)
         say(f"trial {trial.number} {'goes on' if goes_on else 'begins'} | {words}")
         curve = self._plan.goal.curve(self._plan.folder.model_dir(trial.number))
@@ -212,6 +216,10 @@ class Runner:
     def _look(self, each: "_Running") -> None:
         """Reads what a trial has reached, and asks it to end where it is pruned."""
         number = each.trial.number
+        stamp = self._plan.goal.stamp(self._plan.folder.model_dir(number))
+        if stamp == each.stamp:
+            return
+        each.stamp = stamp
         curve = self._plan.goal.curve(self._plan.folder.model_dir(number))
         # As text: a NaN is none of the values before it, and itself neither.
         new = [point for point in curve if repr(point) not in each.seen]
@@ -258,10 +266,13 @@ class Runner:
             return
         trial.done(*found)
         self._failures = 0
+        hparams.write(
+            self._plan.folder.path, self._plan.dimensions, goal, goal.folder(folder)
+        )
         best = self._study.best(maximize=goal.maximize)
         say(
             f"trial {trial.number} is done | {table.point(goal, *found)} | "
-            f"best {table.number(best.result)}, trial {best.number} | {self._count()}"
+            f"best {table.number(best.result)}, trial {best.number} | {self._ended()}"
         )
         self._write_table()
 
@@ -270,7 +281,7 @@ class Runner:
         self._failures = 0
         say(
             f"trial {trial.number} is pruned, others were better at that step | "
-            f"{self._count()}"
+            f"{self._ended()}"
         )
         self._write_table()
 
@@ -322,16 +333,18 @@ class Runner:
 
     def _last_lines(self, trial: Trial) -> str:
         path = self._plan.folder.log(trial.number)
-        with open(path, "rb") as log:
-            log.seek(max(0, os.fstat(log.fileno()).st_size - 10_000))
-            found = log.read().decode(errors="replace").splitlines()
+        try:
+            with open(path, "rb") as log:
+                log.seek(max(0, os.fstat(log.fileno()).st_size - 10_000))
+                found = log.read().decode(errors="replace").splitlines()
+        except OSError as error:  # Somebody has deleted it, say.
+            found = [str(error)]
         indented = [f"    {line}" for line in found[-_LAST_LINES:]]
         return "\n".join([*indented, f"All of it: {path}"])
 
-    def _count(self) -> str:
-        rows = self._study.rows()
-        ended = sum(row.state is not State.OPEN for row in rows)
-        return f"{ended} of {max(self._plan.trials, len(rows))} ended"
+    def _ended(self) -> str:
+        ended = sum(row.state is not State.OPEN for row in self._study.rows())
+        return f"{ended} of {max(self._plan.trials, self._count)} ended"
 
     def _write_table(self) -> None:
         plan = self._plan
@@ -349,6 +362,7 @@ class _Running:
       log: file that gets what it writes.
       slot: its place among those that run at a time.
       seen: evaluations that were read.
+      stamp: state of the files that they were read from.
       restarts: restarts since the last one of these.
       asked: why it was asked to end; "" where it was not.
       deadline: when it is killed, by the runner's clock.
@@ -359,6 +373,7 @@ class _Running:
     log: BinaryIO
     slot: int
     seen: set[str]
+    stamp: object = None
     restarts: int = 0
     asked: str = ""
     deadline: float = math.inf

@@ -5,17 +5,20 @@ other programs and for the end: commands, the table, the best trial.
 """
 
 import collections
+import contextlib
 import dataclasses
 import shlex
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import BinaryIO
 
 from pipeline.launcher import processes
 from pipeline.launcher.process_group import ProcessGroup
 from pipeline.process import exit_codes
 from pipeline.trials import goal as goal_lib
-from pipeline.trials import table
+from pipeline.trials import hparams, table
 from pipeline.trials.definition import OF_GOAL, Definition
 from pipeline.trials.folder import Folder, writing
 from pipeline.trials.runner import Plan, Runner, say
@@ -130,6 +133,7 @@ def collect(job: Job) -> int:
       0, the exit code.
     """
     goal, folder = job.definition.goal, job.folder
+    dimensions = job.definition.dimensions
     with folder.held():
         study = _opened(job)
         for row in study.rows():
@@ -147,6 +151,7 @@ def collect(job: Job) -> int:
                 trial.fail(f"{goal.metric} is NaN")
             else:
                 trial.done(*found)
+                hparams.write(folder.path, dimensions, goal, goal.folder(model_dir))
         return _said(job, study, waits=True)
 
 
@@ -162,7 +167,9 @@ def _opened(job: Job) -> Study:
         seed=job.seed,
     )
     folder.begin(job.definition.as_flags(), free=OF_GOAL if study.is_open else ())
-    for number in job.given_up:
+    failed = [row.number for row in study.rows() if row.state is State.FAILED]
+    # The same command may be typed again.
+    for number in set(job.given_up).difference(failed):
         study.trial(number).fail("it was given up by --fail")
     return study
 
@@ -182,21 +189,32 @@ def _check(
     Returns:
       0 where all is well; else an exit code, and what the command wrote is shown.
     """
-    path = job.folder.path / "check.log"
-    with writing(job.folder.path), open(path, "wb") as log:
+    with contextlib.ExitStack() as stack:
+        with writing(job.folder.path):
+            output, errors = (stack.enter_context(_temporary(job)) for _ in "12")
         command = job.definition.check_command(python=sys.executable)
-        process = group.start(command, environ=environ, output=log)
-    while (code := process.poll()) is None:
-        if received:
-            process.kill()
-            process.wait()
-            return exit_codes.AGAIN
-        time.sleep(_POLL_SECS)
-    text = path.read_text(encoding="utf-8", errors="replace").rstrip("\n")
-    path.unlink()
-    if code:
-        exit_codes.said(text, code)
-    return code if code >= 0 else 128 - code
+        process = group.start(command, environ=environ, output=output, errors=errors)
+        while (code := process.poll()) is None:
+            if received:
+                process.kill()
+                process.wait()
+                return exit_codes.AGAIN
+            time.sleep(_POLL_SECS)
+        if code:
+            exit_codes.said(_text_of(errors), code)
+            return code if code >= 0 else 128 - code
+        # What follows the configuration is of this machine.
+        job.folder.check_config(_text_of(output).partition("\njob ")[0])
+    return 0
+
+
+def _temporary(job: Job) -> BinaryIO:
+    return tempfile.TemporaryFile(dir=job.folder.path)
+
+
+def _text_of(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace").rstrip("\n")
 
 
 def _typed(job: Job, number: int, values: Mapping[str, object]) -> list[str]:

@@ -169,6 +169,7 @@ evaluated(1, accuracy=1.0)
     assert "--fail=1" in err
     (made.folder / "mended").touch()
     assert made.run("--trials=4", "--fail=1") == 0
+    assert made.run("--trials=4", "--fail=1") == 0
     assert made.states() == ["done", "failed", "done", "done"]
 
 
@@ -191,6 +192,19 @@ def test_a_metric_that_is_missing_is_told_and_may_be_mended(sweeps, capfd):
     assert "Did you mean accuracy?" in err
     assert made.run("--trials=2") == 0
     assert made.states() == ["done", "done"]
+
+
+def test_a_gin_file_that_was_changed_is_told(sweeps, capfd):
+    made = sweeps(check='print("a = 1\\nb = 1\\n\\njob train")')
+    assert made.run("--trials=1") == 0
+    # What is of this machine does not count.
+    (made.folder / "check.py").write_text('print("a = 1\\nb = 1\\n\\njob other")')
+    assert made.run("--trials=1") == 0
+    (made.folder / "check.py").write_text('print("a = 1\\nb = 2\\n\\njob train")')
+    assert made.run("--trials=2") == 2
+    err = capfd.readouterr().err
+    assert "was begun:\n  - b = 1\n  + b = 2\nWrite another --sweep_dir" in err
+    assert len(made.table()) == 1
 
 
 def test_another_sweep_in_the_folder_is_refused(sweeps, capfd):
