@@ -131,10 +131,16 @@ class _NoImprovement(metric_hook.PatientHook, metric_hook.StoppingRule):
         elif run.going_back is None:
             # All processes come here: they are told the same metrics.
             self._leaves = reason
-            run.go_back(reason, functools.partial(self._best_path, run.model_dir))
+            run.go_back(reason, functools.partial(self._best_path, run))
 
-    def _best_path(self, model_dir: str) -> str:
-        """Returns the path prefix of the best checkpoint by the metric."""
+    def _best_path(self, run: Run) -> str:
+        """Returns the path prefix of the best checkpoint by the metric.
+
+        One process reads for all: an evaluator job may just find a better one.
+        """
+        return run.from_leader(self._found(run.model_dir) if run.leads else "")
+
+    def _found(self, model_dir: str) -> str:
         names = [checkpoint_path.BEST, self.evaluation, self.metric]
         given = os.path.join(model_dir, *filter(None, names))
         path = checkpoint_path.in_run(given)
