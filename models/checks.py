@@ -42,6 +42,14 @@ def network_input(features: Any, feature_key: str | None = None) -> Any:
     return features
 
 
+def are_images(value: Any) -> bool:
+    """Returns whether a value can be shown as pictures, `[batch, height, width, c]`."""
+    shape = getattr(value, "shape", None)
+    if not tf.is_tensor(value) or shape.rank != 4 or not value.dtype.is_floating:
+        return False
+    return shape[1:].is_fully_defined() and shape[3] in (1, 3, 4) and shape[1] > 1
+
+
 def network_output(outputs: Any, *, inputs: Any, rank: int | None = None) -> tf.Tensor:
     """Returns a network's output in float32, in which losses are computed.
 

@@ -1,5 +1,6 @@
 """The model_fn of a classifier, with its loss and its metrics."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -7,10 +8,20 @@ import gin
 import keras
 import tensorflow as tf
 
-from pipeline import EstimatorSpec, ModeKeys, SpecError, TrainOp, metric
+from pipeline import (
+    EstimatorSpec,
+    ModeKeys,
+    SpecError,
+    TrainOp,
+    confusion_matrix,
+    image,
+    metric,
+)
 
 from . import checks
 
+# Classes whose confusions are shown at the most: a million numbers.
+_MOST_SHOWN = 1000
 _PROBABILITIES = (keras.activations.softmax, keras.activations.sigmoid)
 
 
@@ -27,12 +38,18 @@ def classifier(
     clip_norm: float | None = None,
     metrics: Mapping[str, Callable[[], Any]] | None = None,
     feature_key: str | None = None,
+    class_names: Sequence[str] = (),
+    show_confusion: bool = True,
+    num_mistakes: int = 9,
 ) -> EstimatorSpec:
     """Classifies by softmax cross-entropy: a model_fn. One logit makes it binary.
 
     Reports `accuracy`, and in EVAL of two classes also `auc`, `precision` and `recall`.
     Metrics are not weighted. Predictions are the network's `logits`, `probabilities`
     `[batch, classes]` (binary: `[batch, 2]`) and `classes`, int64 `[batch]`.
+
+    In EVAL TensorBoard shows the matrix of confusions and, where features are images,
+    the examples of the highest loss.
 
     Args:
       features: the network's input: a tensor, or a dict.
@@ -53,6 +70,9 @@ def classifier(
         `[batch, 1]`, and the probability is class 1's.
       feature_key: the entry of a features dict that the network takes. None: the whole
         dict, or the only entry of a dict of one.
+      class_names: names of the classes, for TensorBoard; empty for their numbers.
+      show_confusion: whether to show the confusions, of 1,000 classes at the most.
+      num_mistakes: examples of the highest loss to show; 0 shows none.
 
     Raises:
       SpecError: logits or labels have a wrong shape, or an argument is out of range.
@@ -85,13 +105,29 @@ def classifier(
     train_op = None
     if mode == ModeKeys.TRAIN:
         train_op = TrainOp(optimizer, network.trainable_variables, clip_norm=clip_norm)
+    loss, summaries = _cross_entropy(targets, logits, label_smoothing), {}
+    if mode == ModeKeys.EVAL and show_confusion and logits.shape[-1] <= _MOST_SHOWN:
+        summaries["confusion"] = confusion_matrix(
+            true_classes, classes, logits.shape[-1], class_names
+        )
+    if mode == ModeKeys.EVAL and num_mistakes and checks.are_images(inputs):
+        summaries["mistakes"] = image(
+            inputs,
+            num_mistakes,
+            highest=loss,
+            labels={"is": true_classes, "taken for": classes, "loss": loss},
+            class_names=class_names,
+            value_range=None,
+            columns=math.ceil(math.sqrt(num_mistakes)),
+        )
     return EstimatorSpec(
         mode,
-        loss=_cross_entropy(targets, logits, label_smoothing),
+        loss=loss,
         loss_weights=_example_weights(targets, logits, class_weights),
         regularization_losses=network.losses,
         train_op=train_op,
         metrics=reported,
+        summaries=summaries,
     )
 
 

@@ -1,6 +1,7 @@
 """The model_fn of a generative adversarial network: two losses, two optimizers."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from pipeline import EstimatorSpec, ModeKeys, SpecError, TrainOp
+from pipeline import EstimatorSpec, ModeKeys, SpecError, TrainOp, image
 
 from . import checks
 
@@ -67,6 +68,8 @@ def gan(
     discriminator_updates: int = 1,
     generator_every: int = 1,
     clip_norm: float | None = None,
+    num_samples: int = 16,
+    value_range: tuple[float, float] = (-1, 1),
 ) -> EstimatorSpec:
     """Trains a generator against a discriminator: a model_fn.
 
@@ -76,6 +79,9 @@ def gan(
     Both optimizers see the same forward pass, as in TensorFlow's DCGAN tutorial.
     Predictions are `images` and the discriminator's `logits` of them; an export serves
     the images.
+
+    TensorBoard shows generated images: in TRAIN of the same noise each time, in EVAL of
+    the first examples'.
 
     Args:
       features: real images `[batch, ...]`, scaled as the generator scales its own; in
@@ -95,6 +101,8 @@ def gan(
       generator_every: steps from one update of the generator to the next; between them
         the discriminator sees fresh images.
       clip_norm: global norm to which each gradient is clipped; None clips nothing.
+      num_samples: generated images to show; 0 shows none.
+      value_range: values of the images that are shown as black and as white.
 
     Raises:
       SpecError: the objective is unknown, or real and generated images differ in shape.
@@ -136,6 +144,12 @@ def gan(
                 every=generator_every,
             ),
         ]
+    samples = fakes
+    # After `generator.losses` were read: another call of a model changes them.
+    if training and num_samples and checks.are_images(fakes):
+        # Noise that is not for training depends on the images alone, which are blank.
+        blank = tf.zeros([num_samples, *features.shape[1:]], features.dtype)
+        samples = generator(noise(blank, training=False), training=False)
     return EstimatorSpec(
         mode,
         loss=discriminator_loss + generator_loss,
@@ -146,7 +160,18 @@ def gan(
             "real_accuracy": tf.cast(real_logits > chosen.boundary, tf.float32),
             "fake_accuracy": tf.cast(fake_logits <= chosen.boundary, tf.float32),
         },
+        summaries=_summaries(samples, num_samples, value_range),
     )
+
+
+def _summaries(
+    samples: Any, number: int, value_range: tuple[float, float]
+) -> dict[str, Any]:
+    if not number or not checks.are_images(samples):
+        return {}
+    columns = math.ceil(math.sqrt(number))
+    shown = image(samples, number, value_range=value_range, columns=columns)
+    return {"samples": shown}
 
 
 def _predict_spec(features: Any, generator: Any, discriminator: Any) -> EstimatorSpec:

@@ -58,6 +58,13 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
     from pipeline.contract.hooks import Hook, Report, Run, SavingListener
     from pipeline.contract.run_config import RunConfig
     from pipeline.contract.spec import EstimatorSpec, ModeKeys, metric
+    from pipeline.contract.summaries import (
+        confusion_matrix,
+        histogram,
+        image,
+        pr_curve,
+        text,
+    )
     from pipeline.contract.train_op import SpecError, TrainOp
     from pipeline.driver.estimator import Estimator
     from pipeline.export.exporters import (
@@ -119,6 +126,11 @@ _FILES = {
     "EstimatorSpec": "contract.spec",
     "TrainOp": "contract.train_op",
     "metric": "contract.spec",
+    "image": "contract.summaries",
+    "histogram": "contract.summaries",
+    "text": "contract.summaries",
+    "pr_curve": "contract.summaries",
+    "confusion_matrix": "contract.summaries",
     "SpecError": "contract.train_op",
     "Hook": "contract.hooks",
     "Run": "contract.hooks",
@@ -174,6 +186,11 @@ __all__ = [
     "EstimatorSpec",
     "TrainOp",
     "metric",
+    "image",
+    "histogram",
+    "text",
+    "pr_curve",
+    "confusion_matrix",
     "SpecError",
     "Hook",
     "Run",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipeline.checkpoints import checkpoint
-from tests import clusters, fakes, patience, players, shuffled
+from tests import clusters, fakes, patience, players, shown, shuffled
 
 HEARTBEAT_SECS = 3
 
@@ -83,6 +83,20 @@ def test_all_evaluate_and_the_chief_exports(found):
     assert len(first["exports"]) == 1
     events = list((found["folder"] / "evaluates_along" / "eval").glob("events*"))
     assert len(events) == 1
+
+
+def test_summaries_are_of_all_processes_and_the_chief_writes_them(found):
+    folder = found["folder"] / "evaluates_along"
+    x, y = fakes.classification_data(200)
+    evaluated, trained = shown.read(folder / "eval"), shown.read(folder)
+    for events, step, rows in (
+        (evaluated, 22, slice(None)),
+        (trained, 11, slice(160, 176)),
+        (trained, 22, np.arange(336, 352) % 200),
+    ):
+        values = {name: by_step[step] for name, by_step in events.items()}
+        assert values.pop("kernel") == 6 * 8
+        assert values == shown.expected(x[rows], y[rows])
 
 
 def test_goes_on_where_it_stopped(found):

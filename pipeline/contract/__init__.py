@@ -3,6 +3,7 @@
 From the bottom up; a file imports only files above it:
 
     train_op     TrainOp: an optimizer, its variables, its turns
+    summaries    image, histogram, text, pr_curve, confusion_matrix
     spec         ModeKeys, EstimatorSpec, metric
     devices      the names of local devices, checked
     averages     ExponentialAverage, StochasticWeightAverage

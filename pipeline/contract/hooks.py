@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from pipeline.contract.summaries import Seen
 from pipeline.mistakes.checks import check_every
 from pipeline.process.refusals import RefusedValueError
 
@@ -29,6 +30,8 @@ class Report:
         window that an earlier version has saved.
       input_seconds: seconds of the window for which the model waited for input; of
         several processes the longest. None as above.
+      summaries: what `EstimatorSpec.summaries` declares, by name: of the last step
+        that ended `RunConfig.save_summary_steps`, or of an evaluation's examples.
     """
 
     step: int
@@ -39,6 +42,7 @@ class Report:
     scalars: Mapping[str, float]
     num_examples: int | None = None
     input_seconds: float | None = None
+    summaries: Mapping[str, Seen] = dataclasses.field(default_factory=dict)
 
     @property
     def steps_per_sec(self) -> float:

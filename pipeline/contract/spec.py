@@ -17,12 +17,13 @@ def model_fn(features, labels, mode, network, optimizer):
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from pipeline.contract.summaries import Summary
 from pipeline.contract.train_op import SpecError, TrainOp
 from pipeline.mistakes.checks import kind_of
 
@@ -101,6 +102,10 @@ class EstimatorSpec:
         exports `predictions` as `serving_default`.
       scalars: `{name: scalar}`, reported for the last step: the mean over replicas
         and micro-batches, each counted by its examples.
+      summaries: `{name: image(x)}`, or `histogram`, `text`, `pr_curve`,
+        `confusion_matrix`, for TensorBoard: of the step that ends each
+        `RunConfig.save_summary_steps`, and of all examples of an evaluation. What only
+        they need is computed at no other step.
       eval_metric_ops: tf.estimator's name for `metrics`.
 
     Raises:
@@ -119,6 +124,7 @@ class EstimatorSpec:
     regularization_losses: Sequence[Any] | None = None
     metrics: Mapping[str, Any] | None = None
     scalars: Mapping[str, Any] | None = None
+    summaries: Mapping[str, Summary] | None = None
 
     def __post_init__(self, eval_metric_ops: Mapping[str, Any] | None) -> None:
         if self.mode not in ModeKeys.ALL:
@@ -153,6 +159,8 @@ class EstimatorSpec:
                 f"metrics and scalars share the names {both}, under which both are "
                 "reported: give each a name of its own."
             )
+        taken = self.metrics.keys() | self.scalars.keys()
+        object.__setattr__(self, "summaries", _checked_summaries(self.summaries, taken))
         if self.export_outputs is not None:
             _check_export_outputs(self.export_outputs)
 
@@ -272,6 +280,28 @@ def _checked_scalars(scalars: Any) -> dict[str, Any]:
             )
         checked[name] = tf.ensure_shape(value, [])
     return checked
+
+
+def _checked_summaries(summaries: Any, taken: Set[str]) -> dict[str, Summary]:
+    """Returns the summaries by name, which none of the `taken` names is."""
+    if summaries is not None and not isinstance(summaries, Mapping):
+        raise SpecError(
+            f"summaries is {kind_of(summaries)}: write {{'samples': image(x)}}."
+        )
+    for name, value in (summaries or {}).items():
+        _check_name("summaries", name)
+        if not isinstance(value, Summary):
+            raise SpecError(
+                f"summary {name!r} is {kind_of(value)}: write image(x), histogram(x), "
+                "text(x), pr_curve(labels, probabilities) or confusion_matrix(labels, "
+                "predictions, num_classes); a number goes to scalars= or metrics=."
+            )
+        if name in taken:
+            raise SpecError(
+                f"summaries has the name {name!r}, which metrics or scalars have, and "
+                "TensorBoard would show one of them: choose another."
+            )
+    return dict(summaries or {})
 
 
 def _check_export_outputs(outputs: Any) -> None:

@@ -213,6 +213,7 @@ class Estimator:
             with storage.writing(self.model_dir, "the summary of the evaluation"):
                 writer = self._eval_writers[self.eval_dir(name)]
                 writer.scalars(run.step, report.values())
+                writer.summaries(run.step, report.summaries)
         return {"loss": report.loss, **report.metrics, "global_step": run.step}
 
     def eval_metrics(self, input_fn: Callable[..., Any]) -> dict[str, Any]:

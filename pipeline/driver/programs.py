@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,12 +18,14 @@ from pipeline.loop import steps
 from pipeline.loop.compiled_loop import CompiledLoop, StepsLoop
 from pipeline.loop.coordinated_loop import CoordinatedLoop
 from pipeline.loop.metrics import MetricSet
+from pipeline.loop.stretch import Showing
 from pipeline.mistakes import checks, user_errors
 from pipeline.strategy.modules import Modules
 from pipeline.strategy.parameter_server import ParameterServers
 from pipeline.strategy.peers import Peers
 from pipeline.strategy.replicas import has_one_trace
 from pipeline.tracing.compiling import compiled
+from pipeline.tracing.summary_states import SummarySet
 
 # Most programs that are kept for a mode: more shapes of input are rare, and each
 # program holds a compiled graph of the model.
@@ -153,7 +156,8 @@ class Programs:
     def _train_loop(
         self, plan: Plan, outline: EstimatorSpec, metrics: MetricSet
     ) -> StepsLoop:
-        step = steps.TrainStep(
+        make_step = functools.partial(
+            steps.TrainStep,
             self._bound(ModeKeys.TRAIN),
             self._modules,
             outline,
@@ -161,14 +165,20 @@ class Programs:
             alike=plan.alike,
             jit_compile=self._jit_compile,
         )
-
+        step, summaries = make_step(), self._summaries(outline)
+        every, showing = self._recipe.config.save_summary_steps, None
         strategy, averages = self._modules.strategy, self._modules.averages
         has_servers = isinstance(strategy, ParameterServers)
         step_fn, catch_up = step, None
+        if summaries and every:
+            showing = Showing(make_step(summaries=summaries), summaries, every)
         if averages is not None and has_servers:
             catch_up = compiled(averages.catch_up)
         elif averages is not None:
             step_fn = averages.after(step, outline.train_op)
+            if showing is not None:
+                both = averages.after(showing.step_fn, outline.train_op)
+                showing = dataclasses.replace(showing, step_fn=both)
 
         def at_end(number: tf.Tensor) -> dict[str, tf.Tensor]:
             if catch_up is not None:
@@ -189,6 +199,7 @@ class Programs:
             at_end_scalars=step.rate_names,
             pass_start=self._modules.driver_state["input_start"],
             run_eagerly=self._recipe.config.run_eagerly,
+            showing=showing,
         )
         if not has_servers:
             return loop
@@ -204,11 +215,13 @@ class Programs:
     def _eval_loop(
         self, plan: Plan, outline: EstimatorSpec, metrics: MetricSet
     ) -> CompiledLoop:
+        summaries = self._summaries(outline)
         step = steps.EvalStep(
             self._bound(ModeKeys.EVAL),
             self._modules,
             metrics,
             jit_compile=self._jit_compile,
+            summaries=summaries,
         )
         return CompiledLoop(
             plan,
@@ -218,7 +231,12 @@ class Programs:
             name=f"mode {ModeKeys.EVAL!r}",
             peers=self._peers,
             run_eagerly=self._recipe.config.run_eagerly,
+            showing=Showing(step, summaries) if summaries else None,
         )
+
+    def _summaries(self, outline: EstimatorSpec) -> SummarySet:
+        under_xla = bool(self._jit_compile) or has_one_trace(self._modules.strategy)
+        return SummarySet(outline.summaries, under_xla=under_xla)
 
     def _predict_function(
         self, plan: Plan, outline: EstimatorSpec, metrics: MetricSet

@@ -32,6 +32,7 @@ from pipeline.loop.metrics import MetricSet
 from pipeline.process import package
 from pipeline.process.refusals import RefusedValueError
 from pipeline.tracing import graph_defs
+from pipeline.tracing.summary_states import SummarySet
 
 # The call that users write, by the operation that XLA names in its refusal.
 _WRITTEN_AS = {
@@ -123,14 +124,19 @@ def _step(runtime: Runtime, mode: str, element_spec: Any) -> Callable[[Any, Any]
     model_fn = runtime.bound(mode)
     outline = runtime.build(mode, model_fn, element_spec)
     metrics = MetricSet(outline.metrics)
-    micro_batches = 1
+    micro_batches, summaries = 1, SummarySet(outline.summaries, under_xla=True)
     if mode == ModeKeys.TRAIN:
         micro_batches = runtime.config.gradient_accumulation_steps
         step = steps.TrainStep(
-            model_fn, runtime.modules, outline, metrics, sparse=False
+            model_fn,
+            runtime.modules,
+            outline,
+            metrics,
+            sparse=False,
+            summaries=summaries,
         )
     else:
-        step = steps.EvalStep(model_fn, runtime.modules, metrics)
+        step = steps.EvalStep(model_fn, runtime.modules, metrics, summaries=summaries)
 
     def run(features: Any, labels: Any) -> Any:
         batches = [Batch(features, labels)] * micro_batches

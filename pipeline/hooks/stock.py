@@ -11,6 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline.contract.hooks import Hook, Report, Run
+from pipeline.contract.summaries import Seen
 from pipeline.hooks import summary
 from pipeline.mistakes.checks import check_count, check_every
 from pipeline.model_dir import paths
@@ -168,7 +169,10 @@ class LoggingHook(Hook):
 
 
 class SummaryHook(Hook):
-    """Writes loss, metrics, scalars and speed of each window for TensorBoard."""
+    """Writes loss, metrics, scalars and speed of each window for TensorBoard.
+
+    Pictures and other summaries are those of the window's last summary step.
+    """
 
     only_watches = True
 
@@ -193,7 +197,9 @@ class SummaryHook(Hook):
 
     def after_step(self, run: Run) -> None:
         if run.leads:
-            self._writer.scalars(run.step, self.values(run.report))
+            report = run.report
+            self._writer.scalars(run.step, self.values(report))
+            self._writer.summaries(run.step, self.summaries(report))
 
     def end(self, run: Run) -> None:
         if run.report.num_steps:
@@ -210,6 +216,10 @@ class SummaryHook(Hook):
         known = {name: value for name, value in speed.items() if value is not None}
         return {**report.values(), **known}
 
+    def summaries(self, report: Report) -> Mapping[str, Seen]:
+        """Returns the pictures and other summaries to write, by tag."""
+        return report.summaries
+
 
 class StepCounterHook(SummaryHook):
     """Writes steps per second alone, as `global_step/sec`."""
@@ -217,6 +227,11 @@ class StepCounterHook(SummaryHook):
     def values(self, report: Report) -> dict[str, Any]:
         """Returns the steps per second, by its tag."""
         return {_RATE: report.steps_per_sec}
+
+    def summaries(self, report: Report) -> Mapping[str, Seen]:
+        """Returns none."""
+        del report
+        return {}
 
 
 class ProfilerHook(Hook):

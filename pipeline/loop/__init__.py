@@ -7,7 +7,7 @@ From the bottom up; a file imports only files above it:
     losses            weighted means, as sums that add up over anything
     updates           updates by gradients: turns, loss scale, clipping, optimizer
     steps             one step on every replica: loss, gradients, update
-    packing           a loop's tensors as few vectors, one a dtype
+    stretch           the steps up to one boundary in a graph, their totals packed
     compiled_loop     many steps in one call, from boundary to boundary
     coordinated_loop  many steps by workers, to whom the chief hands pieces
     watchers          the hooks of a training, and their windows

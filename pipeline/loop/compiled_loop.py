@@ -6,31 +6,29 @@ boundaries at which nobody has to act, and keeps what was measured at each of th
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from pipeline.feed.batch import Plan, Timed
-from pipeline.loop import losses
+from pipeline.contract.summaries import Seen
+from pipeline.feed.batch import Plan
+from pipeline.loop import losses, stretch
 from pipeline.loop.losses import Totals
 from pipeline.loop.metrics import MetricSet
-from pipeline.loop.packing import TotalsPacking, packed, unpacked
+from pipeline.loop.stretch import Showing, StepFn, Stretch, packed, unpacked
 from pipeline.mistakes import user_errors
 from pipeline.process.refusals import RefusedValueError
 from pipeline.strategy.peers import Peers
 from pipeline.tracing.compiling import compiled
+from pipeline.tracing.summary_states import States, over_processes
 
 _HOW_TO_FIND_IT = (
     "RunConfig(steps_per_loop=1) tells the step, RunConfig(run_eagerly=True) stops in "
     "Python where it fails."
 )
-
-StepFn = Callable[[Any, tf.Tensor], Totals]
-
-# The clock of this module: seconds as a float64 scalar, read when its operation runs.
-_now: Callable[[], tf.Tensor] = tf.timestamp
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +46,8 @@ class Segment:
       ended: whether the input has ended.
       waited: seconds for which the steps waited for their input; of several processes,
         the longest.
+      summaries: summaries that were taken at its end, by name; of an evaluation, over
+        these steps.
     """
 
     step: int
@@ -58,6 +58,7 @@ class Segment:
     nonfinite_step: int | None
     ended: bool
     waited: float
+    summaries: dict[str, Seen] = dataclasses.field(default_factory=dict)
 
 
 class StepsLoop(Protocol):
@@ -76,6 +77,12 @@ class CompiledLoop:
         while step < boundary, the input goes on and the loss is finite:
             take one batch a replica, run the step, add up its totals
         keep the totals, the metrics and the time, and begin at zero
+
+    A boundary at which summaries are taken ends a call. The step before it is another
+    one, compiled by itself, so that summaries cost nothing in all others.
+
+    Attributes:
+      stretch: the steps up to one boundary, inside of a graph.
     """
 
     def __init__(
@@ -92,6 +99,7 @@ class CompiledLoop:
         at_end_scalars: Iterable[str] = (),
         pass_start: Any = 0,
         run_eagerly: bool = False,
+        showing: Showing | None = None,
     ) -> None:
         """Takes what a step does; nothing is traced before the first call.
 
@@ -111,21 +119,27 @@ class CompiledLoop:
           pass_start: step at which the pass over the data began (int64 variable, or a
             number), for a plan that counts its steps.
           run_eagerly: whether the loop runs as plain Python.
+          showing: summaries, and the steps that take them; None for none.
         """
         self._name = name
-        self._plan = plan
-        self._step_fn = step_fn
         self._metrics = metrics
         self._scalars = tuple(scalars)
         self._peers = peers if peers is not None and not peers.alone else None
         self._stop_at_nonfinite = stop_at_nonfinite
-        # Another process' loss may still be finite: they find out at the boundary.
-        self._watch_each_step = stop_at_nonfinite and self._peers is None
         self._at_end = at_end
         self._at_end_scalars = tuple(at_end_scalars)
-        self._pass_start = pass_start
         self._row_spec: Any = None
         self._run_eagerly = run_eagerly
+        self._showing = showing
+        self.stretch = Stretch(
+            plan,
+            step_fn,
+            lambda: Totals.zeros(metrics, self._scalars),
+            peers=self._peers,
+            stop_at_nonfinite=stop_at_nonfinite,
+            pass_start=pass_start,
+            showing=showing,
+        )
         # By the iterator's type, which names the shapes that it yields: one iterator's
         # batches may have a fixed size, and another one's another size.
         self._calls: dict[Any, Callable[..., Any]] = {}
@@ -148,13 +162,40 @@ class CompiledLoop:
           StepError: an operation failed.
           ValueError: each process needs a batch, and this one has none.
         """
-        call = self._call_for(iterator)
+        segments: list[Segment] = []
+        for part in self._parts(boundaries):
+            segments += self._one_call(iterator, start, part)
+            last = segments[-1]
+            failed = self._stop_at_nonfinite and last.nonfinite_step is not None
+            if last.ended or failed or last.step < part[-1]:
+                break
+            start = last.step
+        return segments
+
+    def shows(self, step: int) -> bool:
+        """Returns whether summaries are taken at a boundary."""
+        if self._showing is None:
+            return False
+        return self._showing.every is None or step % self._showing.every == 0
+
+    def _parts(self, boundaries: Sequence[int]) -> Iterator[list[int]]:
+        """Yields the boundaries of each call; one with summaries has its own."""
+        for shows, group in itertools.groupby(boundaries, self.shows):
+            part = list(group)
+            yield from ([each] for each in part) if shows else [part]
+
+    def _one_call(
+        self, iterator: Any, start: int, boundaries: Sequence[int]
+    ) -> list[Segment]:
+        """Calls the compiled loop, see `__call__`."""
+        shows = self.shows(boundaries[0])
+        call = self._call_for(iterator, shows=shows)
         try:
             with user_errors.running(
                 lambda: self._name + _steps_in_words(start, boundaries[-1]),
                 hint=_HOW_TO_FIND_IT,
             ):
-                count, more, rows = call(
+                count, more, rows, states = call(
                     iterator,
                     tf.constant(start, tf.int64),
                     tf.constant(list(boundaries), tf.int64),
@@ -184,23 +225,38 @@ class CompiledLoop:
                     nonfinite_step=None if nonfinite < 0 else int(nonfinite),
                     ended=index == count - 1 and not more,
                     waited=float(waited),
+                    summaries=self.seen(states, int(step) == boundaries[index]),
                 )
             )
             start = int(step)
         return segments
 
-    def _call_for(self, iterator: Any) -> Callable[..., Any]:
-        """Returns `_run`, compiled for iterators of this type."""
+    def seen(self, states: States, reached: bool) -> dict[str, Seen]:
+        """Returns the summaries of a segment; all processes call it together.
+
+        Args:
+          states: this process' states; empty where none were to be taken.
+          reached: whether the segment's boundary was reached: its last step takes them.
+        """
+        if not states or not (reached or self._showing.every is None):
+            return {}
+        if self._peers is not None:
+            states = over_processes(states, self._peers.gather)
+        return self._showing.summaries.seen(states)
+
+    def _call_for(self, iterator: Any, *, shows: bool) -> Callable[..., Any]:
+        """Returns `_run` or `_run_and_show`, compiled for iterators of this type."""
+        run = self._run_and_show if shows else self._run
         if self._run_eagerly:
-            return self._run
-        spec = tf.type_spec_from_value(iterator)
+            return run
+        spec = tf.type_spec_from_value(iterator), shows
         if spec not in self._calls:
             signature = (
-                spec,
+                spec[0],
                 tf.TensorSpec([], tf.int64),
                 tf.TensorSpec([None], tf.int64),
             )
-            self._calls[spec] = compiled(self._run, input_signature=signature)
+            self._calls[spec] = compiled(run, input_signature=signature)
         return self._calls[spec]
 
     def _run(self, iterator: Any, start: tf.Tensor, boundaries: tf.Tensor) -> Any:
@@ -212,8 +268,8 @@ class CompiledLoop:
           boundaries: int64 vector of global steps.
 
         Returns:
-          The number of segments; whether more data are left; and `_row()` of each
-          segment, packed, by dtype as a matrix of one row a segment.
+          The number of segments; whether more data are left; `_row()` of each segment,
+          packed, by dtype as a matrix of one row a segment; and the summaries' states.
         """
         size = tf.size(boundaries)
         row = self._row()
@@ -230,121 +286,57 @@ class CompiledLoop:
             return on
 
         def body(index: Any, step: Any, more: Any, _: Any, then: Any, rows: Any) -> Any:
-            step, more, nonfinite, waited, totals = self.segment(
-                iterator, step, boundaries[index]
-            )
-            if self._peers is not None:
-                nonfinite = self._peers.least(nonfinite)
-                waited, totals = _over_processes(waited, totals, self._peers)
-            *sums, scalars = totals.as_tree()
-            # The clock is read after the steps: it does not depend on them by itself.
-            with tf.control_dependencies([step]):
-                now = _now()
-            at_end = self._at_end(step) if self._at_end is not None else {}
-            tree = (*sums, {**losses.means(scalars), **at_end})
-            values = self._metrics.compute(totals.metrics)
-            vectors = packed((step, nonfinite, now - then, waited, tree, values))
+            reached = self.stretch(iterator, step, boundaries[index])
+            more, row, now = self._at_boundary(reached, then)
+            vectors = packed(row)
             rows = {name: rows[name].write(index, vectors[name]) for name in rows}
-            return index + 1, step, more, nonfinite, now, rows
+            return index + 1, row[0], more, row[1], now, rows
 
-        none, began = tf.constant(-1, tf.int64), _now()
-        # Or the first steps might run before the clock is read.
-        with tf.control_dependencies([began]):
-            start = tf.identity(start)
+        none, (start, began) = tf.constant(-1, tf.int64), _timed(start)
         index, _, more, _, _, arrays = tf.while_loop(
             goes_on, body, (0, start, tf.constant(True), none, began, arrays)
         )
-        return index, more, {name: array.stack() for name, array in arrays.items()}
+        return index, more, {name: array.stack() for name, array in arrays.items()}, {}
 
-    def segment(self, iterator: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
-        """Runs the steps up to one boundary, inside of the graph.
+    def _run_and_show(
+        self, iterator: Any, start: tf.Tensor, boundaries: tf.Tensor
+    ) -> Any:
+        """Runs to one boundary at which summaries are taken; otherwise as `_run`."""
+        self._row_spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, self._row())
+        start, began = _timed(start)
+        reached = self.stretch(iterator, start, boundaries[0], shows=True)
+        more, row, _ = self._at_boundary(reached, began)
+        rows = {name: vector[tf.newaxis] for name, vector in packed(row).items()}
+        return tf.constant(1), more, rows, reached[-1].summaries
 
-        Each value that the loop carries costs about as much as an operation in each
-        step. So sums are packed, and a value that nobody asks for is left out.
+    def _at_boundary(self, reached: Any, then: tf.Tensor) -> Any:
+        """Puts the processes' totals together, and computes what a segment tells.
 
         Args:
-          iterator: see `__call__`.
-          start: int64 scalar, global step before the first step.
-          stop: int64 scalar, the boundary.
+          reached: what the stretch returned.
+          then: time at the boundary before (float64 scalar).
 
         Returns:
-          The step reached (int64 scalar); whether more data are left (bool scalar); the
-          first step whose loss was not finite (int64 scalar, -1 without any); the
-          seconds that the steps waited for input (float32 scalar); and the totals over
-          these steps.
+          Whether more data are left; the nest that `_row` shows; and the time now.
         """
-        plan, packing = self._plan, TotalsPacking(self._zeros())
-        last = stop
-        if plan.num_steps is not None:
-            data_end = tf.cast(self._pass_start, tf.int64) + plan.num_steps
-            last = tf.minimum(stop, data_end)
-
-        def one(batches: Any, carried: dict[str, Any]) -> dict[str, Any]:
-            totals = self._step_fn(batches, carried["step"])
-            step = carried["step"] + 1
-            after = {
-                "step": step,
-                "waited": carried["waited"],
-                **packing.plus(carried, totals),
-            }
-            finite = tf.math.is_finite(totals.loss)
-            if self._watch_each_step:
-                return {**after, "finite": finite}
-            first = tf.logical_and(carried["nonfinite"] < 0, ~finite)
-            return {**after, "nonfinite": tf.where(first, step, carried["nonfinite"])}
-
-        def waited(timed: Timed, carried: dict[str, Any]) -> dict[str, Any]:
-            return {**carried, "waited": carried["waited"] + timed.waited()}
-
-        def goes_on(carried: dict[str, Any]) -> tf.Tensor:
-            on = carried["step"] < last
-            for flag in ("more", "finite"):
-                if flag in carried:
-                    on = tf.logical_and(on, carried[flag])
-            return on
-
-        def body(carried: dict[str, Any]) -> tuple[dict[str, Any]]:
-            timed = Timed(iterator, carried["step"], _now)
-            if not plan.asks:
-                batches = plan.take(timed)
-                return (one(batches, waited(timed, carried)),)
-            more, take = plan.try_take(timed)
-            carried = waited(timed, carried)
-            if self._peers is not None:
-                more = self._peers.anywhere(more)
-            state = {key: carried[key] for key in carried if key != "more"}
-            state = plan.where(more, lambda: one(take(), state), state)
-            return ({**state, "more": more},)
-
-        carried = {"step": start, "waited": tf.zeros([]), **packing.zeros()}
-        if plan.asks:
-            carried["more"] = tf.constant(True)
-        none = tf.constant(-1, tf.int64)
-        if self._watch_each_step:
-            carried["finite"] = tf.constant(True)
-        else:
-            carried["nonfinite"] = none
-        (carried,) = tf.while_loop(goes_on, body, (carried,))
-        step = carried["step"]
-        if self._watch_each_step:
-            nonfinite = tf.where(carried["finite"], none, step)
-        else:
-            nonfinite = carried["nonfinite"]
-        more = carried.get("more", tf.constant(True))
-        if plan.num_steps is not None:
-            # A plan that asks finds the end by wanting a step beyond it. So does this.
-            more = stop <= data_end
-        return step, more, nonfinite, carried["waited"], packing.unpack(carried)
-
-    def _zeros(self) -> Totals:
-        return Totals.zeros(self._metrics, self._scalars)
+        step, more, nonfinite, waited, totals = reached
+        if self._peers is not None:
+            nonfinite = self._peers.least(nonfinite)
+            waited, totals = _over_processes(waited, totals, self._peers)
+        *sums, scalars, _ = totals.as_tree()
+        # The clock is read after the steps: it does not depend on them by itself.
+        with tf.control_dependencies([step]):
+            now = stretch.now()
+        at_end = self._at_end(step) if self._at_end is not None else {}
+        tree = (*sums, {**losses.means(scalars), **at_end})
+        values = self._metrics.compute(totals.metrics)
+        return more, (step, nonfinite, now - then, waited, tree, values), now
 
     def _row(self) -> Any:
         """Returns zeros in the nest, dtypes and shapes of a boundary's results."""
         names = (*self._scalars, *self._at_end_scalars)
         zeros = Totals.zeros(self._metrics, ())
-        *sums, _ = zeros.as_tree()
-        tree = (*sums, dict.fromkeys(names, tf.zeros([])))
+        tree = (*zeros.as_tree()[:4], dict.fromkeys(names, tf.zeros([])))
         step, seconds = tf.zeros([], tf.int64), tf.zeros([], tf.float64)
         values = self._metrics.compute(zeros.metrics)
         return step, step, seconds, tf.zeros([]), tree, values
@@ -358,6 +350,13 @@ def _steps_in_words(start: int, stop: int) -> str:
     )
 
 
+def _timed(start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the step to start from and the time, which is read before the steps."""
+    began = stretch.now()
+    with tf.control_dependencies([began]):
+        return tf.identity(start), began
+
+
 def _over_processes(
     waited: tf.Tensor, totals: Totals, peers: Peers
 ) -> tuple[tf.Tensor, Totals]:
@@ -368,5 +367,5 @@ def _over_processes(
     replicas = peers.replicas
     # Each process writes to a place of its own, so that one exchange does for both.
     own = waited * tf.one_hot(replicas.process, replicas.num_processes)
-    each, tree = peers.total((own, totals.as_tree()))
-    return tf.reduce_max(each), Totals(*tree)
+    each, tree = peers.total((own, totals.as_tree()[:5]))
+    return tf.reduce_max(each), Totals(*tree, totals.summaries)

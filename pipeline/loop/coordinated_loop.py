@@ -7,6 +7,7 @@ counts once, and the chief sets the global step and the optimizers' counts from 
 """
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ from pipeline.loop import losses
 from pipeline.loop.compiled_loop import CompiledLoop, Segment
 from pipeline.loop.losses import Totals
 from pipeline.loop.metrics import MetricSet
-from pipeline.loop.packing import packed, unpacked
+from pipeline.loop.stretch import packed, unpacked
 from pipeline.process.refusals import RefusedValueError
 from pipeline.strategy import parameter_server
 from pipeline.strategy.parameter_server import ParameterServers
@@ -110,7 +111,11 @@ class CoordinatedLoop:
         self._at_end = at_end
         self._stop_at_nonfinite = stop_at_nonfinite
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        self._call = compiled(self._on_worker)
+        # By whether summaries are taken.
+        self._calls = {
+            shows: compiled(functools.partial(self._on_worker, shows))
+            for shows in (False, True)
+        }
         self._row_spec: Any = None
         for op in ops:
             _count_atomically(op.optimizer)
@@ -148,7 +153,9 @@ class CoordinatedLoop:
         pieces: list[Piece] = []
         step, bad, ended = start, None, False
         while step < stop and not ended and not (bad and self._stop_at_nonfinite):
-            done = self._hand_out(iterator, step, stop)
+            # Summaries are of the last step: one worker does it when all others are.
+            waits = self._loop.shows(stop) and step < stop - 1
+            done = self._hand_out(iterator, step, stop - 1 if waits else stop)
             pieces += done
             if done:
                 idle_since = time.monotonic()
@@ -172,13 +179,16 @@ class CoordinatedLoop:
             num_steps=step - start,
             seconds=time.monotonic() - began,
             totals=dataclasses.replace(
-                totals, scalars={**losses.means(totals.scalars), **at_end}
+                totals,
+                scalars={**losses.means(totals.scalars), **at_end},
+                summaries={},
             ),
             metrics=self._metrics.results([totals.metrics]),
             nonfinite_step=bad,
             ended=ended,
             # Workers compute at the same time, and no worker waits for another one.
             waited=sum(p.waited for p in pieces) / self._strategy.num_workers,
+            summaries=self._loop.seen(totals.summaries, step == stop),
         )
 
     def _hand_out(
@@ -192,6 +202,7 @@ class CoordinatedLoop:
           ValueError: model_fn uses a table that a worker was not handed.
           PeerLostError: no worker answers any more, or a task is stopped.
         """
+        shows = self._loop.shows(stop)
         workers = self._strategy.num_workers - len(iterator.ended)
         share = -(-(stop - start) // (workers * _PIECES_PER_WORKER))
         size = min(share, self._strategy.steps_per_closure)
@@ -199,7 +210,8 @@ class CoordinatedLoop:
         for first in range(start, stop, size):
             numbers = tf.constant([first, min(first + size, stop)], tf.int64)
             args = iterator.per_worker, numbers
-            results.append(self._coordinator.schedule(self._call, args=args))
+            call = self._calls[shows and first == stop - 1]
+            results.append(self._coordinator.schedule(call, args=args))
         try:
             parameter_server.wait_until_done(self._coordinator, self._strategy)
             fetched = self._coordinator.fetch(results)
@@ -216,32 +228,35 @@ class CoordinatedLoop:
         iterator.ended.update(piece.worker for piece in pieces if not piece.more)
         return [piece for piece in pieces if piece.num_steps]
 
-    def _on_worker(self, iterator: Any, numbers: tf.Tensor) -> Any:
+    def _on_worker(self, shows: bool, iterator: Any, numbers: tf.Tensor) -> Any:
         """Does a piece, inside of the graph that a worker runs.
 
         Args:
+          shows: whether summaries are taken of its step.
           iterator: the worker's own iterator.
           numbers: int64 vector of two, the step numbers to start from and to stop at.
             The piece is shorter where this worker's data end.
 
         Returns:
-          The fields of `Piece`, packed into one vector a dtype.
+          The fields of `Piece`, packed into one vector a dtype, and the summaries.
         """
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
-        step, more, nonfinite, waited, totals = self._loop.segment(
-            iterator, numbers[0], numbers[1]
+        step, more, nonfinite, waited, totals = self._loop.stretch(
+            iterator, numbers[0], numbers[1], shows=shows
         )
         check_captures(tf.compat.v1.get_default_graph())
         mine = tf.one_hot(worker, self._strategy.num_workers, dtype=tf.int64)
         self._strategy.worker_steps.assign_add(mine * (step - numbers[0]))
-        row = worker, numbers[0], step, more, nonfinite, waited, totals.as_tree()
+        tree = totals.as_tree()[:5]
+        row = worker, numbers[0], step, more, nonfinite, waited, tree
         self._row_spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, row)
-        return packed(row)
+        return packed(row), totals.summaries
 
-    def _piece(self, vectors: Any) -> Piece:
-        """Returns the piece that a worker returned as vectors."""
+    def _piece(self, returned: Any) -> Piece:
+        """Returns the piece that a worker returned as vectors and summaries."""
+        vectors, states = returned
         *numbers, tree = unpacked(vectors, self._row_spec)
-        return Piece(*(number.item() for number in numbers), Totals(*tree))
+        return Piece(*(number.item() for number in numbers), Totals(*tree, states))
 
     def _have_ended(self, iterator: WorkerIterators, idle_since: float) -> bool:
         """Whether every worker's data have ended, or the worker is gone.
@@ -268,12 +283,14 @@ class CoordinatedLoop:
         if not totals:
             zero = np.zeros([])
             return Totals(zero, zero, self._metrics.zeros(), zero, {})
+        last = max(pieces, key=lambda piece: piece.step).totals
         return Totals(
             np.sum([t.loss for t in totals], dtype=np.float64),
             np.sum([t.weight for t in totals], dtype=np.float64),
             self._metrics.total([t.metrics for t in totals]),
             np.sum([t.examples for t in totals], dtype=np.float64),
-            max(pieces, key=lambda piece: piece.step).totals.scalars,
+            last.scalars,
+            last.summaries,
         )
 
 

@@ -8,12 +8,14 @@ import dataclasses
 from collections.abc import Sequence
 
 from pipeline.contract.hooks import Hook, Report, Run
+from pipeline.contract.summaries import Seen
 from pipeline.feed.feed import ReadableFeed, opened
 from pipeline.loop.compiled_loop import StepsLoop
 from pipeline.loop.metrics import MetricSet
 from pipeline.loop.watchers import Window
 from pipeline.mistakes.user_errors import call_method
 from pipeline.process import progress
+from pipeline.tracing.summary_states import merged_seen
 
 # Steps of the first call.
 _FIRST_EVAL_STEPS = 16
@@ -47,10 +49,12 @@ def evaluate(
       are eval steps.
     """
     window = Window(metrics)
+    summaries: dict[str, Seen] = {}
 
     def report() -> Report:
         # The loop counts eval steps, and a report is about the training's step.
-        return dataclasses.replace(window.report(), step=run.step)
+        made = window.report()
+        return dataclasses.replace(made, step=run.step, summaries=summaries)
 
     run.read_report = report
     for hook in hooks:
@@ -63,6 +67,7 @@ def evaluate(
             stop = done + size if steps is None else min(done + size, steps)
             (segment,) = compiled(box[0], done, [stop])
             window.add(segment)
+            summaries = merged_seen([summaries, segment.summaries])
             done, ended = segment.step, segment.ended
             if bar:
                 bar.move(done)

@@ -5,6 +5,7 @@ steps and loops these add up, and their quotient is the mean over all examples.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from pipeline.contract.train_op import SpecError
 from pipeline.feed.batch import Batch, rows_in
 from pipeline.loop.metrics import MetricSet
 from pipeline.mistakes.checks import kind_of
+from pipeline.tracing.summary_states import States, SummarySet, merged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Totals:
         2**24 in one call of the loop, and without bound over calls.
       scalars: float32 [sum over examples, examples] of the last step, by name, so that
         scalars add up over replicas, too.
+      summaries: states of the summaries, by name; empty in a step without them.
     """
 
     loss: tf.Tensor
@@ -36,14 +39,17 @@ class Totals:
     metrics: dict[str, list[tf.Tensor]]
     examples: tf.Tensor
     scalars: dict[str, tf.Tensor]
+    summaries: States = dataclasses.field(default_factory=dict)
 
     def as_tree(self) -> tuple[Any, ...]:
         """Returns the fields as a nest, for `tf.while_loop` and `strategy.run`."""
-        return self.loss, self.weight, self.metrics, self.examples, self.scalars
+        sums = self.loss, self.weight, self.metrics, self.examples
+        return *sums, self.scalars, self.summaries
 
     def plus(self, more: "Totals") -> "Totals":
         """Returns the sum of two parts of one step."""
-        return Totals(*tf.nest.map_structure(tf.add, self.as_tree(), more.as_tree()))
+        sums = tf.nest.map_structure(tf.add, self.as_tree()[:5], more.as_tree()[:5])
+        return Totals(*sums, merged(self.summaries, more.summaries))
 
     @classmethod
     def zeros(cls, metrics: MetricSet, scalars: Sequence[str]) -> "Totals":
@@ -138,7 +144,12 @@ def shared(weight: Any, share: tf.Tensor | None) -> Any:
 
 
 def totals_of(
-    spec: EstimatorSpec, loss: tf.Tensor, weight: Any, batch: Batch, metrics: MetricSet
+    spec: EstimatorSpec,
+    loss: tf.Tensor,
+    weight: Any,
+    batch: Batch,
+    metrics: MetricSet,
+    summaries: SummarySet | None = None,
 ) -> Totals:
     """Returns the totals of one batch.
 
@@ -148,6 +159,7 @@ def totals_of(
       weight: sum of weights that `objective` returned.
       batch: one replica's batch.
       metrics: the metrics of the mode.
+      summaries: the summaries to take; None for none.
     """
     weight = tf.convert_to_tensor(shared(weight, batch.share), tf.float32)
     rows = rows_in(batch.features)
@@ -158,7 +170,8 @@ def totals_of(
         name: tf.stack([tf.math.multiply_no_nan(value, count), count])
         for name, value in spec.scalars.items()
     }
-    return Totals(loss * weight, weight, increments, count, scalars)
+    states = summaries.of(spec, batch.share) if summaries else {}
+    return Totals(loss * weight, weight, increments, count, scalars, states)
 
 
 def means(scalars: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,7 +191,11 @@ def sum_over_replicas(strategy: tf.distribute.Strategy, tree: Any) -> Totals:
     if strategy.num_replicas_in_sync == 1:
         return Totals(*tree)
 
-    def total(value: Any) -> tf.Tensor:
-        return tf.add_n(strategy.experimental_local_results(value))
-
-    return Totals(*tf.nest.map_structure(total, tree))
+    local = strategy.experimental_local_results
+    *sums, summaries = tree
+    states = [
+        tf.nest.map_structure(lambda value, i=i: local(value)[i], summaries)
+        for i in range(len(local(sums[0])))
+    ]
+    sums = tf.nest.map_structure(lambda value: tf.add_n(local(value)), sums)
+    return Totals(*sums, functools.reduce(merged, states))

@@ -24,6 +24,7 @@ from pipeline.loop.updates import Updates, turn
 from pipeline.strategy import loss_scale
 from pipeline.strategy.modules import Modules
 from pipeline.strategy.replicas import Replicas, all_reduce, has_one_trace, run_each
+from pipeline.tracing.summary_states import SummarySet
 
 # Batches by local replica and micro-batch; or by micro-batch, of values that differ by
 # replica, see `replicas.run_each`.
@@ -51,6 +52,7 @@ class TrainStep:
         alike: bool = True,
         sparse: bool = True,
         jit_compile: bool | None = False,
+        summaries: SummarySet | None = None,
     ) -> None:
         """Groups the train ops by the forward passes that they share.
 
@@ -63,11 +65,13 @@ class TrainStep:
           alike: whether other processes' batches have the same type specs.
           sparse: whether a table's gradient holds only the rows that were used.
           jit_compile: whether XLA compiles what a replica computes by itself.
+          summaries: summaries that the totals hold; None for none.
         """
         self._alike = alike
         self._model_fn = model_fn
         self._strategy = modules.strategy
         self._metrics = metrics
+        self._summaries = summaries
         self._ops = outline.train_op
         self._jit_compile = jit_compile
         # Whether one call of `strategy.run` does all of a step: on a TPU each call is a
@@ -206,8 +210,8 @@ class TrainStep:
             values, self._trained[i] = gradient_of(tape, scaled[i], spec.train_op[i])
             own_weight = objectives[i][1]
             gradients.append(Gradient(values, losses.shared(own_weight, batch.share)))
-        totals = losses.totals_of(spec, loss, weight, batch, self._metrics)
-        return totals, gradients
+        given = batch, self._metrics, self._summaries
+        return losses.totals_of(spec, loss, weight, *given), gradients
 
     def _rest(
         self,
@@ -272,6 +276,7 @@ class EvalStep:
         metrics: MetricSet,
         *,
         jit_compile: bool | None = False,
+        summaries: SummarySet | None = None,
     ) -> None:
         """Takes what the step computes with.
 
@@ -280,7 +285,9 @@ class EvalStep:
           modules: modules to evaluate.
           metrics: metrics of the mode.
           jit_compile: whether XLA compiles what a replica computes by itself.
+          summaries: summaries that the totals hold; None for none.
         """
+        self._summaries = summaries
         self._model_fn = model_fn
         self._strategy = modules.strategy
         self._global_step = modules.global_step
@@ -303,8 +310,8 @@ class EvalStep:
             def compute() -> Any:
                 spec = self._model_fn(batch.features, batch.labels, global_step)
                 loss, weight = losses.objective(spec, rows_in(batch.features))
-                totals = losses.totals_of(spec, loss, weight, batch, self._metrics)
-                return totals.as_tree()
+                given = batch, self._metrics, self._summaries
+                return losses.totals_of(spec, loss, weight, *given).as_tree()
 
             return _compiled(compute, self._jit_compile)()
 

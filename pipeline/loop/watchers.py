@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.contract.hooks import Hook, Report, Run
+from pipeline.contract.summaries import Seen
 from pipeline.loop.compiled_loop import Segment
 from pipeline.loop.metrics import MetricSet, States, as_arrays
 from pipeline.mistakes.checks import is_int
@@ -263,6 +264,7 @@ class Window:
         self._waited = 0.0
         self._states: list[States] = []
         self._scalars: dict[str, Any] = {}
+        self._summaries: dict[str, Seen] = {}
         self._pending: list[Segment] = []
         self._report: Report | None = None
 
@@ -277,6 +279,7 @@ class Window:
         self._waited += segment.waited
         self._step = segment.step
         self._num_steps += segment.num_steps
+        self._summaries = segment.summaries or self._summaries
         if segment.num_steps:  # A segment without steps only found the input's end.
             self._scalars = segment.totals.scalars
             self._pending.append(segment)
@@ -359,6 +362,7 @@ class Window:
             scalars={name: float(value) for name, value in self._scalars.items()},
             num_examples=None if math.isnan(examples) else round(examples),
             input_seconds=_known(self._waited),
+            summaries=self._summaries,
         )
 
     def _fold(self) -> None:

@@ -56,7 +56,8 @@ def remarks(graph: tf.Graph, spec: EstimatorSpec, rows: int | None) -> Iterator[
         yield (
             f"tf.summary of {', '.join(tags)} in model_fn is dropped, as steps are "
             "compiled and no writer is open: write EstimatorSpec(..., scalars={"
-            f"{tags[0]!r}: value}}), or metrics=, which are reported."
+            f"{tags[0]!r}: value}}), or metrics=, which are reported; pictures, "
+            f"histograms and texts go to summaries={{{tags[0]!r}: histogram(x)}}."
         )
     for field, scalar in _scalar_losses(spec):
         if summed := batch_sums.summed_by(scalar, rows):

@@ -285,3 +285,27 @@ def test_labels_of_unknown_rank():
 def test_a_network_of_several_outputs():
     with pytest.raises(SpecError, match="returned dict .*not one tensor"):
         checks.network_output({"a": tf.zeros([2])}, inputs=tf.zeros([2, 2]))
+
+
+def pictures(mode=ModeKeys.EVAL, **options):
+    network = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])
+    x = tf.random.stateless_uniform([4, 5, 5, 1], seed=[1, 2])
+    optimizer = keras.optimizers.SGD()
+    return classifier(x, [0, 1, 2, 5 % 3], mode, network, optimizer, **options)
+
+
+def test_confusions_and_the_worst_mistakes_are_shown_in_eval():
+    spec = pictures()
+    assert set(spec.summaries) == {"confusion", "mistakes"}
+    mistakes = spec.summaries["mistakes"]
+    np.testing.assert_array_equal(mistakes.tensors["score"], spec.loss)
+    assert [word for word, _ in mistakes.kind.words] == ["is", "taken for", "loss"]
+    assert (mistakes.kind.max_outputs, mistakes.kind.columns) == (9, 3)
+    assert pictures(ModeKeys.TRAIN).summaries == {}
+    assert set(pictures(num_mistakes=0).summaries) == {"confusion"}
+    assert set(pictures(show_confusion=False).summaries) == {"mistakes"}
+    assert set(classify(LOGITS, LABELS).summaries) == {"confusion"}
+    named = pictures(class_names=("a", "b", "c")).summaries["confusion"]
+    assert named.kind.class_names == ("a", "b", "c")
+    with pytest.raises(SpecError, match="2 entries for 3 classes"):
+        pictures(class_names=("a", "b"))

@@ -186,3 +186,47 @@ def test_labels_and_the_only_entry_of_a_dict_are_taken():
 def test_errors(features, mode, changes, text):
     with pytest.raises(SpecError, match=text):
         gan(features, mode, **{**small(), **optimizers(), **changes})
+
+
+def test_samples_of_the_same_noise_are_shown():
+    modules = {
+        "generator": dcgan_generator(image_size=8, width=2),
+        "discriminator": dcgan_discriminator(width=2),
+        "noise": gaussian_noise(3, seed=1),
+    }
+    x = tf.random.stateless_normal([6, 8, 8, 1], seed=[1, 2])
+    options = {**modules, **optimizers()}
+
+    def samples(mode, **changed):
+        summaries = gan(x, mode, **options, **changed).summaries
+        return summaries["samples"].tensors["pixels"].numpy() if summaries else None
+
+    shown = samples(ModeKeys.TRAIN)
+    assert shown.shape == (16, 8, 8, 1)
+    latent = modules["noise"](tf.zeros([16, 8, 8, 1]), training=False)
+    again = modules["generator"](latent, training=False)
+    np.testing.assert_array_equal(shown, again)
+    assert samples(ModeKeys.EVAL).shape == (6, 8, 8, 1)
+    assert samples(ModeKeys.TRAIN, num_samples=0) is None
+    # Of vectors there is nothing to see.
+    assert gan(images(), ModeKeys.EVAL, **small()).summaries == {}
+
+
+def test_samples_leave_the_loss_as_it_is():
+    modules = small()
+    modules["generator"] = keras.Sequential(
+        [
+            keras.layers.Dense(16, activity_regularizer="l2"),
+            keras.layers.Reshape((4, 4, 1)),
+        ]
+    )
+    x = tf.reshape(tf.random.stateless_normal([6, 16], seed=[1, 2]), [-1, 4, 4, 1])
+    modules["discriminator"] = keras.Sequential(
+        [keras.layers.Flatten(), modules["discriminator"]]
+    )
+    losses = []
+    for number in (0, 16):
+        modules["noise"] = gaussian_noise(3, seed=1)
+        spec = gan(x, ModeKeys.TRAIN, **modules, **optimizers(), num_samples=number)
+        losses.append(spec.train_op[1].loss.numpy())
+    np.testing.assert_array_equal(*losses)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import pipeline as ge
 from pipeline.checkpoints import checkpoint
-from tests import clusters, fakes, players, shuffled
+from tests import clusters, fakes, players, shown, shuffled
 
 TASK = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 
@@ -196,7 +196,12 @@ def batch_normalization(folder):
 
 def evaluates_along(folder):
     """Their clocks disagree on when the next evaluation is due."""
-    estimator = make_estimator(folder, save_checkpoints_steps=10)
+    estimator = make_estimator(
+        folder,
+        model_fn=shown.model_fn,
+        save_checkpoints_steps=10,
+        save_summary_steps=11,
+    )
     found = ge.train_and_evaluate(
         estimator,
         ge.TrainSpec(endless(), max_steps=22),

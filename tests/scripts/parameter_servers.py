@@ -29,7 +29,7 @@ from pipeline import PeerLostError
 from pipeline.cluster import server
 from pipeline.cluster.tf_config import Cluster
 from pipeline.strategy import parameter_server
-from tests import fakes
+from tests import fakes, shown
 from tests.scripts import forked_servers
 
 OUT = pathlib.Path(sys.argv[1])
@@ -140,6 +140,14 @@ def model_fn(features, labels, mode, network, head, optimizer, head_optimizer, s
             "ids": ge.metric(keras.metrics.Sum, tf.cast(features["id"], tf.float32)),
             "steps": ge.metric(keras.metrics.Sum, tf.cast(step, tf.float32)),
         },
+        summaries={
+            "values": ge.histogram(features["id"]),
+            "texts": ge.text(tf.strings.as_string(features["id"])),
+            "largest": ge.image(
+                tf.cast(tf.reshape(features["id"] // 4, [-1, 1, 1, 1]), tf.uint8),
+                highest=features["id"],
+            ),
+        },
     )
 
 
@@ -172,7 +180,7 @@ def updates(trained):
 
 def counts():
     """Steps, examples and updates, and the loss; then on from the checkpoint."""
-    trained, recorder = estimator("counts"), fakes.Recorder(50)
+    trained, recorder = estimator("counts", save_summary_steps=30), fakes.Recorder(50)
     trained.train(rows_fn, max_steps=150, hooks=[recorder])
     again = estimator("counts", head_rate=0.005)
     after = fakes.Recorder(50)
@@ -190,6 +198,8 @@ def counts():
             for name in ("optimizer", "head_optimizer")
         ],
         evaluated=again.evaluate(unsharded_rows_fn),
+        trained_shown=shown.read(OUT / "counts"),
+        evaluated_shown=shown.read(OUT / "counts" / "eval"),
     )
 
 

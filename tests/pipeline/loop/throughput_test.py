@@ -8,7 +8,7 @@ from pipeline.contract.hooks import Hook, Report
 from pipeline.feed import feed as input_lib
 from pipeline.feed.dataset import Source
 from pipeline.hooks import stock
-from pipeline.loop import compiled_loop
+from pipeline.loop import compiled_loop, stretch
 from pipeline.loop.losses import Totals
 from pipeline.loop.metrics import MetricSet
 from pipeline.loop.watchers import Window
@@ -38,7 +38,7 @@ class Clock:
 def segments_of(monkeypatch, boundaries, *, input_secs, step_secs, asks, eager=False):
     """Runs a loop whose input and step take so many seconds of a clock by hand."""
     clock = Clock()
-    monkeypatch.setattr(compiled_loop, "_now", clock)
+    monkeypatch.setattr(stretch, "now", clock)
 
     def input_fn():
         data = tf.data.Dataset.range(100).batch(2)

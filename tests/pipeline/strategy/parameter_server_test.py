@@ -67,6 +67,15 @@ def test_the_chief_evaluates_every_example_once(ran):
     assert evaluated["accuracy"] > 0.8
 
 
+def test_summaries_are_of_one_workers_step_and_of_a_whole_evaluation(ran):
+    trained = ran["counts"]["trained_shown"]
+    assert trained["values"] == {str(step): 16 for step in range(30, 151, 30)}
+    assert {len(texts) for texts in trained["texts"].values()} == {4}
+    evaluated = ran["counts"]["evaluated_shown"]
+    assert evaluated["values"] == {"200": 960}
+    assert evaluated["largest"] == {"200": [[[[239]]]] * 4}
+
+
 def test_digits_come_out_as_on_one_process(ran):
     assert ran["digits"]["alone"] > 0.9
     # Asynchronous steps come out otherwise each time.

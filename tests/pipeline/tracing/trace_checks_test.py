@@ -148,6 +148,7 @@ def test_summaries_that_nobody_writes_are_said(tmp_path):
     (text,) = traced(with_summaries)
     assert text.startswith("tf.summary of accuracy/top, weights, old in model_fn is")
     assert "scalars={'accuracy/top': value})" in text
+    assert "summaries={'accuracy/top': histogram(x)}" in text
 
 
 def test_a_writer_of_ones_own_is_none_of_that(tmp_path):

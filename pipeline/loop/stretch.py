@@ -1,0 +1,292 @@
+"""Runs the steps up to one boundary inside of a graph, and packs what they carry.
+
+Each tensor that a loop carries costs about as much as an operation in each step. So all
+of them go in few vectors, one for each dtype.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pipeline.feed.batch import Plan, Timed
+from pipeline.loop.losses import Totals
+from pipeline.strategy.peers import Peers
+from pipeline.tracing.summary_states import SummarySet, merged
+
+StepFn = Callable[[Any, tf.Tensor], Totals]
+
+# The clock of the loop: seconds as a float64 scalar, read when its operation runs.
+now: Callable[[], tf.Tensor] = tf.timestamp
+
+
+@dataclasses.dataclass(frozen=True)
+class Showing:
+    """The summaries of a loop, and the steps that take them.
+
+    Attributes:
+      step_fn: does what the loop's own does, and its totals hold the summaries.
+      summaries: the summaries.
+      every: steps from one that takes them to the next; None where each step does, and
+        a segment's are put together.
+    """
+
+    step_fn: StepFn
+    summaries: SummarySet
+    every: int | None = None
+
+
+class TotalsPacking:
+    """Totals as one vector of sums a dtype, and a matrix of the last step's scalars.
+
+    Summaries, where there are any, go by themselves.
+    """
+
+    def __init__(self, example: Totals) -> None:
+        """Takes the nest, dtypes and shapes of the totals.
+
+        Args:
+          example: totals of zeros, with which the loop begins.
+        """
+        self._example = example
+        self._sums = tf.nest.flatten(_sums_of(example))
+        self._dtypes = sorted({x.dtype.name for x in self._sums})
+
+    def zeros(self) -> dict[str, Any]:
+        """Returns what the loop carries before the first step."""
+        return self._packed(self._example)
+
+    def plus(self, carried: dict[str, Any], totals: Totals) -> dict[str, Any]:
+        """Returns what the loop carries after another step.
+
+        Args:
+          carried: vectors that the loop carried before the step.
+          totals: totals of the step. Sums are added; scalars take the others' place.
+        """
+        packed = self._packed(totals)
+        sums = {name: carried[name] + packed[name] for name in self._dtypes}
+        if self._example.summaries:
+            sums["summaries"] = merged(carried["summaries"], totals.summaries)
+        return {**packed, **sums}
+
+    def unpack(self, carried: dict[str, Any]) -> Totals:
+        """Returns the totals that the loop has carried."""
+        flat: list[Any] = [None] * len(self._sums)
+        for name in self._dtypes:
+            places = self._places(name)
+            sizes = [self._sums[i].shape.num_elements() for i in places]
+            for i, part in zip(places, tf.split(carried[name], sizes), strict=True):
+                flat[i] = tf.reshape(part, self._sums[i].shape)
+        tree = tf.nest.pack_sequence_as(_sums_of(self._example), flat)
+        scalars = dict(self._example.scalars)
+        if scalars:
+            scalars = dict(zip(scalars, tf.unstack(carried["scalars"]), strict=True))
+        return Totals(*tree, scalars, carried.get("summaries", {}))
+
+    def _packed(self, totals: Totals) -> dict[str, Any]:
+        flat = tf.nest.flatten(_sums_of(totals))
+        packed = {n: _joined([flat[i] for i in self._places(n)]) for n in self._dtypes}
+        if self._example.scalars:
+            values = [totals.scalars[name] for name in self._example.scalars]
+            packed["scalars"] = tf.stack(values)
+        if self._example.summaries:
+            packed["summaries"] = totals.summaries
+        return packed
+
+    def _places(self, dtype: str) -> list[int]:
+        """Returns where the sums of a dtype stand among all sums."""
+        return [i for i, x in enumerate(self._sums) if x.dtype.name == dtype]
+
+
+class Stretch:
+    """The steps from one boundary to the next, as a loop in a graph."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        step_fn: StepFn,
+        zeros: Callable[[], Totals],
+        *,
+        peers: Peers | None,
+        stop_at_nonfinite: bool,
+        pass_start: Any,
+        showing: Showing | None,
+    ) -> None:
+        """Takes what a step does, see `CompiledLoop`.
+
+        Args:
+          plan: how a step's batches are taken.
+          step_fn: the step.
+          zeros: returns the totals before the first step.
+          peers: other processes that run the loop in step; None for this one alone.
+          stop_at_nonfinite: whether the loop ends after a step whose loss is not
+            finite.
+          pass_start: step at which the pass over the data began.
+          showing: summaries, and the steps that take them; None for none.
+        """
+        self._plan = plan
+        self._step_fn = step_fn
+        self._zeros = zeros
+        self._peers = peers
+        # Another process' loss may still be finite: they find out at the boundary.
+        self._watch_each_step = stop_at_nonfinite and peers is None
+        self._pass_start = pass_start
+        self._showing = showing
+
+    def __call__(
+        self,
+        iterator: Any,
+        start: tf.Tensor,
+        stop: tf.Tensor,
+        *,
+        shows: bool = False,
+    ) -> Any:
+        """Runs the steps up to one boundary, inside of the graph.
+
+        Each value that the loop carries costs about as much as an operation in each
+        step. So sums are packed, and a value that nobody asks for is left out.
+
+        Args:
+          iterator: iterator over the plan's dataset.
+          start: int64 scalar, global step before the first step.
+          stop: int64 scalar, the boundary.
+          shows: whether summaries are taken: at the last step, or at each.
+
+        Returns:
+          The step reached (int64 scalar); whether more data are left (bool scalar); the
+          first step whose loss was not finite (int64 scalar, -1 without any); the
+          seconds that the steps waited for input (float32 scalar); and the totals over
+          these steps.
+        """
+        plan, zeros = self._plan, self._zeros()
+        packing, last = TotalsPacking(zeros), stop
+        if plan.num_steps is not None:
+            data_end = tf.cast(self._pass_start, tf.int64) + plan.num_steps
+            last = tf.minimum(stop, data_end)
+
+        carried = {"step": start, "waited": tf.zeros([]), **packing.zeros()}
+        if plan.asks:
+            carried["more"] = tf.constant(True)
+        none = tf.constant(-1, tf.int64)
+        if self._watch_each_step:
+            carried["finite"] = tf.constant(True)
+        else:
+            carried["nonfinite"] = none
+        if not (shows and self._showing.every is None):
+            plain = tf.minimum(last, stop - 1) if shows else last
+            carried = self._steps(iterator, carried, plain, self._step_fn, packing)
+        if shows:
+            states = self._showing.summaries.zeros()
+            packing = TotalsPacking(dataclasses.replace(zeros, summaries=states))
+            carried["summaries"] = states
+            step_fn = self._showing.step_fn
+            carried = self._steps(iterator, carried, last, step_fn, packing)
+        step = carried["step"]
+        if self._watch_each_step:
+            nonfinite = tf.where(carried["finite"], none, step)
+        else:
+            nonfinite = carried["nonfinite"]
+        more = carried.get("more", tf.constant(True))
+        if plan.num_steps is not None:
+            # A plan that asks finds the end by wanting a step beyond it. So does this.
+            more = stop <= data_end
+        return step, more, nonfinite, carried["waited"], packing.unpack(carried)
+
+    def _steps(
+        self,
+        iterator: Any,
+        carried: dict[str, Any],
+        until: tf.Tensor,
+        step_fn: StepFn,
+        packing: TotalsPacking,
+    ) -> dict[str, Any]:
+        """Runs steps while there is no reason to stop.
+
+        Args:
+          iterator: iterator over the plan's dataset.
+          carried: tensors that go from step to step, by name.
+          until: int64 scalar, step to stop at.
+          step_fn: the step.
+          packing: packing of its totals.
+
+        Returns:
+          The tensors after the last step.
+        """
+        plan = self._plan
+
+        def one(batches: Any, carried: dict[str, Any]) -> dict[str, Any]:
+            totals = step_fn(batches, carried["step"])
+            step = carried["step"] + 1
+            after = {
+                "step": step,
+                "waited": carried["waited"],
+                **packing.plus(carried, totals),
+            }
+            finite = tf.math.is_finite(totals.loss)
+            if self._watch_each_step:
+                return {**after, "finite": finite}
+            first = tf.logical_and(carried["nonfinite"] < 0, ~finite)
+            return {**after, "nonfinite": tf.where(first, step, carried["nonfinite"])}
+
+        def waited(timed: Timed, carried: dict[str, Any]) -> dict[str, Any]:
+            return {**carried, "waited": carried["waited"] + timed.waited()}
+
+        def goes_on(carried: dict[str, Any]) -> tf.Tensor:
+            on = carried["step"] < until
+            for flag in ("more", "finite"):
+                if flag in carried:
+                    on = tf.logical_and(on, carried[flag])
+            return on
+
+        def body(carried: dict[str, Any]) -> tuple[dict[str, Any]]:
+            timed = Timed(iterator, carried["step"], now)
+            if not plan.asks:
+                batches = plan.take(timed)
+                return (one(batches, waited(timed, carried)),)
+            more, take = plan.try_take(timed)
+            carried = waited(timed, carried)
+            if self._peers is not None:
+                more = self._peers.anywhere(more)
+            state = {key: carried[key] for key in carried if key != "more"}
+            state = plan.where(more, lambda: one(take(), state), state)
+            return ({**state, "more": more},)
+
+        return tf.while_loop(goes_on, body, (carried,))[0]
+
+
+def packed(tree: Any) -> dict[str, tf.Tensor]:
+    """Returns all tensors of a nest, joined into one vector for each dtype."""
+    flat = tf.nest.flatten(tree)
+    names = sorted({tensor.dtype.name for tensor in flat})
+    return {name: _joined([t for t in flat if t.dtype.name == name]) for name in names}
+
+
+def unpacked(vectors: dict[str, np.ndarray], spec: Any) -> Any:
+    """Returns the nest of arrays that `packed` has joined.
+
+    Args:
+      vectors: one vector for each dtype, by its name.
+      spec: the nest, of type specs with static shapes.
+    """
+    taken = dict.fromkeys(vectors, 0)
+    flat = []
+    for leaf in tf.nest.flatten(spec):
+        name, size = leaf.dtype.name, leaf.shape.num_elements()
+        part = vectors[name][taken[name] : taken[name] + size]
+        flat.append(part.reshape(leaf.shape.as_list()))
+        taken[name] += size
+    return tf.nest.pack_sequence_as(spec, flat)
+
+
+def _sums_of(totals: Totals) -> Any:
+    """Returns the totals without scalars and summaries, which are no sums."""
+    return totals.as_tree()[:4]
+
+
+def _joined(tensors: list[tf.Tensor]) -> tf.Tensor:
+    # One operation, in place of one for each tensor and another one.
+    if all(tensor.shape.rank == 0 for tensor in tensors):
+        return tf.stack(tensors)
+    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
