@@ -24,7 +24,7 @@ from absl import flags, logging
 
 from benchmarks import classifier, pairs
 from benchmarks.pairs import Contender
-from pipeline import Estimator, Hook, RunConfig
+from pipeline import Estimator, ExponentialAverage, Hook, RunConfig
 
 
 def mlp() -> keras.Model:
@@ -196,6 +196,10 @@ def _measure() -> dict[str, dict[str, float]]:
             devices=("CPU:0", "CPU:1"),
         ),
         "one_replica": _one_replica(small, 35),
+        "average": {
+            "mlp": _averaged("tiny MLP, batch 32", small, 30_000, 45),
+            "cnn": _averaged("tutorial CNN, batch 64", tutorial, 600, 60),
+        },
     }
 
 
@@ -259,6 +263,24 @@ def _one_replica(task: Task, max_secs: float) -> dict[str, float]:
         key: statistics.median(pairs.ratios(rates[key], rates["default"]))
         for key in names
     }
+
+
+def _averaged(title: str, task: Task, num_steps: int, max_secs: float) -> float:
+    """Measures a training that keeps an exponential average against one that does not.
+
+    Whole calls of train are timed, long enough that what comes once in each does not
+    count. Prints a table, and returns the median ratio.
+    """
+    trains = {
+        "average": task.estimator(average=ExponentialAverage(0.999)),
+        "without": task.estimator(),
+    }
+    contenders = [Contender(name, run, num_steps) for name, run in trains.items()]
+    rates = pairs.take_turns(contenders, max_secs)
+    own, plain = rates["average"], rates["without"]
+    rows = [pairs.row("an average of the weights, against none", own, plain)]
+    pairs.say(pairs.table(title, rows), None)
+    return statistics.median(pairs.ratios(own, plain))
 
 
 def _metrics() -> tuple[keras.metrics.Metric, keras.metrics.Metric]:

@@ -75,6 +75,15 @@ def test_statistics_become_one(found):
     assert first["loss"] == second["loss"] < 1.0
 
 
+def test_an_average_is_the_same_in_both(found):
+    first, second = found["batch_normalization"]
+    live, average = first["moving_mean"]
+    assert np.abs(np.subtract(live, average)).max() > 1e-4
+    assert first["average_loss"] == second["average_loss"] != first["loss"]
+    for each in (first, second):
+        assert each["predicted_loss"] == pytest.approx(each["average_loss"], rel=1e-4)
+
+
 def test_all_evaluate_and_the_chief_exports(found):
     first, second = found["evaluates_along"]
     for each in (first, second):

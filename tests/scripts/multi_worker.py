@@ -178,20 +178,33 @@ def play(folder):
 def batch_normalization(folder):
     """Its statistics differ between processes until a checkpoint, or an evaluation."""
     estimator = make_estimator(
-        folder, network=lambda: fakes.network(batch_norm=True, dropout=0.2)
+        folder,
+        network=lambda: fakes.network(batch_norm=True, dropout=0.2),
+        average=ge.ExponentialAverage(0.9),
     )
     estimator.train(endless(lambda d: d.shuffle(200, seed=1)), max_steps=30)
     live = estimator._runtimes.training.modules.named_variables()
     kept = fakes.weights(folder)
+    name = "network/batch_normalization/moving_mean"
+    means = [live[each].numpy().tolist() for each in (name, f"driver/ema/{name}")]
+    x, y = fakes.classification_data(200)
+    metrics = estimator.evaluate(
+        fakes.make_input_fn(x, y, batch_size=16, per_replica=True)
+    )
+    predicted = list(estimator.predict(fakes.make_input_fn(x, batch_size=200)))
     return {
-        "moving_mean": live["network/batch_normalization/moving_mean"].numpy().tolist(),
+        "moving_mean": means,
         "finite": bool(all(np.isfinite(value).all() for value in kept.values())),
-        "loss": estimator.evaluate(
-            fakes.make_input_fn(
-                *fakes.classification_data(200), batch_size=16, per_replica=True
-            )
-        )["loss"],
+        "loss": metrics["loss"],
+        "average_loss": metrics["ema/loss"],
+        "predicted_loss": _loss(predicted, y),
     }
+
+
+def _loss(predicted, y):
+    logits = np.stack([each["logits"] for each in predicted])
+    losses = keras.losses.sparse_categorical_crossentropy(y, logits, True)
+    return float(np.mean(losses))
 
 
 def evaluates_along(folder):
@@ -231,7 +244,9 @@ def goes_on(folder):
     def train(name, *max_steps):
         for steps in max_steps:
             make_estimator(
-                folder / name, network=lambda: fakes.network(dropout=0.3)
+                folder / name,
+                network=lambda: fakes.network(dropout=0.3),
+                average=ge.ExponentialAverage(0.9),
             ).train(input_fn, max_steps=steps)
         return fakes.weights(folder / name)
 
@@ -246,6 +261,7 @@ def goes_on(folder):
         folder / "parts",
         network=lambda: fakes.network(dropout=0.3),
         optimizer=optimizer,
+        average=ge.ExponentialAverage(0.9),
     )
     estimator.train(input_fn, max_steps=41)
     most = max(float(np.abs(whole[key] - parts[key]).max()) for key in whole)

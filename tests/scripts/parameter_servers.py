@@ -43,6 +43,7 @@ ROWS, BATCH = 960, 16
 IDS = np.arange(ROWS)
 X, Y = fakes.classification_data(ROWS)
 VOCABULARY = 200
+TABLE = "table/table"
 
 
 def config(name, *, local=False, **options):
@@ -269,8 +270,9 @@ def ids_fn(mode):
 
 
 def embedding():
-    """Trains a table cut in two, goes on with it whole, and cut again."""
+    """Trains a table cut in two, goes on with it whole, and cut again; averages it."""
     found = {}
+    averages = []
     for name, steps, local in (("cut", 150, False), ("whole", 20, True)) * 2:
         trained = ge.Estimator(
             embedding_fn,
@@ -279,13 +281,30 @@ def embedding():
                 "head": lambda: keras.layers.Dense(2),
                 "optimizer": lambda: keras.optimizers.Adam(0.01),
             },
-            config=config("embedding", local=local),
+            config=config(
+                "embedding", local=local, average=ge.ExponentialAverage(0.98)
+            ),
         )
         trained.train(ids_fn, steps=steps)
-        found.setdefault(name, []).append(trained.evaluate(ids_fn)["accuracy"])
-    names = trained.get_variable_names()
+        metrics = trained.evaluate(ids_fn)
+        found.setdefault(name, []).append(metrics["accuracy"])
+        values = [trained.get_variable_value(n) for n in (TABLE, f"driver/ema/{TABLE}")]
+        averages.append(
+            {
+                "steps": int(trained.get_variable_value("driver/ema_steps")),
+                "distance": float(np.abs(values[0] - values[1]).max()),
+                "accuracy": metrics["ema/accuracy"],
+            }
+        )
+    names = [name for name in trained.get_variable_names() if "/ema" not in name]
     shapes = {name: trained.get_variable_value(name).shape for name in names}
-    report("embedding", accuracy=found, step=trained.global_step, shapes=shapes)
+    report(
+        "embedding",
+        accuracy=found,
+        step=trained.global_step,
+        shapes=shapes,
+        averages=averages,
+    )
 
 
 def digits():

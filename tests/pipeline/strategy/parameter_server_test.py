@@ -136,6 +136,17 @@ def test_a_sharded_table_trains_and_is_saved_whole(ran):
     assert [embedding["shapes"][name] for name in names] == [[200, 4]] * 3
 
 
+def test_an_average_lies_on_the_servers_and_moves_at_stops(ran):
+    """Also of the table cut in two; it goes on in one process, and back."""
+    averages = ran["embedding"]["averages"]
+    assert [each["steps"] for each in averages] == [150, 170, 320, 340]
+    # All of the first 150 steps count with the weights at their only stop.
+    assert averages[0]["distance"] == 0
+    assert averages[0]["accuracy"] == ran["embedding"]["accuracy"]["cut"][0]
+    assert min(each["distance"] for each in averages[1:]) > 1e-3
+    assert min(each["accuracy"] for each in averages) > 0.9
+
+
 def test_a_parameter_server_that_is_killed_is_named(ran):
     assert "ps 1" in ran["server_dies"]["error"]
     codes = ran["codes"]["codes"]
