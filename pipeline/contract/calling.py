@@ -35,6 +35,23 @@ def declared(fn: Callable[..., Any]) -> tuple[dict[str, bool], bool]:
     return names, takes_any
 
 
+def with_value(fn: Callable[..., Any], name: str, value: Any) -> Callable[..., Any]:
+    """Returns a function that gets another value for one argument, where it takes it.
+
+    Args:
+      fn: function that `call` calls.
+      name: name of the argument.
+      value: the value that it gets instead of the one that is supplied.
+    """
+
+    @functools.wraps(fn)
+    def called(**supplied: Any) -> Any:
+        return fn(**{**supplied, name: value} if name in supplied else supplied)
+
+    called.__qualname__ = name_of(fn)
+    return called
+
+
 def call(fn: Callable[..., Any], supplied: Mapping[str, Any], *, role: str) -> Any:
     """Calls `fn` with the arguments that it declares and that are supplied.
 

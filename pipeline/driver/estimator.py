@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from absl import logging
 
 from pipeline.checkpoints import checkpoint
 from pipeline.checkpoints.warm_start import WarmStartSettings
@@ -18,15 +17,15 @@ from pipeline.contract import params as params_lib
 from pipeline.contract.hooks import Hook, Run, SavingListener
 from pipeline.contract.run_config import RunConfig
 from pipeline.driver import evaluating, exporting
+from pipeline.driver.evaluations import Evaluation
 from pipeline.driver.recipe import Recipe
 from pipeline.driver.runtime_pair import Runtimes
-from pipeline.driver.trainer import Evaluation, Trainer
+from pipeline.driver.trainer import Trainer
 from pipeline.export import saved_model
 from pipeline.hooks import summary
-from pipeline.hooks.stock import log_line
 from pipeline.loop import predictions
 from pipeline.mistakes import checks, habits
-from pipeline.model_dir import paths, storage
+from pipeline.model_dir import paths
 from pipeline.process import run_log
 from pipeline.strategy import parameter_server
 from pipeline.strategy.peers import watches
@@ -207,14 +206,8 @@ class Estimator:
             checkpoint_path=checkpoint_path,
             weights=weights,
         )
-        if run.leads:
-            phase = f"eval/{name}" if name else "eval"
-            logging.info("%s", log_line(phase, report))
-            with storage.writing(self.model_dir, "the summary of the evaluation"):
-                writer = self._eval_writers[self.eval_dir(name)]
-                writer.scalars(run.step, report.values())
-                writer.summaries(run.step, report.summaries)
-        return {"loss": report.loss, **report.metrics, "global_step": run.step}
+        writer = self._eval_writers[self.eval_dir(name)]
+        return evaluating.told(run, report, name, writer)
 
     def eval_metrics(self, input_fn: Callable[..., Any]) -> dict[str, Any]:
         """Returns loss and metrics of no example, by name; traces, needs no checkpoint.

@@ -11,7 +11,10 @@ from pipeline.contract.hooks import Hook, Report, Run
 from pipeline.contract.spec import ModeKeys
 from pipeline.driver.runtime_pair import Runtimes
 from pipeline.feed import feed as input_lib
+from pipeline.hooks import summary
+from pipeline.hooks.stock import log_line
 from pipeline.loop import eval_loop
+from pipeline.model_dir import storage
 from pipeline.process.refusals import RefusedValueError
 
 
@@ -81,6 +84,26 @@ def evaluate(
         run.stop_reasons = [*reasons, *run.stop_reasons]
         report = _side_by_side(report, other, average.kind)
     return run, report
+
+
+def told(
+    run: Run, report: Report, name: str | None, writer: summary.Writer
+) -> dict[str, Any]:
+    """Returns what an evaluation found, in the log and in TensorBoard, too.
+
+    Args:
+      run: run at the step of the values.
+      report: report of all examples.
+      name: name of the evaluation, or None.
+      writer: writer of its events, used by the process that leads.
+    """
+    if run.leads:
+        phase = f"eval/{name}" if name else "eval"
+        logging.info("%s", log_line(phase, report))
+        with storage.writing(run.model_dir, "the summary of the evaluation"):
+            writer.scalars(run.step, report.values())
+            writer.summaries(run.step, report.summaries)
+    return {"loss": report.loss, **report.metrics, "global_step": run.step}
 
 
 def metrics(runtimes: Runtimes, input_fn: Callable[..., Any]) -> dict[str, Any]:

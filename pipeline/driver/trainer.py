@@ -18,7 +18,7 @@ checkpoint, `Trainer` loads it, and begins a new `TrainLoop` from there.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -28,6 +28,7 @@ from pipeline.contract.hooks import Hook, Rate, Run, SavingListener
 from pipeline.contract.run_config import RunConfig
 from pipeline.contract.spec import ModeKeys
 from pipeline.driver import start
+from pipeline.driver.evaluations import Evaluation, Evaluations
 from pipeline.driver.programs import Program
 from pipeline.driver.runtime import Runtime
 from pipeline.feed import feed as input_lib
@@ -39,39 +40,11 @@ from pipeline.hooks.saving import Saving
 from pipeline.hooks.stock import LoggingHook, NanHook, SummaryHook
 from pipeline.loop.compiled_loop import Segment, StepsLoop
 from pipeline.loop.watchers import Watchers, names_of
-from pipeline.mistakes import checks
+from pipeline.mistakes import checks, user_errors
 from pipeline.strategy.peers import Peers
 
 # The name under which a checkpoint keeps the state of an evaluation.
 _EVALUATION = "_Evaluation"
-
-
-# An evaluation that became known: name of the EvalSpec or None, and the metrics.
-Known = tuple[str | None, Mapping[str, Any]]
-
-
-class Evaluation(Protocol):
-    """An evaluation along a training, made here or in an evaluator job.
-
-    All processes make these calls together, but for `state`: one writes the checkpoint.
-    """
-
-    def begin(self, run: Run, signals: Sequence[PreemptionHook]) -> None:
-        """Begins, after the hooks have; a signal may break an evaluation off."""
-
-    def state(self, run: Run) -> Any:
-        """Returns JSON for `restore`, saved with a checkpoint; None for nothing."""
-
-    def restore(self, run: Run, state: Any) -> None:
-        """Goes on from a checkpoint, whose `state` is given; called after `begin`."""
-
-    def at_stop(self, run: Run, *, saved: bool) -> Sequence[Known]:
-        """Evaluates if it is due; returns what became known, for the hooks.
-
-        Args:
-          run: run at its first step, at a stop, or finished.
-          saved: whether a checkpoint of this step was saved at this stop.
-        """
 
 
 class Trainer:
@@ -234,7 +207,7 @@ class TrainLoop:
         self._saving = saving
         hooks, others = watchers.hooks, [_EVALUATION] * len(evaluations)
         names = names_of(hooks, others=others)[len(hooks) :]
-        self._evaluations = dict(zip(names, evaluations, strict=True))
+        self._evaluations = Evaluations(dict(zip(names, evaluations, strict=True)))
         self._signals = [hook for hook in hooks if isinstance(hook, PreemptionHook)]
         self._epochs = [hook for hook in hooks if isinstance(hook, StopAfterEpochsHook)]
         self._peers = peers or Peers(tf.distribute.get_strategy())
@@ -270,12 +243,9 @@ class TrainLoop:
             hook.found(run, resumed=self._data.resumed)
         held = saved["hooks"]
         states = {name: held[name]["state"] for name in held if "state" in held[name]}
-        for name, evaluation in self._evaluations.items():
-            evaluation.begin(run, self._signals)
-            if name in states:
-                evaluation.restore(run, states[name])
+        self._evaluations.begin(run, self._signals, states)
         # Hooks may have been taken out since: their states are dropped, and named.
-        known = {*names_of(self._watchers.hooks), *self._evaluations}
+        known = {*names_of(self._watchers.hooks), *self._evaluations.by_name}
         lost = [name for name in states if name not in known]
         if lost and run.leads:
             text = "train | the checkpoint holds the state of %s, which is no hook now."
@@ -297,7 +267,8 @@ class TrainLoop:
             return []
         stops: list[int] = []
         if not run.stop_reasons:
-            stops = self._watchers.stops(run, self._saving.next_step(run.step))
+            others = (self._saving, self._evaluations)
+            stops = self._watchers.stops(run, *(o.next_step(run.step) for o in others))
         given = self._peers.gather(stops)
         if not all(given):  # A process without stops was asked to end the run.
             if not run.stop_reasons:
@@ -339,7 +310,7 @@ class TrainLoop:
     def _end(self, run: Run) -> None:
         """Saves and evaluates the last step, ends with the hooks, and says why."""
         run.finished = True
-        self._save_and_evaluate(run, saves=self._saving.due_at_end(run))
+        self._save_and_evaluate(run, saves=self._saving.due_on_request(run))
         if run.going_back is not None:
             return
         self._watchers.end(run)
@@ -352,17 +323,26 @@ class TrainLoop:
             logging.info("%s", " | ".join(words))
 
     def _save_and_evaluate(self, run: Run, *, saves: bool) -> None:
-        """Saves if `saves`; evaluates and exports what is due; tells the hooks."""
-        if saves:
-            self._watchers.before_save(run)
-            self._saving.save(run, functools.partial(self._state, run))
-            if not run.finished:  # Listeners' `end` has the last checkpoint's window.
-                self._watchers.after_save()
-        for evaluation in self._evaluations.values():
-            if run.going_back is not None:
-                return
-            for name, metrics in evaluation.at_stop(run, saved=saves):
-                self._watchers.after_evaluation(run, name, metrics)
+        """Saves if `saves`, or for an evaluation; evaluates; tells the hooks.
+
+        An evaluation that fails ends the training, but loses nothing: the others are
+        made before, and the step is saved. The run that goes on makes it first.
+        """
+        # All decide before the save: a checkpoint says which of them are still to come.
+        is_needed = self._evaluations.decide(run, saved=saves)
+        if saves or (is_needed and self._saving.due_on_request(run)):
+            self._save(run)
+        tell, alone = self._watchers.after_evaluation, self._peers.alone
+        failures = self._evaluations.make(run, tell, alone=alone)
+        if failures and self._saving.due_on_request(run):
+            self._save(run)
+        user_errors.raise_first(failures)
+
+    def _save(self, run: Run) -> None:
+        self._watchers.before_save(run)
+        self._saving.save(run, functools.partial(self._state, run))
+        if not run.finished:  # Listeners' `end` has the last checkpoint's window.
+            self._watchers.after_save()
 
     def _state(self, run: Run) -> dict[str, Any]:
         """Returns the states of hooks and evaluations, to be saved with a checkpoint.
@@ -372,10 +352,8 @@ class TrainLoop:
         """
         reported = self._told_end and not preemption.is_stopped(run)
         found = self._watchers.state(reported=reported)
-        for name, evaluation in self._evaluations.items():
-            state = evaluation.state(run)
-            if state is not None:
-                found["hooks"][name] = {"state": state}
+        for name, state in self._evaluations.states(run).items():
+            found["hooks"][name] = {"state": state}
         return found
 
 

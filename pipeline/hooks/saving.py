@@ -29,8 +29,8 @@ class Saving:
     `input`, and the states of hooks in the folder `hooks`. Both are deleted with it.
     Every process takes part; one writes the checkpoint.
 
-    `due_at_begin`, `due_at_step`, `due_by_clock` and `due_at_end` say whether to call
-    `save`: a step is saved once. `finish` comes last.
+    `due_at_begin`, `due_at_step`, `due_by_clock` and `due_on_request` say whether to
+    call `save`: a step is saved once. `finish` comes last.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class Saving:
         passed = run.agree(self._clock() - self._saved_at >= self._secs)
         return passed and self._is_new(run)
 
-    def due_at_end(self, run: Run) -> bool:
-        """Whether to save the last step."""
+    def due_on_request(self, run: Run) -> bool:
+        """Whether to save a step that is the last, or wanted by somebody."""
         return not self._never and self._is_new(run)
 
     def save(self, run: Run, states: States) -> None:

@@ -5,7 +5,10 @@ ones show how far the evaluation is, and hear a signal soon.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+
+from absl import logging
 
 from pipeline.contract.hooks import Hook, Report, Run
 from pipeline.contract.summaries import Seen
@@ -21,6 +24,8 @@ from pipeline.tracing.summary_states import merged_seen
 _FIRST_EVAL_STEPS = 16
 # Seconds of a call after which the number of steps is not doubled any more.
 _MOST_EVAL_SECS = 1.0
+# Seconds after which an evaluation says how far it is, and says it again.
+_SAY_SECS = 30.0
 
 
 def evaluate(
@@ -61,6 +66,7 @@ def evaluate(
         call_method("hook", hook, "begin", run)
     done, ended, size = 0, False, min(_FIRST_EVAL_STEPS, steps_per_loop)
     total = feed.num_steps if steps is None else steps
+    say = _Saying(run, total)
     shown = progress.bar("eval", last_step=total, shown=run.shows_progress)
     with opened(feed) as box, shown as bar:
         while not (ended or done == steps or run.agree(bool(run.stop_reasons))):
@@ -71,6 +77,7 @@ def evaluate(
             done, ended = segment.step, segment.ended
             if bar:
                 bar.move(done)
+            say(done)
             # All processes have to take the same number of steps in a call, and measure
             # different times.
             if size < steps_per_loop and not run.agree(
@@ -82,3 +89,37 @@ def evaluate(
     for hook in hooks:
         call_method("hook", hook, "end", run)
     return report()
+
+
+class _Saying:
+    """Says in the log, from time to time, how far a slow evaluation is."""
+
+    def __init__(
+        self,
+        run: Run,
+        total: int | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run = run
+        self._total = total
+        self._clock = clock
+        self._began = self._said_at = clock()
+
+    def __call__(self, done: int) -> None:
+        """Says how many steps are done, if it is time to."""
+        now = self._clock()
+        if not self._run.leads or now - self._said_at < _SAY_SECS:
+            return
+        self._said_at = now
+        rate = done / (now - self._began)
+        words = [
+            "eval",
+            f"step {self._run.step}",
+            f"{done} steps",
+            f"{rate:.4g} steps/s",
+        ]
+        if self._total is not None:
+            words[2] = f"{done} of {self._total} steps"
+            words.append(f"{progress.time_left(self._total - done, rate)} left")
+        logging.info("%s", " | ".join(words))

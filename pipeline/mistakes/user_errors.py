@@ -110,6 +110,18 @@ def call_method(kind: str, owner: Any, name: str, *args: Any) -> Any:
     return call(lambda: f"{kind} {type(owner).__name__}.{name}{at}", method, *args)
 
 
+def raise_first(errors: Sequence[Exception]) -> None:
+    """Raises the first of several errors, with a note of each other; none of none.
+
+    Args:
+      errors: errors of calls that were made one after the other, come what may.
+    """
+    for other in errors[1:]:
+        errors[0].add_note(f"Then this failed, too: {text_of(other)}")
+    if errors:
+        raise errors[0]
+
+
 @contextlib.contextmanager
 def running(where: Callable[[], str], *, hint: str = "") -> Iterator[None]:
     """Turns an error that an operation raises inside into a `StepError`.

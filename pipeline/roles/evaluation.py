@@ -1,20 +1,30 @@
 """One EvalSpec at work: evaluates, records, exports; wherever it is evaluated."""
 
+import contextlib
 import functools
+import json
+import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pipeline.checkpoints import checkpoint_files
+from absl import logging
+
+from pipeline.checkpoints import checkpoint, checkpoint_files
 from pipeline.contract.hooks import Hook, Run
 from pipeline.contract.run_config import RunConfig
 from pipeline.driver.estimator import Estimator
-from pipeline.model_dir import best, evaluations
+from pipeline.model_dir import atomic_file, best, evaluations
 from pipeline.model_dir.evaluations import Evaluated
-from pipeline.process.refusals import RefusedValueError
+from pipeline.process.refusals import RefusedTypeError, RefusedValueError
+from pipeline.process.signals import PreemptedError
 from pipeline.roles import keep_best, specs
 from pipeline.roles.specs import EvalSpec, Result
+
+_RECORD = "evaluated.json"
+# Least seconds between evaluations in an evaluator job, unless throttle_secs says.
+_THROTTLE_SECS = 600
 
 
 def check_saved(config: RunConfig, eval_specs: Sequence[EvalSpec]) -> None:
@@ -68,7 +78,7 @@ def check_metrics(estimator: Estimator, spec: EvalSpec) -> None:
       KeyError: there is no metric that `keep_best` names.
     """
     if spec.keep_best:
-        keep_best.check(spec.keep_best, estimator.eval_metrics(spec.input_fn))
+        keep_best.check(spec.keep_best, estimator.eval_metrics(spec.data_fn))
 
 
 class Evaluation:
@@ -126,8 +136,19 @@ class Evaluation:
           hooks: hooks that are called after the spec's own.
         """
         asked = _Asked()
-        self.metrics = self._spec.evaluate(self._estimator, path, hooks=[*hooks, asked])
+        hooks = [*hooks, asked]
+        self.metrics = self._spec.evaluate(self._estimator, path, hooks=hooks)
         self.stop, self.exported = asked.reasons, []
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """Names the evaluation in an error that the block raises, if it has a name."""
+        try:
+            yield
+        except Exception as error:
+            if self._spec.name and not isinstance(error, PreemptedError):
+                error.add_note(f"This was the evaluation {self._spec.name!r}.")
+            raise
 
     def record(self, path: str | None) -> None:
         """Appends the last evaluation to the record, see `model_dir.evaluations`.
@@ -163,6 +184,99 @@ class Evaluation:
         self.exported = self._spec.export(
             self._estimator, self._export_folder, path, self.metrics, is_final=is_final
         )
+
+
+class CheckpointEvaluation:
+    """One EvalSpec along the checkpoints.
+
+    Attributes:
+      step: global step of the last checkpoint that was evaluated, by an earlier process
+        too; -1 for none.
+    """
+
+    def __init__(
+        self, estimator: Estimator, spec: EvalSpec, all_specs: Sequence[EvalSpec]
+    ) -> None:
+        self._evaluation = Evaluation(estimator, spec, all_specs)
+        self._spec = spec
+        self._record = os.path.join(estimator.eval_dir(spec.name), _RECORD)
+        record = atomic_file.read_json(
+            self._record,
+            _parsed,
+            instead="what was evaluated is not known, and is evaluated again",
+        )
+        self.step, self._written_at = record or (-1, -math.inf)
+
+    @property
+    def result(self) -> Result | None:
+        """Metrics and exports of the last evaluation in this process, or None."""
+        return self._evaluation.result
+
+    def __call__(self, path: str, *, is_final: bool) -> None:
+        """Evaluates and exports a checkpoint, unless it was done or comes too soon.
+
+        Args:
+          path: path prefix of the checkpoint.
+          is_final: whether it is the training's last: evaluated whenever it comes.
+        """
+        step = checkpoint.step_of(path)
+        written_at = checkpoint_files.written_at(path)
+        if not is_final and not self._is_due(step, written_at):
+            return
+        # The last checkpoint may have been evaluated before it was known as the last;
+        # its exporters are called once more, with is_final.
+        with self._evaluation.named():
+            if self.result is None or step != self.step:
+                self._evaluation.evaluate(path)
+                # Training may act on it from now on; the lease keeps the checkpoint.
+                self._evaluation.record(path)
+            self._evaluation.export(path, is_final=is_final)
+        self.step, self._written_at = step, written_at
+        # Last: a process that is killed before evaluates and exports again.
+        record = {"step": step, "written_at": written_at}
+        atomic_file.write(self._record, json.dumps(record))
+
+    def forget(self) -> None:
+        """Forgets what was evaluated: training began anew."""
+        self.step, self._written_at = -1, -math.inf
+        self._evaluation.forget()
+
+    def _is_due(self, step: int, written_at: float) -> bool:
+        if step <= self.step:
+            return False
+        every = self._spec.every_steps or 1
+        # The first checkpoint from each multiple on.
+        passed = step // every > self.step // every
+        return passed and not self._comes_too_soon(step, written_at)
+
+    def _comes_too_soon(self, step: int, written_at: float) -> bool:
+        """Returns whether throttle_secs have not passed since the last evaluation.
+
+        The times are those at which the checkpoints were written, so that an evaluator
+        that lags behind chooses the same ones.
+        """
+        later = written_at - self._written_at
+        secs = self._spec.throttle_secs
+        secs = _THROTTLE_SECS if secs is None else secs
+        wait = secs - later
+        # A later step that was written earlier: a clock was set, and times say nothing.
+        if later < 0 or wait <= 0:
+            return False
+        logging.info(
+            "eval | step %d is passed over; the next evaluation is that of the first "
+            "checkpoint written %.0f s or more after it (throttle_secs=%g)",
+            step,
+            wait,
+            secs,
+        )
+        return True
+
+
+def _parsed(record: Any) -> tuple[int, float]:
+    step, written_at = record["step"], record["written_at"]
+    if not isinstance(step, int):
+        raise RefusedTypeError(f"step {step!r}")
+    return step, float(written_at)
 
 
 def reason(name: str | None, asked: str) -> str:

@@ -13,7 +13,7 @@ from absl import logging
 
 from pipeline.contract.hooks import Run
 from pipeline.driver.estimator import Estimator
-from pipeline.driver.trainer import Known
+from pipeline.driver.evaluations import Known
 from pipeline.hooks import preemption
 from pipeline.hooks.preemption import PreemptedError, PreemptionHook
 from pipeline.model_dir import evaluations, storage
@@ -26,10 +26,11 @@ _LOOK_SECS = 2.0
 
 
 class EvaluationAlong:
-    """One EvalSpec along a training, see `trainer.Evaluation`.
+    """One EvalSpec along a training, see `driver.evaluations`.
 
-    Each checkpoint keeps whether it was to be evaluated. A run that was killed before
-    the end of its evaluation evaluates it when it goes on from there.
+    It evaluates what was saved, or every so many steps, saved or not; and the last
+    step. Each checkpoint keeps whether its step is to be evaluated. A run that was
+    killed before the end of its evaluation evaluates it when it goes on from there.
     """
 
     def __init__(
@@ -53,7 +54,10 @@ class EvaluationAlong:
         self._evaluation = Evaluation(estimator, spec, all_specs)
         self._clock = clock
         self._signals: Sequence[PreemptionHook] = ()
-        self._resumes = self._given_up = self._finished = False
+        # Whether it was decided to evaluate this step, and not done yet.
+        self._is_next = False
+        self._decided: int | None = None
+        self._finished = False
         self._last_time = clock()
 
     def begin(self, run: Run, signals: Sequence[PreemptionHook] = ()) -> None:
@@ -65,27 +69,52 @@ class EvaluationAlong:
         self._signals = signals
         # A training that went back evaluates its steps anew.
         self._evaluation.forget()
-        self._resumes = self._given_up = self._finished = False
+        self._is_next, self._decided, self._finished = False, None, False
         evaluation.check_metrics(self._estimator, self._spec)
         self._spec.check_exports(self._estimator)
 
-    def state(self, run: Run) -> Any:
-        """Returns JSON that says that the checkpoint is to be evaluated, else None."""
-        return {"is_next": True} if self._given_up or self._is_next(run) else None
-
     def restore(self, run: Run, state: Any) -> None:
         """Has the checkpoint evaluated, maybe again: nothing says whether it was."""
-        self._resumes = bool(state.get("is_next"))
+        self._is_next = bool(state.get("is_next"))
 
-    def at_stop(self, run: Run, *, saved: bool) -> list[Known]:
-        """Evaluates what was saved, unless it comes too soon; and at the end."""
-        due = self._resumes or ((saved or run.finished) and self._is_next(run))
-        self._resumes = False
-        if run.finished and not preemption.is_stopped(run):
-            return self._evaluate_or_give_up(run)
-        if not due or self._comes_too_soon(run):
+    def state(self, run: Run) -> Any:
+        """Returns JSON that says that this step is to be evaluated, else None."""
+        return {"is_next": True} if self._is_next else None
+
+    def next_step(self, step: int) -> int | None:
+        """Returns the next step to evaluate; None where checkpoints decide."""
+        every = self._spec.every_steps
+        return (step // every + 1) * every if every else None
+
+    def decide(self, run: Run, *, saved: bool) -> bool:
+        """Decides whether to evaluate this step; returns whether it needs its files."""
+        if run.finished:
+            # A run that a signal ended goes on, and would not have evaluated here.
+            if not preemption.is_stopped(run):
+                self._is_next = True
+        elif self._decided != run.step and self._is_due(run, saved=saved):
+            self._decided = run.step
+            self._is_next = run.step == run.first_step or not self._is_too_soon(run)
+        return self._is_next and self._spec.needs_checkpoint
+
+    def at_stop(self, run: Run) -> list[Known]:
+        """Evaluates and exports, if that was decided; returns it for the hooks."""
+        if not self._is_next or (run.finished and preemption.is_stopped(run)):
             return []
-        return self._evaluate_or_give_up(run)
+        known = self._evaluation.step == run.step
+        try:
+            with self._evaluation.named():
+                self._evaluate(self._signals, is_final=run.finished)
+        except PreemptedError:
+            # It stays the next one: the run that goes on makes it.
+            self._signals[0].stop(run)
+            return []
+        self._is_next = False
+        if known:
+            return []
+        for asked in self._evaluation.stop:
+            run.request_stop(evaluation.reason(self._spec.name, asked))
+        return [(self._spec.name, self._evaluation.metrics)]
 
     def finish(self) -> Result:
         """Returns the metrics and exports of the last evaluation, made if need be."""
@@ -94,46 +123,33 @@ class EvaluationAlong:
             self._evaluate(is_final=True)
         return self._evaluation.result
 
-    def _is_next(self, run: Run) -> bool:
-        """Returns whether a step is one to evaluate, and is not evaluated yet.
+    def _is_due(self, run: Run, *, saved: bool) -> bool:
+        """Returns whether a step is one to evaluate, before throttle_secs is asked.
 
-        The first step is not. The last is evaluated when the run has finished, unless a
-        signal ended it.
+        The last one is evaluated when the run has finished.
         """
-        if run.finished:
-            return not preemption.is_stopped(run) and self._evaluation.step != run.step
-        return run.step not in (run.first_step, run.max_step)
+        if run.step == run.first_step:
+            return self._spec.at_start and run.step == 0
+        if run.step == run.max_step:
+            return False
+        every = self._spec.every_steps
+        return run.step % every == 0 if every else saved
 
-    def _comes_too_soon(self, run: Run) -> bool:
-        wait = self._spec.throttle_secs - (self._clock() - self._last_time)
+    def _is_too_soon(self, run: Run) -> bool:
+        secs = self._spec.throttle_secs or 0
+        wait = secs - (self._clock() - self._last_time)
         # Clocks of processes differ, and all have to evaluate or none.
         if run.agree(wait <= 0):
             return False
         if run.leads:
             logging.info(
-                "eval | step %d is passed over; the next evaluation is that of the "
-                "first checkpoint in %.0f s (throttle_secs=%g)",
+                "eval | step %d is passed over; the next evaluation is the first one "
+                "in %.0f s (throttle_secs=%g)",
                 run.step,
                 wait,
-                self._spec.throttle_secs,
+                secs,
             )
         return True
-
-    def _evaluate_or_give_up(self, run: Run) -> list[Known]:
-        """Evaluates and exports; returns what the hooks do not know yet."""
-        known = self._evaluation.step == run.step
-        try:
-            self._evaluate(self._signals, is_final=run.finished)
-        except PreemptedError:
-            # `state` says so in the last checkpoint: the run that goes on does it.
-            self._given_up = True
-            self._signals[0].stop(run)
-            return []
-        if known:
-            return []
-        for asked in self._evaluation.stop:
-            run.request_stop(evaluation.reason(self._spec.name, asked))
-        return [(self._spec.name, self._evaluation.metrics)]
 
     def _evaluate(
         self, signals: Sequence[PreemptionHook] = (), *, is_final: bool = False
@@ -151,8 +167,7 @@ class EvaluationAlong:
                     mine.record(estimator.loaded_checkpoint)
         self._last_time = self._clock()
         if is_chief:
-            if not all(exporter.is_stock for exporter in self._spec.exporters):
-                # An exporter of the user's own may read the files of the checkpoint.
+            if self._spec.needs_checkpoint:
                 estimator.wait_until_saved()
             mine.export(estimator.loaded_checkpoint, is_final=is_final)
         self._finished = is_final
@@ -194,6 +209,13 @@ class EvaluationsBeside:
             for name, folder in self._folders.items()
         }
 
+    def next_step(self, step: int) -> None:
+        """Asks for no stop: the evaluator has its own time."""
+
+    def decide(self, run: Run, *, saved: bool) -> bool:
+        """Decides nothing, and needs no checkpoint but those that there are."""
+        return False
+
     def state(self, run: Run) -> Any:
         """Returns JSON of how far each record was read."""
         return {"read": [[name, *read] for name, read in self._read.items()]}
@@ -204,7 +226,7 @@ class EvaluationsBeside:
             if name in self._folders:
                 self._read[name] = place, step
 
-    def at_stop(self, run: Run, *, saved: bool) -> list[Known]:
+    def at_stop(self, run: Run) -> list[Known]:
         """Returns the evaluations that were made since the last look, by step."""
         new: list[tuple[str | None, str]] = []
         if run.leads and self._looks(run):

@@ -2,17 +2,14 @@
 
 The evaluator and the training share nothing but model_dir: the checkpoints, the leases
 that the evaluator holds on them, and the marker that training leaves at its end.
-`Evaluator` decides which checkpoint is next and when to end; `_Evaluation` evaluates
-and exports by one EvalSpec, and records what it did for a restart.
+`Evaluator` decides which checkpoint is next and when to end; `CheckpointEvaluation`
+evaluates and exports by one EvalSpec, and records what it did for a restart.
 """
 
 import contextlib
-import json
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -20,14 +17,17 @@ from absl import logging
 from pipeline.checkpoints import checkpoint, checkpoint_files, lease
 from pipeline.checkpoints.checkpoint_reader import UnreadableCheckpointError
 from pipeline.driver.estimator import Estimator
-from pipeline.model_dir import atomic_file, claim, end_marker, storage
+from pipeline.mistakes import user_errors
+from pipeline.model_dir import claim, end_marker, storage
 from pipeline.model_dir.end_marker import EndMarker
-from pipeline.process.refusals import RefusedTypeError
 from pipeline.roles import specs
-from pipeline.roles.evaluation import Evaluation, check_metrics, write_best
+from pipeline.roles.evaluation import (
+    CheckpointEvaluation,
+    check_metrics,
+    write_best,
+)
 from pipeline.roles.specs import EvalSpec, Result
 
-_RECORD = "evaluated.json"
 _POLL_SECS = 2.0
 _LOG_SECS = 60.0
 # Least time for which a marker that was there before this job is doubted: a training
@@ -83,7 +83,7 @@ class Evaluator:
         self._folders = [estimator.eval_dir(spec.name) for spec in eval_specs]
         self._checks: list[Callable[[], None]] = []
         self._evaluations = [
-            _Evaluation(estimator, spec, eval_specs) for spec in eval_specs
+            CheckpointEvaluation(estimator, spec, eval_specs) for spec in eval_specs
         ]
         self._max_steps = max_steps
         self._clock = clock
@@ -253,8 +253,7 @@ class Evaluator:
             check()
         try:
             with lease.reading(path):
-                for evaluation in self._evaluations:
-                    evaluation(path, is_final=is_final)
+                self._evaluate_by_all(path, is_final=is_final)
         except lease.CheckpointGoneError:
             if step > self._done:
                 self._say_gone(step)
@@ -268,6 +267,18 @@ class Evaluator:
         self._done = max(self._done, step)
         self._logged_at = self._clock()
         return True
+
+    def _evaluate_by_all(self, path: str, *, is_final: bool) -> None:
+        """Evaluates by every spec; then raises the error of the first that failed."""
+        failures: list[Exception] = []
+        for evaluation in self._evaluations:
+            try:
+                evaluation(path, is_final=is_final)
+            except UnreadableCheckpointError:
+                raise
+            except Exception as error:
+                failures.append(error)
+        user_errors.raise_first(failures)
 
     def _say_gone(self, step: int) -> None:
         logging.warning(
@@ -293,90 +304,6 @@ class Evaluator:
             logging.info("eval | waiting for %s in %s", what, self._model_dir)
             self._logged_at = now
         self._sleep(min(_POLL_SECS, most))
-
-
-class _Evaluation:
-    """One EvalSpec along the checkpoints.
-
-    Attributes:
-      step: global step of the last checkpoint that was evaluated, by an earlier process
-        too; -1 for none.
-    """
-
-    def __init__(
-        self, estimator: Estimator, spec: EvalSpec, all_specs: Sequence[EvalSpec]
-    ) -> None:
-        self._evaluation = Evaluation(estimator, spec, all_specs)
-        self._spec = spec
-        self._record = os.path.join(estimator.eval_dir(spec.name), _RECORD)
-        record = atomic_file.read_json(
-            self._record,
-            _parsed,
-            instead="what was evaluated is not known, and is evaluated again",
-        )
-        self.step, self._written_at = record or (-1, -math.inf)
-
-    @property
-    def result(self) -> Result | None:
-        """Metrics and exports of the last evaluation in this process, or None."""
-        return self._evaluation.result
-
-    def __call__(self, path: str, *, is_final: bool) -> None:
-        """Evaluates and exports a checkpoint, unless it was done or comes too soon.
-
-        Args:
-          path: path prefix of the checkpoint.
-          is_final: whether it is the training's last: evaluated whenever it comes.
-        """
-        step = checkpoint.step_of(path)
-        written_at = checkpoint_files.written_at(path)
-        if not is_final and (
-            step <= self.step or self._comes_too_soon(step, written_at)
-        ):
-            return
-        # The last checkpoint may have been evaluated before it was known as the last;
-        # its exporters are called once more, with is_final.
-        if self.result is None or step != self.step:
-            self._evaluation.evaluate(path)
-            # Training may act on it from now on; the lease keeps the checkpoint.
-            self._evaluation.record(path)
-        self._evaluation.export(path, is_final=is_final)
-        self.step, self._written_at = step, written_at
-        # Last: a process that is killed before evaluates and exports again.
-        record = {"step": step, "written_at": written_at}
-        atomic_file.write(self._record, json.dumps(record))
-
-    def forget(self) -> None:
-        """Forgets what was evaluated: training began anew."""
-        self.step, self._written_at = -1, -math.inf
-        self._evaluation.forget()
-
-    def _comes_too_soon(self, step: int, written_at: float) -> bool:
-        """Returns whether throttle_secs have not passed since the last evaluation.
-
-        The times are those at which the checkpoints were written, so that an evaluator
-        that lags behind chooses the same ones.
-        """
-        later = written_at - self._written_at
-        wait = self._spec.throttle_secs - later
-        # A later step that was written earlier: a clock was set, and times say nothing.
-        if later < 0 or wait <= 0:
-            return False
-        logging.info(
-            "eval | step %d is passed over; the next evaluation is that of the first "
-            "checkpoint written %.0f s or more after it (throttle_secs=%g)",
-            step,
-            wait,
-            self._spec.throttle_secs,
-        )
-        return True
-
-
-def _parsed(record: Any) -> tuple[int, float]:
-    step, written_at = record["step"], record["written_at"]
-    if not isinstance(step, int):
-        raise RefusedTypeError(f"step {step!r}")
-    return step, float(written_at)
 
 
 def _identity(path: str) -> tuple[str, float]:

@@ -120,7 +120,7 @@ class FedHooks(Hook):
             if not hooks:
                 continue
             try:
-                metrics = self._estimator.eval_metrics(spec.input_fn)
+                metrics = self._estimator.eval_metrics(spec.data_fn)
             except Exception as error:
                 error.add_note(
                     "This was found before training: the evaluation that "

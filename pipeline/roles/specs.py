@@ -12,8 +12,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pipeline.contract import arguments
+from pipeline.contract import arguments, calling
 from pipeline.contract.hooks import Hook, SavingListener
+from pipeline.contract.spec import ModeKeys
 from pipeline.driver.estimator import Estimator
 from pipeline.export import exporters as exporters_lib
 from pipeline.export.exporters import Exporter
@@ -87,9 +88,19 @@ class EvalSpec:
         `StopIfNoIncrease("accuracy", max_steps=5000)`, or one rule.
       start_delay_secs: seconds that an evaluator job waits before its first evaluation,
         unless training ends before; the shortest of several evaluations counts.
-      throttle_secs: least seconds between evaluations; a checkpoint that comes sooner
-        is passed over. The last one is always evaluated. An evaluator job goes by the
-        times at which the checkpoints were written.
+      throttle_secs: least seconds between evaluations; one that is due sooner is passed
+        over. The last step is always evaluated. An evaluator job goes by the times at
+        which the checkpoints were written. None is 0 where training evaluates itself,
+        and 600 in an evaluator job.
+      every_steps: evaluates at multiples of so many steps, on the live weights, saved
+        or not; an evaluator job takes the first checkpoint from each multiple on. None
+        evaluates at checkpoints. A step is saved for its evaluation where keep_best, or
+        an exporter of the user's own, needs the files.
+      at_start: whether training that evaluates itself begins with an evaluation of
+        step 0. An evaluator job evaluates the first checkpoint in any case.
+      input_mode: mode in which input_fn is called: ModeKeys.TRAIN to evaluate the
+        training's data, of which `steps` says how many batches where they do not end.
+        None is ModeKeys.EVAL, and model_fn is called in that mode in any case.
       keep_best: the checkpoints that stay for what this evaluation says of them: a
         KeepBest, or several, each of its own metric. A rule with `restore_best` adds
         its own.
@@ -103,7 +114,10 @@ class EvalSpec:
     exporters: Sequence[Exporter] = ()
     early_stopping: StoppingRule | Sequence[StoppingRule] = ()
     start_delay_secs: float = 120
-    throttle_secs: float = 600
+    throttle_secs: float | None = None
+    every_steps: int | None = None
+    at_start: bool = False
+    input_mode: str | None = None
     keep_best: KeepBest | Sequence[KeepBest] = ()
 
     def __post_init__(self) -> None:
@@ -126,10 +140,43 @@ class EvalSpec:
             )
         for field in ("start_delay_secs", "throttle_secs"):
             value = getattr(self, field)
+            if field == "throttle_secs" and value is None:
+                continue
             if not checks.is_number(value) or not value >= 0:
                 raise RefusedValueError(
                     f"EvalSpec.{field} is {value!r}: write a number >= 0, {field}=60."
                 )
+        checks.check_positive("EvalSpec.every_steps", self.every_steps)
+        checks.check_kind("EvalSpec.at_start", self.at_start, bool, "True")
+        self._check_input_mode()
+
+    @property
+    def data_fn(self) -> Callable[..., Any]:
+        """The input_fn, called in `input_mode`."""
+        if self.input_mode is None:
+            return self.input_fn
+        return calling.with_value(self.input_fn, "mode", self.input_mode)
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether what comes after an evaluation may read the files of a checkpoint."""
+        own = not all(exporter.is_stock for exporter in self.exporters)
+        return own or bool(self.keep_best)
+
+    def _check_input_mode(self) -> None:
+        mode = self.input_mode
+        if mode not in (None, ModeKeys.EVAL, ModeKeys.TRAIN):
+            raise RefusedValueError(
+                f"EvalSpec.input_mode is {mode!r}: write input_mode=ModeKeys.TRAIN, "
+                "which is 'train', to evaluate the training's data, or leave it out."
+            )
+        names, takes_any = calling.declared(self.input_fn)
+        if mode == ModeKeys.TRAIN and not (takes_any or "mode" in names):
+            raise RefusedValueError(
+                f"EvalSpec.input_mode is {mode!r}, and input_fn "
+                f"{calling.name_of(self.input_fn)} takes no argument mode: leave "
+                "input_mode out, as it returns the same data in each mode."
+            )
 
     def evaluate(
         self,
@@ -150,7 +197,7 @@ class EvalSpec:
           The metrics by name.
         """
         return estimator.evaluate(
-            self.input_fn,
+            self.data_fn,
             steps=self.steps,
             hooks=[*self.hooks, *hooks],
             checkpoint_path=checkpoint_path,

@@ -17,7 +17,7 @@ from pipeline.cluster.ports import PeerLostError
 from pipeline.contract import arguments
 from pipeline.contract.hooks import Hook, Run, SavingListener
 from pipeline.driver.estimator import Estimator
-from pipeline.driver.trainer import Evaluation
+from pipeline.driver.evaluations import Evaluation
 from pipeline.hooks import preemption
 from pipeline.hooks.preemption import PreemptedError
 from pipeline.mistakes.checks import kind_of

@@ -86,7 +86,7 @@ class Saving:
         self._save_if(self._saving.due_at_begin(self.run))
 
     def end(self):
-        self._save_if(self._saving.due_at_end(self.run))
+        self._save_if(self._saving.due_on_request(self.run))
         self._saving.finish(self.run, states)
 
     def _save_if(self, due):

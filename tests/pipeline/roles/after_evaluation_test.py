@@ -44,7 +44,9 @@ class Learns(ge.Hook):
 
 def train(model_dir, hook, *, names=(None,), hooks=(), **config):
     specs = [ge.EvalSpec(EVAL, throttle_secs=0, name=n, hooks=hooks) for n in names]
-    estimator = fakes.make_estimator(model_dir, save_checkpoints_steps=2, **config)
+    # Nothing to compile for a few steps.
+    config = {"save_checkpoints_steps": 2, "run_eagerly": True, **config}
+    estimator = fakes.make_estimator(model_dir, **config)
     train_spec = ge.TrainSpec(TRAIN, max_steps=5, hooks=[hook])
     ge.train_and_evaluate(estimator, train_spec, specs)
     return estimator
@@ -130,7 +132,7 @@ class Beside:
         """Moves on to a step; returns name and step of the evaluations it tells of."""
         self.run.step = step
         self.seconds += seconds
-        known = self.along.at_stop(self.run, saved=False)
+        known = self.along.at_stop(self.run)
         return [(name, metrics["global_step"]) for name, metrics in known]
 
     def _make(self):

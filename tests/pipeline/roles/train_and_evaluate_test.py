@@ -115,7 +115,7 @@ def test_specs_refuse(make, kind, text):
 def test_specs_have_tf_estimators_defaults():
     spec = ge.EvalSpec(EVAL)
     assert (spec.steps, spec.name) == (None, None)
-    assert (spec.start_delay_secs, spec.throttle_secs) == (120, 600)
+    assert (spec.start_delay_secs, spec.throttle_secs) == (120, None)
     assert ge.TrainSpec(TRAIN).max_steps is None
 
 
@@ -180,7 +180,13 @@ class Evaluations:
     def save(self, step, seconds=None):
         self.seconds = step if seconds is None else seconds
         self.run.step = self.estimator.global_step = step
-        self.along.at_stop(self.run, saved=True)
+        self.stop(saved=True)
+
+    def stop(self, *, saved):
+        """The loop stops: decides, saves if asked to, evaluates; returns whether."""
+        needed = self.along.decide(self.run, saved=saved)
+        self.along.at_stop(self.run)
+        return needed
 
     @property
     def evaluated(self):
@@ -242,8 +248,8 @@ def test_checkpoints_that_come_too_soon_are_passed_over(tmp_path, log):
         evaluations.save(step, seconds)
     assert evaluations.evaluated == [3, 5]
     assert log() == [
-        f"eval | step {step} is passed over; the next evaluation is that of the first "
-        f"checkpoint in {wait} s (throttle_secs=100)"
+        f"eval | step {step} is passed over; the next evaluation is the first one "
+        f"in {wait} s (throttle_secs=100)"
         for step, wait in ((1, 40), (2, 1), (4, 51))
     ]
     # The last never is.
