@@ -83,7 +83,11 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
         StopIfNoDecrease,
         StopIfNoIncrease,
     )
-    from pipeline.hooks.limits import StopAfterEpochsHook, StopAfterSecsHook
+    from pipeline.hooks.limits import (
+        StopAfterEpochsHook,
+        StopAfterExamplesHook,
+        StopAfterSecsHook,
+    )
     from pipeline.hooks.plateau import ReduceOnPlateau
     from pipeline.hooks.preemption import PreemptionHook
     from pipeline.hooks.stock import (
@@ -137,6 +141,7 @@ _FILES = {
     "Report": "contract.hooks",
     "StopAtStepHook": "hooks.stock",
     "StopAfterSecsHook": "hooks.limits",
+    "StopAfterExamplesHook": "hooks.limits",
     "StopAfterEpochsHook": "hooks.limits",
     "StopIfHigher": "hooks.early_stopping",
     "StopIfLower": "hooks.early_stopping",
@@ -197,6 +202,7 @@ __all__ = [
     "Report",
     "StopAtStepHook",
     "StopAfterSecsHook",
+    "StopAfterExamplesHook",
     "StopAfterEpochsHook",
     "StopIfHigher",
     "StopIfLower",

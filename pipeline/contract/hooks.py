@@ -125,6 +125,8 @@ class Run:
       from_leader: function of a text that returns the text of the process that leads;
         each has to call it. For what one process reads for all.
       shows_progress: whether to show a line that moves where somebody looks.
+      most_examples: most examples that one step takes, on all replicas; None where
+        nothing tells.
       rates: learning rates by the names of their optimizers' modules, where a hook
         `sets_rates`; else empty.
     """
@@ -153,6 +155,7 @@ class Run:
         self.stop_reasons: list[str] = []
         self.going_back: Return | None = None
         self.rates: Mapping[str, Rate] = {}
+        self.most_examples: int | None = None
         self.read_report: Callable[[], Report] | None = None
 
     @property

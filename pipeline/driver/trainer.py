@@ -32,9 +32,10 @@ from pipeline.driver.evaluations import Evaluation, Evaluations
 from pipeline.driver.programs import Program
 from pipeline.driver.runtime import Runtime
 from pipeline.feed import feed as input_lib
+from pipeline.feed import position
 from pipeline.feed.by_strategy import TrainingData
 from pipeline.hooks import limits, metric_hook, preemption
-from pipeline.hooks.limits import StopAfterEpochsHook
+from pipeline.hooks.limits import StopAfterEpochsHook, StopAfterExamplesHook
 from pipeline.hooks.preemption import PreemptionHook
 from pipeline.hooks.saving import Saving
 from pipeline.hooks.stock import LoggingHook, NanHook, SummaryHook
@@ -87,6 +88,9 @@ class Trainer:
         self._rates: Mapping[str, Rate] = runtime.rates(
             wanted=any(hook.sets_rates for hook in self._hooks)
         )
+        self._most_examples: int | None = None
+        if any(isinstance(each, StopAfterExamplesHook) for each in self._hooks):
+            self._most_examples = position.most_examples(self._feed)
         self._program: Program = runtime.program(ModeKeys.TRAIN, self._feed)
 
     def __call__(self, *, steps: int | None, max_steps: int | None) -> None:
@@ -111,7 +115,7 @@ class Trainer:
             first_step, hooks = runtime.modules.step, _hooks_of(runtime.config)
             while True:
                 run = runtime.run(max_steps)
-                run.rates = self._rates
+                run.rates, run.most_examples = self._rates, self._most_examples
                 with start.reading(runtime, self._feed, path) as data:
                     watchers = self._watchers([*hooks, *self._hooks])
                     loop = self._loop(data, watchers, check, any_pass=steps is not None)

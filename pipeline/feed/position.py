@@ -237,6 +237,18 @@ def recorded(feed: AnyFeed, *, pipelines: int) -> InputRecord:
     )
 
 
+def most_examples(feed: AnyFeed) -> int | None:
+    """Returns how many examples one step takes at most; None where nothing tells.
+
+    Args:
+      feed: the training input.
+    """
+    plan = feed.plan
+    rows = recorded(feed, pipelines=1).rows
+    pipelines = 1 if plan.splits else plan.replicas.num_processes
+    return rows and rows * plan.nexts_per_step * pipelines
+
+
 def position_path(path: str, replicas: Replicas = _ALONE) -> str:
     """Returns the path prefix of a process' position that belongs to a checkpoint."""
     directory, name = os.path.split(path)

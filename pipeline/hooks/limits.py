@@ -1,7 +1,7 @@
-"""Hooks that end a training at a limit other than a step: its seconds, its passes.
+"""Hooks that end a training at a limit other than a step: seconds, examples, passes.
 
-`TrainSpec(max_secs="3h", max_epochs=10)` adds them. Limits count over restarts: what
-was used up is in each checkpoint.
+`TrainSpec(max_secs="3h", max_examples=10**6, max_epochs=10)` adds them. Limits count
+over restarts: what was used up is in each checkpoint.
 """
 
 import re
@@ -13,8 +13,9 @@ from absl import logging
 
 from pipeline.contract import calling
 from pipeline.contract.hooks import Hook, Run
+from pipeline.hooks import preemption
 from pipeline.mistakes.checks import check_count, is_number, kind_of
-from pipeline.process.refusals import RefusedValueError
+from pipeline.process.refusals import RefusedRuntimeError, RefusedValueError
 
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _DURATION = re.compile("(?=.)" + "".join(f"(?:{_NUMBER}{unit})?" for unit in "dhms"))
@@ -93,6 +94,91 @@ class StopAfterSecsHook(Hook):
     def _stop(self, run: Run) -> None:
         self._is_over = True
         run.request_stop(f"training took {self._secs:g} s, as max_secs has it")
+
+
+class StopAfterExamplesHook(Hook):
+    """Stops a run at the first step that makes so many examples, over all its restarts.
+
+    Examples count once each time that they are trained on, on all replicas. The loop
+    returns no later than the largest batches would take it there, and from there on
+    until it is there: with batches of one size, once. Where nothing tells the size of a
+    batch, it returns after each step.
+    """
+
+    def __init__(self, num_examples: int) -> None:
+        """Takes the limit.
+
+        Args:
+          num_examples: examples to train on.
+
+        Raises:
+          ValueError: it is no int above 0.
+        """
+        check_count("StopAfterExamplesHook.num_examples", num_examples, least=1)
+        self._num_examples = num_examples
+        self._most: int | None = None
+        # Examples up to a step: what came after is in the window, which is saved.
+        self._seen = self._step = 0
+
+    def begin(self, run: Run) -> None:
+        self._most = run.most_examples
+        self._seen, self._step = 0, run.step
+        if self._most is None and run.leads:
+            logging.warning(
+                "train | nothing tells how many examples a batch has at most: to stop "
+                "at %d of them, the loop returns after each step, which is slower. "
+                "dataset.batch(64) as the last call tells it.",
+                self._num_examples,
+            )
+
+    def next_step(self, step: int) -> int | None:
+        """Returns the first step at which the limit may be reached."""
+        left = self._num_examples - self._seen
+        if self._most is None or left <= 0:
+            return step + 1
+        return max(step + 1, self._step + -(-left // self._most))
+
+    def after_step(self, run: Run) -> None:
+        self._count(run)
+        if self._seen >= self._num_examples:
+            self._stop(run)
+
+    def end(self, run: Run) -> None:
+        # What a signal broke off goes on with its window, and counts it then.
+        if not preemption.is_stopped(run):
+            self._count(run)
+
+    def state(self) -> Any:
+        """Returns the examples up to the step of the last look."""
+        return {"seen": self._seen, "step": self._step}
+
+    def restore(self, run: Run, state: Any) -> None:
+        """Goes on counting; ends the run at once where the limit was reached."""
+        self._seen, self._step = state["seen"], state["step"]
+        if self._seen >= self._num_examples:
+            self._stop(run)
+
+    def _count(self, run: Run) -> None:
+        """Adds the examples of the window.
+
+        Raises:
+          RuntimeError: the window does not go back to the last look: model_fn has other
+            metrics than in the run that this one goes on from.
+        """
+        report = run.report
+        if report.num_steps != run.step - self._step or report.num_examples is None:
+            raise RefusedRuntimeError(
+                f"the examples of steps {self._step + 1} to {run.step} are not known, "
+                "as model_fn had other metrics in a part of them: write max_steps in "
+                "place of max_examples, or go on with the metrics of before."
+            )
+        self._seen += report.num_examples
+        self._step = run.step
+        if self._most and report.num_examples > self._most * report.num_steps:
+            self._most = None  # Batches that are made of batches: each step tells.
+
+    def _stop(self, run: Run) -> None:
+        run.request_stop(f"{self._seen} examples, as max_examples has it")
 
 
 class StopAfterEpochsHook(Hook):

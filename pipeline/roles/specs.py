@@ -37,6 +37,8 @@ class TrainSpec:
       max_steps: global step to train to; None for the end of the input.
       max_secs: time that training may take, over all restarts: seconds, or a text such
         as "3h" or "1h30m"; None for any. It ends at the first of all limits.
+      max_examples: examples to train on, over all restarts; None for any number. It
+        ends with the step that makes them so many.
       max_epochs: passes over the input, over all restarts; None for one, or for what a
         run that was stopped had left of it. The input must end by itself.
       hooks: hooks that watch the training.
@@ -47,6 +49,7 @@ class TrainSpec:
     max_steps: int | None = None
     _: dataclasses.KW_ONLY
     max_secs: float | str | None = None
+    max_examples: int | None = None
     max_epochs: int | None = None
     hooks: Sequence[Hook] = ()
     saving_listeners: Sequence[SavingListener] = ()
@@ -56,6 +59,7 @@ class TrainSpec:
         checks.check_positive("TrainSpec.max_steps", self.max_steps)
         if self.max_secs is not None:
             limits.secs_of("TrainSpec.max_secs", self.max_secs)
+        checks.check_positive("TrainSpec.max_examples", self.max_examples)
         checks.check_positive("TrainSpec.max_epochs", self.max_epochs)
         checks.check_all("TrainSpec.hooks", self.hooks, Hook)
         checks.check_all(
@@ -67,6 +71,8 @@ class TrainSpec:
         found: list[Hook] = []
         if self.max_secs is not None:
             found.append(limits.StopAfterSecsHook(self.max_secs))
+        if self.max_examples is not None:
+            found.append(limits.StopAfterExamplesHook(self.max_examples))
         if self.max_epochs is not None:
             found.append(limits.StopAfterEpochsHook(self.max_epochs))
         return found

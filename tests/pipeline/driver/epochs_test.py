@@ -1,5 +1,7 @@
 """Trainings that end after so many passes over their input, or after so much time."""
 
+import signal
+
 import pytest
 
 import pipeline as ge
@@ -57,6 +59,53 @@ def test_a_finished_training_ends_at_once_and_goes_on_with_more(tmp_path, log):
     assert any("1 passes over the input" in line for line in log())
     train(tmp_path, num_epochs=3)
     assert fakes.checkpoint_steps(tmp_path)[-1] == 12
+
+
+def examples(model_dir, input_fn, num_examples, *, max_steps=None, more=(), **config):
+    hooks = [ge.StopAfterExamplesHook(num_examples), *more]
+    config = {"save_checkpoints_steps": 3, **config}
+    estimator = fakes.make_estimator(model_dir, **config)
+    estimator.train(input_fn, max_steps=max_steps, hooks=hooks)
+    return fakes.checkpoint_steps(model_dir)[-1]
+
+
+# Batches of 8, 8, 8 and 3, again and again.
+def ragged():
+    return INPUT().repeat()
+
+
+@pytest.mark.parametrize(
+    "num_examples, steps", [(1, 1), (16, 2), (17, 3), (27, 4), (28, 5), (59, 9)]
+)
+def test_so_many_examples(num_examples, steps, tmp_path):
+    assert examples(tmp_path, ragged, num_examples) == steps
+
+
+def test_examples_count_over_restarts(tmp_path, log):
+    for max_steps in (2, 5, 7, None):
+        last = examples(tmp_path, ragged, 59, max_steps=max_steps)
+    assert last == 9
+    assert examples(tmp_path, ragged, 59) == 9
+    assert any("62 examples, as max_examples has it" in line for line in log())
+    assert examples(tmp_path, ragged, 63) == 10
+
+
+def test_examples_of_two_replicas(tmp_path, mirrored_by_hand):
+    assert examples(tmp_path, ragged, 59, train_distribute=mirrored_by_hand) == 9
+
+
+def test_a_signal_counts_no_example_twice(tmp_path):
+    class Signal(ge.Hook):
+        every_steps = 4
+
+        def after_step(self, run):
+            if run.step == 4:
+                signal.raise_signal(signal.SIGTERM)
+
+    config = {"save_checkpoints_steps": 100, "steps_per_loop": 1}
+    more = [Signal(), ge.PreemptionHook()]
+    assert examples(tmp_path, ragged, 59, more=more, **config) < 9
+    assert examples(tmp_path, ragged, 59, **config) == 9
 
 
 def test_two_replicas_count_the_same(tmp_path, mirrored_by_hand):
