@@ -109,7 +109,9 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
         RefusedValueError,
     )
     from pipeline.process.signals import PreemptedError
+    from pipeline.roles.first_look import fast_dev_run, overfit_batches
     from pipeline.roles.keep_best import KeepBest
+    from pipeline.roles.learning_rates import find_learning_rate
     from pipeline.roles.specs import EvalSpec, TrainSpec
     from pipeline.roles.train_and_evaluate import train_and_evaluate
 
@@ -125,6 +127,9 @@ _FILES = {
     "EvalSpec": "roles.specs",
     "KeepBest": "roles.keep_best",
     "train_and_evaluate": "roles.train_and_evaluate",
+    "fast_dev_run": "roles.first_look",
+    "overfit_batches": "roles.first_look",
+    "find_learning_rate": "roles.learning_rates",
     "run": "mistakes.exits",
     "ModeKeys": "contract.spec",
     "EstimatorSpec": "contract.spec",
@@ -186,6 +191,9 @@ __all__ = [
     "EvalSpec",
     "KeepBest",
     "train_and_evaluate",
+    "fast_dev_run",
+    "overfit_batches",
+    "find_learning_rate",
     "run",
     "ModeKeys",
     "EstimatorSpec",

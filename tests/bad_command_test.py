@@ -49,6 +49,26 @@ ROWS = {
         ["--job=predict", "--model_dir=trained", "--output=no/such/p.jsonl"],
         ["--output=no/such/p.jsonl", "No such file or directory", "another file"],
     ),
+    "a_first_look_at_another_job": (
+        ["--job=evaluate", "--fast_dev_run"],
+        ["--fast_dev_run is for --job=train_and_evaluate, not evaluate"],
+    ),
+    "two_first_looks": (
+        ["--fast_dev_run", "--overfit_batches=2"],
+        ["--fast_dev_run and --overfit_batches: give one of them"],
+    ),
+    "no_batches_to_overfit": (
+        ["--overfit_batches=0"],
+        ["--overfit_batches=0: 0 is not a positive integer"],
+    ),
+    "a_learning_rate_to_find_that_falls": (
+        [
+            "--job=find_learning_rate",
+            "--gin.find_learning_rate.highest=1e-9",
+            "--dry_run",
+        ],
+        ["find_learning_rate goes from 1e-06 to 1e-09", "the lower one first"],
+    ),
     "training_from_a_checkpoint_path": (
         ["--checkpoint_path=x"],
         ["--checkpoint_path is for", "Estimator.warm_start_from = 'path'"],

@@ -6,6 +6,7 @@ to stdout line by line, from one process of a cluster.
 
 import contextlib
 import dataclasses
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from pipeline.contract.run_config import RunConfig
 from pipeline.driver.estimator import Estimator
 from pipeline.mistakes import exits
 from pipeline.model_dir import paths
-from pipeline.roles import train_and_evaluate
+from pipeline.roles import first_look, learning_rates, train_and_evaluate
 from pipeline.roles.specs import TrainSpec
 from pipeline.strategy import strategies
 
@@ -72,6 +73,9 @@ def _run(options: flags.FlagValues, argv: Sequence[str]) -> None:
             options.job, config, checkpoint=options.checkpoint_path
         ):
             flags_lib.say(line)
+        for name in ("fast_dev_run", "overfit_batches"):
+            if options[name].value:
+                flags_lib.say(f"{name} {options[name].value}")
         return
     logging.info("job %s | %s", options.job, report.words(config.describe()))
     estimator = gin_config.build(Estimator, config=config)
@@ -79,7 +83,8 @@ def _run(options: flags.FlagValues, argv: Sequence[str]) -> None:
         _check_checkpoint(options, estimator)
     # All processes run the job, which is a generator, to its end; one prints the lines.
     speaks = config.is_chief or config.task_type == EVALUATOR
-    for line in _JOBS[options.job](estimator, options, argv):
+    job = "fast_dev_run" if options.fast_dev_run else options.job
+    for line in _JOBS[job](estimator, options, argv):
         if speaks:
             flags_lib.say(line)
 
@@ -118,15 +123,19 @@ def _train_and_evaluate(
     estimator: Any, options: flags.FlagValues, argv: Sequence[str]
 ) -> Iterator[str]:
     """Trains and evaluates; yields the last metrics and what to type next."""
-    found = train_and_evaluate.train_and_evaluate(
-        estimator, _train_spec(estimator, argv), gin_config.eval_specs()
-    )
+    train_spec, eval_specs = _train_spec(estimator, argv), gin_config.eval_specs()
+    if options.overfit_batches:
+        train_spec, eval_specs = first_look.on_fixed_batches(
+            estimator, train_spec, eval_specs, options.overfit_batches
+        )
+    found = train_and_evaluate.train_and_evaluate(estimator, train_spec, eval_specs)
     if estimator.config.cluster.serves:
         return  # The chief, which this process served, prints the result.
     if found:
         yield from report.metric_lines(found[0])
     yield from report.places(estimator.model_dir)
-    if estimator.config.is_chief:
+    # What is trained on a few batches is nothing to go on from.
+    if estimator.config.is_chief and not options.overfit_batches:
         steps = gin_config.macro_value("TRAIN_STEPS")
         yield from report.next_commands(estimator.model_dir, steps)
 
@@ -184,12 +193,41 @@ def _export(
     yield f"SavedModel {path}"
 
 
+def _find_learning_rate(
+    estimator: Any, options: flags.FlagValues, argv: Sequence[str]
+) -> Iterator[str]:
+    """Trains at growing learning rates; yields the curve and where it lies."""
+    del options, argv
+    find = gin_config.configured(learning_rates.find_learning_rate)
+    found = find(estimator, gin_config.build(TrainSpec).input_fn)
+    yield from found.lines()
+    yield f"curve {paths.shown(os.path.join(estimator.model_dir, learning_rates.FILE))}"
+
+
+def _fast_dev_run(
+    estimator: Any, options: flags.FlagValues, argv: Sequence[str]
+) -> Iterator[str]:
+    """Does everything once; yields the metrics, and that all was well."""
+    del options
+    metrics = first_look.fast_dev_run(
+        estimator,
+        _train_spec(estimator, argv),
+        gin_config.eval_specs(),
+        predict_input_fn=gin_config.predict_spec().input_fn,
+    )
+    if metrics is not None:
+        yield from report.metric_lines(metrics)
+        yield "fast_dev_run: all well"
+
+
 _JOBS: dict[str, Callable[..., Iterator[str]]] = {
     "train_and_evaluate": _train_and_evaluate,
     "train": _train,
     "evaluate": _evaluate,
     "predict": _predict,
     "export": _export,
+    "find_learning_rate": _find_learning_rate,
+    "fast_dev_run": _fast_dev_run,
 }
 
 

@@ -10,6 +10,7 @@ from pipeline.driver import xla_check
 from pipeline.driver.estimator import Estimator
 from pipeline.model_dir import paths
 from pipeline.process.refusals import RefusedValueError
+from pipeline.roles import learning_rates
 from pipeline.roles.specs import TrainSpec
 from pipeline.strategy import strategies, tpu
 
@@ -31,6 +32,11 @@ def lines(
       ValueError: no TPU can run a step or take its input, see
         `xla_check.compile_steps`.
     """
+    if job == "find_learning_rate":
+        bound = gin_config.bound(learning_rates.find_learning_rate)
+        learning_rates.check_range(
+            **{k: v for k, v in bound.items() if k != "optimizers"}
+        )
     yield gin_config.config_text()
     yield from report.topology(job, config)
     if checkpoint:
@@ -48,7 +54,7 @@ def lines(
     if config.execution != "tpu":
         return
     input_fns = []
-    if job in ("train_and_evaluate", "train"):
+    if job in ("train_and_evaluate", "train", "find_learning_rate"):
         spec = gin_config.build(TrainSpec)
         input_fns.append((ModeKeys.TRAIN, spec.input_fn))
     if job in ("train_and_evaluate", "evaluate"):

@@ -19,7 +19,14 @@ from pipeline.cluster.tf_config import EXECUTIONS
 from pipeline.command import gin_reader
 from pipeline.model_dir import paths
 
-JOBS = ("train_and_evaluate", "train", "evaluate", "predict", "export")
+JOBS = (
+    "train_and_evaluate",
+    "train",
+    "evaluate",
+    "predict",
+    "export",
+    "find_learning_rate",
+)
 OF_ONE_CHECKPOINT = ("evaluate", "predict", "export")
 
 
@@ -68,6 +75,18 @@ def define() -> flags.FlagValues:
     )
     string("output", "For predict: the file to write to instead of stdout.")
     boolean(
+        "fast_dev_run",
+        "Do everything once, in seconds: a step, a save, an evaluation of one batch, "
+        "every export, a prediction; in a model_dir that is deleted.",
+    )
+    flags.DEFINE_integer(
+        "overfit_batches",
+        None,
+        "Train and evaluate on so many batches alone, to see whether the model learns.",
+        lower_bound=1,
+        **own,
+    )
+    boolean(
         "dry_run",
         "Check the configuration and print it; build nothing. For a TPU, XLA compiles "
         "the train and eval steps on this machine's CPU.",
@@ -113,6 +132,11 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
             "goes on from the latest in model_dir. To start from other weights: "
             "Estimator.warm_start_from = 'path' in gin."
         )
+    looks = [n for n in ("fast_dev_run", "overfit_batches") if options[n].value]
+    if looks and options.job != JOBS[0]:
+        raise flags.Error(f"--{looks[0]} is for --job={JOBS[0]}, not {options.job}.")
+    if len(looks) > 1:
+        raise flags.Error("--fast_dev_run and --overfit_batches: give one of them.")
     if not (options.gin_file or options.list):
         raise flags.Error(usage(gin_reader.available()))
     return options

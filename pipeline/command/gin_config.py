@@ -47,6 +47,7 @@ _PREDICT_INPUT = (*_EVAL_INPUT, "PredictSpec.input_fn")
 _NEEDS = {
     "train_and_evaluate": (_MODEL_FN, _TRAIN_INPUT, _EVAL_INPUT),
     "train": (_MODEL_FN, _TRAIN_INPUT),
+    "find_learning_rate": (_MODEL_FN, _TRAIN_INPUT),
     "evaluate": (_MODEL_FN, _EVAL_INPUT),
     "predict": (_MODEL_FN, _PREDICT_INPUT),
     "export": (_MODEL_FN, (*_PREDICT_INPUT, "ExportSpec.serving_input_receiver_fn")),

@@ -34,6 +34,7 @@ ROOTS = (
     "PredictSpec",
     "ExportSpec",
     "train_and_evaluate",
+    "find_learning_rate",
     *strategies.BY_EXECUTION,
 )
 _ANY_SCOPE = "*"

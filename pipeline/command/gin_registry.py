@@ -24,7 +24,7 @@ from pipeline.driver import estimator
 from pipeline.export import exporters
 from pipeline.hooks import early_stopping, limits, plateau, preemption, stock
 from pipeline.process.refusals import RefusedImportError
-from pipeline.roles import keep_best, specs, train_and_evaluate
+from pipeline.roles import keep_best, learning_rates, specs, train_and_evaluate
 from pipeline.strategy import strategies
 
 CORE = "pipeline"
@@ -190,6 +190,7 @@ def register() -> None:
     _add(jobs.PredictSpec)
     _add(jobs.ExportSpec)
     _add(train_and_evaluate.train_and_evaluate, denylist=["estimator", "train_spec"])
+    _add(learning_rates.find_learning_rate, denylist=["estimator", "input_fn"])
     for row in strategies.ROWS:
         _add(row, denylist=["config"])
     for module, base in _BASES.items():

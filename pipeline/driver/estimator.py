@@ -67,15 +67,15 @@ class Estimator:
         if isinstance(start := warm_start_from, (str, os.PathLike)):
             start = WarmStartSettings(start)
         checks.check_kind("warm_start_from", start, WarmStartSettings, "'runs/1'")
-        self._recipe = Recipe(model_fn, factories, config, params, start)
-        self._runtimes = Runtimes(self._recipe)
+        self.recipe = Recipe(model_fn, factories, config, params, start)
+        self._runtimes = Runtimes(self.recipe)
         self._eval_writers = summary.Writers()
         self._evaluations: Sequence[Evaluation] = ()
 
     @property
     def config(self) -> RunConfig:
         """The RunConfig, with `model_dir` set."""
-        return self._recipe.config
+        return self.recipe.config
 
     @property
     def model_dir(self) -> str:
@@ -85,7 +85,7 @@ class Estimator:
     @property
     def params(self) -> Any:
         """A copy of the hyperparameters that model_fn gets as `params`."""
-        return params_lib.own(self._recipe.params)
+        return params_lib.own(self.recipe.params)
 
     @property
     def global_step(self) -> int:

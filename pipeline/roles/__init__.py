@@ -9,4 +9,6 @@ From the bottom up; a file imports only files above it:
     evaluation_along    evaluations along a training, made here or by an evaluator
     evaluator           the job that evaluates the checkpoints of a training
     train_and_evaluate  the roles of tasks
+    learning_rates      find_learning_rate: a training at growing rates
+    first_look          fast_dev_run and overfit_batches: a little of everything
 """

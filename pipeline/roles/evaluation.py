@@ -42,6 +42,25 @@ def check_saved(config: RunConfig, eval_specs: Sequence[EvalSpec]) -> None:
             )
 
 
+class KeepsBest(Hook):
+    """Writes at the beginning of a training which checkpoints are to stay."""
+
+    def __init__(self, estimator: Estimator, eval_specs: Sequence[EvalSpec]) -> None:
+        """Takes all evaluations along the training; writes nothing yet.
+
+        Args:
+          estimator: Estimator that is trained.
+          eval_specs: EvalSpecs, of which some may keep the best checkpoints.
+        """
+        self._estimator = estimator
+        self._eval_specs = eval_specs
+
+    def begin(self, run: Run) -> None:
+        """Writes it, once model_dir is this training's and before it deletes any."""
+        if run.leads:
+            write_best(self._estimator, self._eval_specs, all_of_them=True)
+
+
 def write_best(
     estimator: Estimator, eval_specs: Sequence[EvalSpec], *, all_of_them: bool = False
 ) -> None:

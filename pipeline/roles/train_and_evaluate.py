@@ -5,6 +5,7 @@ trains, or one that also evaluates along the training. `train` is a training wit
 marker of its end.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
@@ -87,9 +88,8 @@ def _by_role(
     if config.cluster.serves:
         parameter_server.serve(config)
         return None
-    if config.is_chief:
-        with storage.writing(estimator.model_dir, "what is to be kept"):
-            evaluation.write_best(estimator, eval_specs, all_of_them=True)
+    kept = evaluation.KeepsBest(estimator, eval_specs)
+    train_spec = dataclasses.replace(train_spec, hooks=[kept, *train_spec.hooks])
     if not config.evaluates_inline:
         names = [spec.name for spec in eval_specs]
         train(estimator, train_spec, [EvaluationsBeside(estimator, names)], fed)
