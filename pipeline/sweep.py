@@ -37,7 +37,7 @@ from absl import flags
 from pipeline.command import flags as flags_lib
 from pipeline.command.gin_reader import ConfigError
 from pipeline.model_dir import paths
-from pipeline.process import exit_codes, run_log, signals
+from pipeline.process import exit_codes, metric_names, run_log, signals
 from pipeline.process.refusals import Refusal
 from pipeline.trials import definition as definition_lib
 from pipeline.trials import goal as goal_lib
@@ -158,6 +158,12 @@ def _definition(
             "no --metric says which trial is best: add --metric=accuracy, a metric of "
             "the evaluation, or --metric=loss."
         )
+    goal = goal_lib.Goal(
+        metric=options.metric,
+        maximize=_maximize(options),
+        evaluation=options.evaluation,
+        value=options.value,
+    )
     if not arguments:
         raise flags.Error(
             f"nothing stands after --: write the flags of pipeline.main there. For "
@@ -166,12 +172,7 @@ def _definition(
     _check_arguments(arguments, dimensions)
     return Definition(
         dimensions=dimensions,
-        goal=goal_lib.Goal(
-            metric=options.metric,
-            maximize=_maximize(options),
-            evaluation=options.evaluation,
-            value=options.value,
-        ),
+        goal=goal,
         arguments=arguments,
         launch=None if options.launch is None else shlex.split(options.launch),
         main=module,
@@ -209,7 +210,7 @@ def _maximize(options: flags.FlagValues) -> bool:
         raise flags.Error("--maximize and --minimize: write one of them.")
     if options.maximize or options.minimize:
         return options.maximize
-    found = goal_lib.higher_is_better(options.metric)
+    found = metric_names.higher_is_better(options.metric)
     if found is None:
         raise flags.Error(
             f"--metric={options.metric}: whether higher is better cannot be told by "
@@ -264,11 +265,15 @@ def _seconds(name: str, text: str | None) -> float | None:
     """Returns the seconds of '90', '90s', '45m', '8h' or '1h30m'."""
     if text is None:
         return None
-    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text)
+    number = r"(\d+(?:\.\d+)?)"
+    units = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+    found = re.fullmatch("".join(f"(?:{number}{unit})?" for unit in units), text)
+    if re.fullmatch(number, text):
+        return float(text)
     if not text or found is None:
         raise flags.Error(f"{name}={text}: write {name}=8h, 45m, 1h30m or seconds.")
-    hours, minutes, secs = (int(part or 0) for part in found.groups())
-    return 3600 * hours + 60 * minutes + secs
+    parts = zip(found.groups(), units.values(), strict=True)
+    return sum(float(part or 0) * secs for part, secs in parts)
 
 
 def _jobs() -> Any:

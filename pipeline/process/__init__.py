@@ -2,10 +2,11 @@
 
 From the bottom up; a file imports only files above it:
 
-    exit_codes  the exit codes of programs, and their last words
-    run_log     the log of a run, without TensorFlow's chatter
-    progress    a line that moves, in a terminal or a notebook
-    package     the name of this package, and its place
-    refusals    the errors that this project raises on purpose
-    signals     answers to SIGTERM and Ctrl-C, and notes of them
+    exit_codes    the exit codes of programs, and their last words
+    run_log       the log of a run, without TensorFlow's chatter
+    progress      a line that moves, in a terminal or a notebook
+    package       the name of this package, and its place
+    metric_names  whether more of a metric is better, by its name
+    refusals      the errors that this project raises on purpose
+    signals       answers to SIGTERM and Ctrl-C, and notes of them
 """

@@ -1,7 +1,6 @@
 """KeepBest: the checkpoints that stay as long as an evaluation finds them best."""
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,18 +9,8 @@ import numpy as np
 from pipeline.hooks import early_stopping
 from pipeline.hooks.metric_hook import StoppingRule
 from pipeline.mistakes import checks
+from pipeline.process import metric_names
 from pipeline.process.refusals import RefusedKeyError, RefusedValueError, near
-
-# Words in the names of metrics that tell whether more is better.
-_HIGHER = (
-    "accuracy acc auc precision recall f1 fbeta specificity sensitivity iou dice bleu "
-    "rouge meteor r2 psnr ssim ndcg mrr map hits correlation score reward return "
-    "likelihood elbo"
-)
-_LOWER = (
-    "loss error err mse mae rmse mape msle crossentropy entropy perplexity ppl wer cer "
-    "ter fid kid distance divergence nll regret"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,11 +63,8 @@ def is_higher_better(metric: str) -> bool:
     Raises:
       ValueError: the name does not tell.
     """
-    words = {
-        word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", metric)
-    }
-    higher, lower = (not words.isdisjoint(w.split()) for w in (_HIGHER, _LOWER))
-    if higher == lower:
+    higher = metric_names.higher_is_better(metric)
+    if higher is None:
         raise RefusedValueError(
             f"KeepBest({metric!r}) does not say whether more is better: write "
             f"KeepBest({metric!r}, higher_is_better=True), or False."

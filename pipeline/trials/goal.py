@@ -10,7 +10,6 @@ import dataclasses
 import json
 import math
 import pathlib
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,13 +22,6 @@ _FOLDER = "eval"
 # The marker of a training's end, and its reasons of ends that were in order, see
 # `model_dir.end_marker`.
 _ENDED, _WELL = "training_ended.json", ("finished", "stopped")
-# Parts of the names of metrics of which more is better, or less. Names of which some
-# people mean one and some the other are left out.
-_HIGHER = {"accuracy", "auc", "precision", "recall", "f1", "iou", "psnr", "ssim"}
-_HIGHER |= {"bleu", "rouge", "ndcg", "r2"}
-_LOWER = {"loss", "error", "mse", "mae", "rmse", "mape", "msle", "perplexity"}
-_LOWER |= {"nll", "crossentropy", "wer", "cer", "fid"}
-_TURNED = {"negative", "neg", "inverse", "minus"}
 
 LAST, BEST = "last", "best"
 
@@ -154,17 +146,6 @@ class Goal:
                 )
             points.append((line["step"], float(value)))
         return points
-
-
-def higher_is_better(metric: str) -> bool | None:
-    """Tells by a metric's name whether higher is better; None where nobody can.
-
-    Args:
-      metric: name of the metric: "accuracy", "val/top5_accuracy", "log_loss".
-    """
-    parts = set(re.split(r"[^a-z0-9]+", metric.lower()))
-    higher, lower = bool(parts & _HIGHER), bool(parts & _LOWER)
-    return higher if higher != lower and not parts & _TURNED else None
 
 
 def has_ended(model_dir: pathlib.Path, curve: Sequence[tuple[int, float]]) -> bool:

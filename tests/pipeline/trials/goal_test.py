@@ -99,24 +99,6 @@ def test_nan_in_the_end_is_no_result():
     assert ACCURACY.result([(1, 0.5), (2, math.nan)]) is None
 
 
-@pytest.mark.parametrize(
-    ("metric", "higher"),
-    [
-        ("accuracy", True),
-        ("ema/accuracy", True),
-        ("top5_accuracy", True),
-        ("loss", False),
-        ("eval/log-loss", False),
-        ("rmse", False),
-        ("negative_loss", None),
-        ("accuracy_loss", None),
-        ("value", None),
-    ],
-)
-def test_whether_higher_is_better(metric, higher):
-    assert goal_lib.higher_is_better(metric) is higher
-
-
 def test_the_end_of_a_training(tmp_path):
     curve = [(10, 0.5)]
     assert not goal_lib.has_ended(tmp_path, curve)

@@ -1,11 +1,9 @@
 """Sweeps as a user runs them: trials as processes, their ends, kills, results."""
 
-import os
 import re
 import shlex
 import signal
 import subprocess
-import sys
 
 import pytest
 
@@ -355,25 +353,3 @@ def test_trials_may_be_clusters(sweeps, capfd):
     assert made.run("--trials=1", "--print_commands", "--launch=--workers=2") == 0
     (command,) = capfd.readouterr().out.splitlines()
     assert " -m pipeline.launch --workers=2 -- --gin_file=gin/digits.gin" in command
-
-
-def test_a_mistake_is_answered_without_tensorflow_and_optuna():
-    program = """
-import sys
-from pipeline import sweep
-print(sweep.main(["sweep", *sys.argv[1:]]))
-print({"tensorflow", "keras", "optuna"} & set(sys.modules))
-"""
-    for arguments, says in (
-        (["--help"], "0\nset()"),
-        (["--trails=3"], "2\nset()"),
-        (["--search=X=log(0, 1)"], "2\nset()"),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-c", program, *arguments],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            env=os.environ,
-        )
-        assert done.stdout.endswith(f"{says}\n"), done.stderr
