@@ -27,7 +27,7 @@ from pipeline.driver.recipe import Recipe
 from pipeline.feed import by_strategy
 from pipeline.feed.dataset import Source
 from pipeline.feed.feed import AnyFeed
-from pipeline.hooks.rates import LearningRate
+from pipeline.hooks.plateau import LearningRate
 from pipeline.process.refusals import RefusedRuntimeError
 from pipeline.strategy import modules
 from pipeline.strategy.peers import Peers

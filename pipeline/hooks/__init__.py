@@ -10,7 +10,6 @@ From the bottom up; a file imports only files above it:
     stock           stops, a loss of NaN, logs, summaries, a profile
     limits          the seconds and the passes after which a training ends
     metric_hook     what goes by one metric of one evaluation, and has patience with it
-    rates           the learning rates that a hook may change
     plateau         lowers the learning rate where a metric no longer improves
     early_stopping  the end of a training by what its evaluations show
 """

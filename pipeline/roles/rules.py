@@ -72,16 +72,19 @@ class FedHooks(Hook):
                     "give it to EvalSpec(early_stopping=...), which has it stay, or "
                     f"write EvalSpec(keep_best=KeepBest({hook.metric!r}))."
                 )
-        for hook in (*given, *self.rules):
-            if estimator.config.save_checkpoints_steps == 0:
-                raise RefusedValueError(
-                    f"{hook.title} goes by evaluations of checkpoints, and RunConfig("
-                    "save_checkpoints_steps=0) saves none: write another number there."
-                )
         self._fed = [
             (spec, [h for h in (*given, *self.rules) if h.evaluation == spec.name])
             for spec in eval_specs
         ]
+        config = estimator.config
+        for spec, hooks in self._fed if config.save_checkpoints_steps == 0 else ():
+            if hooks and not (config.evaluates_inline and spec.every_steps):
+                raise RefusedValueError(
+                    f"{hooks[0].title} goes by evaluations of checkpoints, and "
+                    "RunConfig(save_checkpoints_steps=0) saves none: write another "
+                    "number there, or EvalSpec(every_steps=1000) where training "
+                    "evaluates itself."
+                )
 
     @property
     def has_any(self) -> bool:

@@ -227,6 +227,9 @@ def test_evaluations_without_checkpoints(tmp_path):
         lambda: ge.train_and_evaluate(estimator, ge.TrainSpec(TRAIN, 2), spec),
         "save_checkpoints_steps=0",
     )
+    live = scored(RULE, VALUES, every_steps=2)
+    ge.train_and_evaluate(estimator, ge.TrainSpec(TRAIN, 12), live)
+    assert estimator.global_step == 8
 
 
 class EarlyStopping:
