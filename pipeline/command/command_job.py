@@ -157,6 +157,10 @@ def _evaluate(
     """Evaluates; yields the metrics of each evaluation."""
     del argv
     specs = gin_config.eval_specs()
+    if options.all_checkpoints:
+        for spec in specs:
+            yield from jobs.evaluate_all(estimator, spec)
+        return
     yield from report.metric_lines(
         jobs.evaluate(estimator, specs, checkpoint_path=options.checkpoint_path)
     )

@@ -73,6 +73,7 @@ def define() -> flags.FlagValues:
         "checkpoint_path",
         "For evaluate, predict, export: a path, or best; default: the latest.",
     )
+    boolean("all_checkpoints", "For evaluate: each checkpoint, as a table.")
     string("output", "For predict: the file to write to instead of stdout.")
     boolean(
         "fast_dev_run",
@@ -126,6 +127,14 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
         )
     if options.output and options.job != "predict":
         raise flags.Error(f"--output is for --job=predict, not --job={options.job}.")
+    if options.all_checkpoints and options.job != "evaluate":
+        raise flags.Error(
+            f"--all_checkpoints is for --job=evaluate, not --job={options.job}."
+        )
+    if options.all_checkpoints and options.checkpoint_path:
+        raise flags.Error(
+            "--all_checkpoints and --checkpoint_path exclude each other: leave one out."
+        )
     if options.checkpoint_path and options.job not in OF_ONE_CHECKPOINT:
         raise flags.Error(
             f"--checkpoint_path is for --job={', '.join(OF_ONE_CHECKPOINT)}; training "

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from pipeline.contract import hooks
 from pipeline.contract.spec import ModeKeys
+from pipeline.driver import evaluating
 from pipeline.export.exporters import build_raw_serving_input_receiver_fn
 from pipeline.feed import feed as input_lib
 from pipeline.feed.dataset import Source
@@ -100,6 +101,20 @@ def evaluate(
         prefix = f"{spec.name or index}/" if len(specs) > 1 else ""
         found.update({f"{prefix}{name}": value for name, value in metrics.items()})
     return found
+
+
+def evaluate_all(estimator: Any, spec: Any) -> list[str]:
+    """Evaluates each checkpoint by a spec; returns the lines of a table.
+
+    Args:
+      estimator: the Estimator.
+      spec: the EvalSpec.
+    """
+    found = estimator.evaluate(
+        spec.data_fn, spec.steps, hooks=spec.hooks, name=spec.name, all_checkpoints=True
+    )
+    title = [f"evaluation {spec.name}"] if spec.name else []
+    return [*title, *evaluating.table(found)]
 
 
 def predict(

@@ -11,7 +11,7 @@ from absl import logging
 from pipeline.cluster.tf_config import EVALUATOR
 from pipeline.contract import calling
 from pipeline.contract import params as params_lib
-from pipeline.contract.hooks import SavingListener
+from pipeline.contract.hooks import Hook, SavingListener
 from pipeline.contract.model_fn import check_model_fn
 from pipeline.contract.run_config import RunConfig
 from pipeline.mistakes import checks
@@ -148,3 +148,35 @@ def _check_params_taken(
             " only an input_fn that takes them gets them. Add the argument.",
             calling.name_of(model_fn),
         )
+
+
+def evaluation(steps: Any, name: Any, hooks: Any) -> None:
+    """Checks arguments of `Estimator.evaluate`.
+
+    Raises:
+      TypeError: `name` or `hooks` is of another kind.
+      ValueError: `steps` is not positive, or no folder can have the name.
+    """
+    checks.check_positive("steps", steps)
+    evaluation_name("name", name)
+    checks.check_all("hooks", hooks, Hook)
+
+
+def all_checkpoints(value: Any, checkpoint_path: str | None) -> bool:
+    """Returns whether to evaluate all checkpoints, once the arguments are checked.
+
+    Args:
+      value: argument `all_checkpoints` of `Estimator.evaluate`.
+      checkpoint_path: its argument of that name.
+
+    Raises:
+      TypeError: `value` is no bool.
+      ValueError: both are given.
+    """
+    checks.check_kind("all_checkpoints", value, bool, "True")
+    if value and checkpoint_path is not None:
+        raise RefusedValueError(
+            f"all_checkpoints=True and checkpoint_path={checkpoint_path!r} exclude "
+            "each other: leave one of them out."
+        )
+    return bool(value)

@@ -4,6 +4,7 @@ Each method has `Runtimes` choose the modules and their values, for a file below
 """
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -175,7 +176,8 @@ class Estimator:
         checkpoint_path: str | None = None,
         name: str | None = None,
         weights: str | None = None,
-    ) -> dict[str, Any]:
+        all_checkpoints: bool = False,
+    ) -> Any:
         """Evaluates a checkpoint on every example of the input, once.
 
         Args:
@@ -186,18 +188,22 @@ class Estimator:
             the newest, or for the live weights while training or saving nothing.
           name: name of this evaluation, where there are several; see `eval_dir`.
           weights: 'live', 'average' or 'both'; None for `RunConfig.average`'s choice.
+          all_checkpoints: whether to evaluate each checkpoint in model_dir, by step.
 
         Returns:
-          `loss`, the metrics by name, and `global_step`; of 'both' also `ema/loss`, ...
+          `loss`, the metrics by name, and `global_step`; of 'both' also `ema/loss`.
+          With `all_checkpoints` a list of them.
 
         Raises:
           ValueError: an empty input, an endless one without `steps`, no checkpoint.
           UnreadableCheckpointError: `checkpoint_path` is damaged, or every checkpoint.
           StorageError: model_dir cannot be written.
         """
-        checks.check_positive("steps", steps)
-        arguments.evaluation_name("name", name)
-        checks.check_all("hooks", hooks, Hook)
+        arguments.evaluation(steps, name, hooks)
+        if arguments.all_checkpoints(all_checkpoints, checkpoint_path):
+            same = {"hooks": hooks, "name": name, "weights": weights}
+            one = functools.partial(self.evaluate, input_fn, steps, **same)
+            return evaluating.each_checkpoint(self.model_dir, one)
         run, report = evaluating.evaluate(
             self._runtimes,
             input_fn,

@@ -1,11 +1,14 @@
-"""One evaluation of a checkpoint, or of what is live, on all of an input."""
+"""Evaluations of a checkpoint, of what is live, or of all checkpoints of a run."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from absl import logging
 
+from pipeline.checkpoints import checkpoint, lease
+from pipeline.checkpoints.checkpoint_reader import UnreadableCheckpointError
 from pipeline.contract import averages
 from pipeline.contract.hooks import Hook, Report, Run
 from pipeline.contract.spec import ModeKeys
@@ -104,6 +107,55 @@ def told(
             writer.scalars(run.step, report.values())
             writer.summaries(run.step, report.summaries)
     return {"loss": report.loss, **report.metrics, "global_step": run.step}
+
+
+def each_checkpoint(
+    model_dir: str, evaluate: Callable[..., dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Evaluates every checkpoint of a run, by step; the log has them as a table.
+
+    One that is damaged, or deleted meanwhile, is named in a warning and left out.
+
+    Args:
+      model_dir: folder of the run.
+      evaluate: function of `checkpoint_path` that evaluates that one.
+
+    Returns:
+      The result of each evaluation.
+
+    Raises:
+      ValueError: there is no checkpoint that can be read.
+    """
+    found = []
+    for path in checkpoint.committed(model_dir):
+        try:
+            with lease.reading(path):
+                found.append(evaluate(checkpoint_path=path))
+        except (lease.CheckpointGoneError, UnreadableCheckpointError) as error:
+            logging.warning("eval | %s is left out: %s", path, error)
+    if not found:
+        raise RefusedValueError(
+            f"{model_dir} has no checkpoint to evaluate: train first, or give the "
+            "model_dir of a training."
+        )
+    logging.info("%s", "\n".join(["eval | all checkpoints", *table(found)]))
+    return found
+
+
+def table(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns evaluations as the lines of a table; a column for each number.
+
+    Args:
+      found: results of `Estimator.evaluate`, of the same metrics.
+    """
+    names = [name for name in found[0] if np.ndim(found[0][name]) == 0]
+    names.sort(key=lambda name: name != "global_step")
+    rows = [names, *([f"{each[name]:.6g}" for name in names] for each in found)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
 
 
 def metrics(runtimes: Runtimes, input_fn: Callable[..., Any]) -> dict[str, Any]:
