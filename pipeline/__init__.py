@@ -253,7 +253,7 @@ if not TYPE_CHECKING:  # Else a checker would let every name pass.
 
     def __getattr__(name: str) -> Any:
         if name not in _FILES:
-            line = habits.STOP_HOOKS.get(name)
+            line = {**habits.STOP_HOOKS, **habits.RULES}.get(name)
             hint = f": write {line}." if line else ""
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
         return getattr(importlib.import_module(f"{__name__}.{_FILES[name]}"), name)

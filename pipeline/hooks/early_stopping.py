@@ -43,6 +43,7 @@ class _Threshold(metric_hook.StoppingRule):
         return f"{value:.6g} at step {step} is {self._word} than {self.threshold:.6g}"
 
 
+@habits.rule
 @dataclasses.dataclass(eq=False)
 class StopIfHigher(_Threshold):
     """Stops when a metric is higher than a threshold.
@@ -58,6 +59,7 @@ class StopIfHigher(_Threshold):
     _word = "higher"
 
 
+@habits.rule
 @dataclasses.dataclass(eq=False)
 class StopIfLower(_Threshold):
     """Stops when a metric is lower than a threshold.
@@ -73,6 +75,7 @@ class StopIfLower(_Threshold):
     _word = "lower"
 
 
+@habits.rule
 @dataclasses.dataclass(eq=False)
 class StopIfDiverged(metric_hook.StoppingRule):
     """Stops when a metric is NaN or infinite.
@@ -161,6 +164,7 @@ class _NoImprovement(metric_hook.PatientHook, metric_hook.StoppingRule):
         return f"no {self._word} in {over}; best {best}, {value:.6g} at step {step}"
 
 
+@habits.rule
 @dataclasses.dataclass(eq=False)
 class StopIfNoIncrease(_NoImprovement):
     """Stops when a metric has not increased for long enough.
@@ -182,6 +186,7 @@ class StopIfNoIncrease(_NoImprovement):
     _word = "increase"
 
 
+@habits.rule
 @dataclasses.dataclass(eq=False)
 class StopIfNoDecrease(_NoImprovement):
     """Stops when a metric has not decreased for long enough.

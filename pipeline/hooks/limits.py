@@ -55,7 +55,8 @@ class StopAfterSecsHook(Hook):
     """Stops a run once training has taken so long, over all its restarts.
 
     It looks whenever the compiled loop returns, which is every few seconds. What a
-    killed run did after its last checkpoint does not count: it is done again.
+    killed run did after its last checkpoint does not count: it is done again. In one
+    process all time counts, also where the run goes back to a checkpoint.
     """
 
     def __init__(self, secs: float | str) -> None:
@@ -71,10 +72,14 @@ class StopAfterSecsHook(Hook):
         self._secs = secs_of("StopAfterSecsHook.secs", secs)
         self._time = TrainingTime()
         self._is_over = False
+        # Whether a run is under way, which `begin` finds where it goes back.
+        self._runs = self._goes_back = False
 
     def begin(self, run: Run) -> None:
-        self._time.go_on_from(0.0)
+        self._goes_back, self._runs = self._runs, True
         self._is_over = False
+        if not self._goes_back:
+            self._time.go_on_from(0.0)
 
     def after_loop(self, run: Run) -> None:
         # Clocks of processes differ: the first that is over ends all at this step.
@@ -87,9 +92,13 @@ class StopAfterSecsHook(Hook):
 
     def restore(self, run: Run, state: Any) -> None:
         """Goes on counting; ends the run at once where the limit was reached."""
-        self._time.go_on_from(state["secs"])
+        if not self._goes_back:
+            self._time.go_on_from(state["secs"])
         if state["secs"] >= self._secs:
             self._stop(run)
+
+    def end(self, run: Run) -> None:
+        self._runs = False
 
     def _stop(self, run: Run) -> None:
         self._is_over = True

@@ -19,6 +19,11 @@ from pipeline.process.refusals import RefusedTypeError, RefusedValueError, near
 
 # Numbers to write instead of a field's wrong value.
 _EXAMPLES = {"max_secs": "3600", "min_delta": "0.001"}
+# Arguments that say which evaluation is better than another; others say what follows.
+_WHAT_IS_BETTER = (
+    *("metric", "evaluation", "higher_is_better"),
+    *("min_steps", "min_delta", "baseline"),
+)
 
 
 @dataclasses.dataclass(eq=False)
@@ -342,7 +347,7 @@ class PatientHook(MetricHook):
         """Goes on with what was the best, where only the patience is another."""
         super().restore(run, state)
         then, now = state["settings"], self.settings()
-        if all(then.get(n) == now[n] for n in now if not n.startswith("max_")):
+        if all(then.get(name) == now.get(name) for name in _WHAT_IS_BETTER):
             self._last_step = state["last_step"]
             self.patience.restore(state["patience"])
 

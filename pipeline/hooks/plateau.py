@@ -15,11 +15,14 @@ from absl import logging
 
 from pipeline.contract.hooks import Rate, Run
 from pipeline.hooks import metric_hook
+from pipeline.mistakes import habits
 from pipeline.mistakes.checks import check_count
+from pipeline.process import metric_names
 from pipeline.process.refusals import RefusedValueError, near
 from pipeline.strategy import variables
 
 
+@habits.rule
 @dataclasses.dataclass(eq=False)
 class ReduceOnPlateau(metric_hook.PatientHook):
     """Lowers learning rates when a metric has not improved for too long.
@@ -30,8 +33,8 @@ class ReduceOnPlateau(metric_hook.PatientHook):
     Attributes:
       metric: name of the metric.
       factor: number between 0 and 1 by which rates are multiplied.
-      higher_is_better: whether to improve is to increase; None where the metric is a
-        loss by its name.
+      higher_is_better: whether to improve is to increase. None: by the metric's name,
+        as of "accuracy" or "loss"; a name that does not tell is refused.
       cooldown_steps: global steps after a reduction in which patience does not count.
       min_rate: rate below which none is lowered.
       optimizers: names of the modules whose rates are lowered; None for all.
@@ -61,12 +64,12 @@ class ReduceOnPlateau(metric_hook.PatientHook):
         if isinstance(self.optimizers, str):
             self.optimizers = [self.optimizers]
         if self.higher_is_better is None:
-            if not self.metric.endswith("loss"):
+            self.higher_is_better = metric_names.higher_is_better(self.metric)
+            if self.higher_is_better is None:
                 raise RefusedValueError(
                     f"{self.title} does not say whether more is better: write "
                     "higher_is_better=True, or False."
                 )
-            self.higher_is_better = False
 
     def begin(self, run: Run) -> None:
         super().begin(run)

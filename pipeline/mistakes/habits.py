@@ -60,8 +60,27 @@ _RULE = "EvalSpec(input_fn, early_stopping="
 # Keras' callbacks that go by a metric, and tf.estimator's hook of the same purpose.
 RULES = {
     "EarlyStopping": f"{_RULE}StopIfNoIncrease('accuracy', max_evaluations=5))",
+    "ReduceLROnPlateau": "TrainSpec(input_fn, hooks=[ReduceOnPlateau('loss', "
+    "max_evaluations=3)])",
     "TerminateOnNaN": "RunConfig(on_nan='stop'), which is the default",
     "_StopOnPredicateHook": f"{_RULE}StopIfNoIncrease('accuracy', max_steps=5000))",
+}
+# Arguments of tf.estimator's hooks, and of Keras' callbacks of the same purpose.
+RULE = {
+    "estimator": f"{_RULE}...)",
+    "metric_name": "'accuracy' as the first argument",
+    "monitor": "'accuracy' as the first argument",
+    "max_steps_without_increase": "max_steps=5000",
+    "max_steps_without_decrease": "max_steps=5000",
+    "patience": "max_evaluations=5",
+    "eval_dir": "evaluation='test' in TrainSpec.hooks, and nothing in an EvalSpec",
+    "run_every_secs": "nothing: each evaluation counts once",
+    "run_every_steps": "nothing: each evaluation counts once",
+    "restore_best_weights": "restore_best=True",
+    "start_from_epoch": "min_steps=1000",
+    "mode": "StopIfNoIncrease or StopIfNoDecrease; higher_is_better of ReduceOnPlateau",
+    "min_lr": "min_rate=1e-6",
+    "cooldown": "cooldown_steps=1000",
 }
 # Functions of tf.estimator.experimental, by what has their place here.
 STOP_HOOKS = {
@@ -166,6 +185,7 @@ estimator = known(
     gone=ESTIMATOR,
 )
 run_config = known(gone=RUN_CONFIG)
+rule = known(gone=RULE)
 train_spec = known(
     positional=("input_fn", "max_steps", "hooks", "saving_listeners"),
     empty=("hooks", "saving_listeners"),

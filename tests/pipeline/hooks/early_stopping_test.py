@@ -243,7 +243,7 @@ def test_a_stopped_run_ends_at_once_and_for_the_same_reason():
 def test_another_rule_goes_on_and_says_so(log):
     rule = ge.StopIfNoIncrease("m", max_evaluations=1)
     show(rule, begun(rule), [0.9, 0.8])
-    patient = ge.StopIfNoIncrease("m", max_evaluations=3)
+    patient = ge.StopIfNoIncrease("m", max_evaluations=3, restore_best=False)
     run = begun(patient, rule.state())
     assert not run.stop_reasons
     assert any("training goes on" in line for line in log())
@@ -286,6 +286,26 @@ def test_one_object_may_watch_two_trainings():
 )
 def test_wrong_values_are_refused(make, texts):
     with pytest.raises(ge.Refusal) as info:
+        make()
+    assert all(text in str(info.value) for text in texts), info.value
+
+
+@pytest.mark.parametrize(
+    "make, texts",
+    [
+        (
+            lambda: ge.StopIfNoIncrease("m", max_steps_without_increase=9),
+            ["max_steps=5000"],
+        ),
+        (lambda: ge.StopIfNoDecrease(metric_name="m"), ["write 'accuracy'"]),
+        (lambda: ge.StopIfHigher("m", 1, eval_dir="x"), ["evaluation='test'"]),
+        (lambda: ge.StopIfNoIncrease("m", patience=3), ["max_evaluations=5"]),
+        (lambda: ge.StopIfNoIncrease("m", patients=3), ["takes no patients", "max_"]),
+        (lambda: ge.ReduceOnPlateau("m", min_lr=3), ["min_rate=1e-6"]),
+    ],
+)
+def test_habits_have_a_line_to_write(make, texts):
+    with pytest.raises(ge.RefusedTypeError) as info:
         make()
     assert all(text in str(info.value) for text in texts), info.value
 

@@ -79,6 +79,18 @@ def test_seconds_count_over_restarts():
     assert not more.goes_on(1)
 
 
+def test_the_time_of_steps_that_are_given_up_counts():
+    timed = Timed(60)
+    assert timed.goes_on(20)
+    state = timed.hook.state()
+    assert timed.goes_on(30)
+    # The run goes back to the checkpoint in the same process.
+    timed.hook.begin(timed.run)
+    timed.hook.restore(timed.run, through(state))
+    assert timed.goes_on(9)
+    assert not timed.goes_on(1)
+
+
 def test_the_first_clock_that_is_over_decides_for_all():
     mine = Timed(60, others=True)
     assert not mine.goes_on(1)

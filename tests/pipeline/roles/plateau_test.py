@@ -121,7 +121,7 @@ def test_limits(options, expected, tmp_path):
     "make, text",
     [
         (lambda: ge.ReduceOnPlateau("loss", factor=2, max_steps=1), "between 0 and 1"),
-        (lambda: ge.ReduceOnPlateau("accuracy", max_steps=1), "higher_is_better=True"),
+        (lambda: ge.ReduceOnPlateau("quality", max_steps=1), "higher_is_better=True"),
         (lambda: ge.ReduceOnPlateau("loss"), "no patience"),
         (lambda: halves(cooldown_steps=-1), "cooldown_steps is -1"),
     ],
