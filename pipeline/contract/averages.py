@@ -27,7 +27,7 @@ class Average:
     Attributes:
       modules: regular expressions, or one; those that match a module's name or a
         variable's full name, `network/dense/.*`, in full are averaged. None for all
-        modules but the optimizers. Only floats have an average.
+        modules but the optimizers. Only floats of a fixed shape have an average.
       start_step: global step after which steps count.
       every: steps from one that counts to the next.
       evaluate: weights that evaluations measure by default: 'both', with the average's
@@ -63,6 +63,11 @@ class Average:
                 )
         if isinstance(self.modules, Sequence) and not isinstance(self.modules, str):
             object.__setattr__(self, "modules", tuple(self.modules))
+        if self.patterns is not None and not all(self.patterns or [None]):
+            raise RefusedValueError(
+                f"{own}.modules is {self.modules!r}, which chooses nothing: write "
+                "modules='network', or leave it out for all."
+            )
         for pattern in self.patterns or ():
             try:
                 re.compile(pattern)
@@ -184,7 +189,8 @@ def check(value: Any) -> None:
     if value is not None and not isinstance(value, KINDS):
         raise RefusedValueError(
             f"RunConfig.average is {value!r}: write "
-            "average=ExponentialAverage(decay=0.999), or leave it out."
+            "average=ExponentialAverage(decay=0.999), in gin @ExponentialAverage(), "
+            "or leave it out."
         )
 
 

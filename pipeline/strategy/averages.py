@@ -90,7 +90,9 @@ class Averages:
         chosen = {
             name: variable
             for name, variable in by_name.items()
-            if variable.dtype.is_floating and self.settings.chooses(name)
+            if variable.dtype.is_floating
+            and variable.shape.is_fully_defined()
+            and self.settings.chooses(name)
         }
         slots = [name for name in chosen if name.startswith(left_out)]
         with self._strategy.scope():
@@ -115,8 +117,9 @@ class Averages:
                         "optimizers' variables, and these have no average: leave it "
                         "out."
                         if any(choice.chooses(name) for name in slots)
-                        else "no variable of floats: write an expression that matches "
-                        f"a module or some of {sorted(by_name)} in full."
+                        else "no variable of floats of a fixed shape: write an "
+                        "expression that matches a module or some of "
+                        f"{sorted(by_name)} in full."
                     )
                 )
         for op in ops:

@@ -82,6 +82,8 @@ def test_modules_are_chosen_by_name_or_expression():
         (lambda: EMA(evaluate="ema"), "evaluate is 'ema': write one of 'both'"),
         (lambda: EMA(serve="both"), "serve is 'both': write one of 'average', 'live'"),
         (lambda: EMA(modules="("), "modules has '(', which is no regular expression"),
+        (lambda: EMA(modules=()), "modules is (), which chooses nothing: write"),
+        (lambda: EMA(modules=""), "modules is '', which chooses nothing"),
         (lambda: EMA(modules=3), "modules has 3, which is no regular expression"),
         (lambda: ge.RunConfig(average=0.99), "write average=ExponentialAverage("),
         (lambda: ge.RunConfig(average=EMA), "write average=ExponentialAverage("),

@@ -136,6 +136,28 @@ def test_before_its_start_the_average_is_what_is_live(tmp_path, log):
     np.testing.assert_array_equal(average, live)
 
 
+def test_what_can_have_no_average_is_left_as_it_is(tmp_path):
+    class Module(tf.Module):
+        def __init__(self):
+            unknown = tf.TensorShape([None])
+            self.w = tf.Variable([1.0, 2.0])
+            self.any = tf.Variable([1.0], shape=unknown, trainable=False)
+            self.count = tf.Variable(0)
+
+    def model_fn(features, labels, mode, network, optimizer):
+        loss = tf.reduce_sum(network.w**2) + tf.reduce_sum(network.any)
+        op = ge.TrainOp(optimizer, [network.w])
+        return ge.EstimatorSpec(mode, loss=loss, train_op=op)
+
+    estimator = fakes.make_estimator(
+        tmp_path, model_fn=model_fn, network=Module, average=EMA
+    )
+    estimator.train(TRAIN, max_steps=2)
+    names = [name for name in estimator.get_variable_names() if "/ema/" in name]
+    assert names == ["driver/ema/network/w"]
+    assert estimator.evaluate(EVAL)["ema/loss"] > estimator.evaluate(EVAL)["loss"]
+
+
 def test_metrics_of_the_average_s_names_are_refused(tmp_path):
     def model_fn(features, labels, mode, network, optimizer, params):
         spec = fakes.classifier_fn(features, labels, mode, network, optimizer, params)
@@ -216,6 +238,48 @@ def test_training_is_the_same_to_the_last_bit(run, tmp_path):
     rest = [busy.first, *busy.begun]
     assert np.abs(logits(rest) - predicted).max() > 1e-3
     np.testing.assert_array_equal(logits(rest), busy.predicted[0][0])
+
+
+def test_one_of_several_processes_cannot_predict_along(tmp_path, monkeypatch):
+    """Modules of its own are made by all together."""
+    estimator = make(tmp_path)
+
+    class Predicts(ge.Hook):
+        def end(self, run):
+            peers = estimator._runtimes.training.peers
+            monkeypatch.setattr(type(peers), "alone", False)
+            estimator.predict(ONE, weights="live")
+            with pytest.raises(ge.Refusal, match="write predict.*weights='live'"):
+                estimator.predict(ONE)
+            monkeypatch.undo()
+
+    estimator.train(TRAIN, max_steps=1, hooks=[Predicts()])
+
+
+class Stops(ge.Hook):
+    """Asks in each pass for its end."""
+
+    def after_loop(self, run):
+        run.request_stop("enough")
+
+
+def test_a_stop_of_one_pass_is_none_of_the_other(run):
+    metrics = run.evaluate(EVAL, hooks=[Stops()])
+    assert metrics["ema/examples"] == metrics["examples"] == 64
+
+
+def test_who_goes_back_has_the_average_of_then(run, tmp_path):
+    class GoesBack(ge.Hook):
+        every_steps = 1
+        times = 0
+
+        def after_step(self, run):
+            if run.step in (3, 5) and self.times < 2:
+                self.times += 1
+                run.go_back("again")
+
+    estimator = make(tmp_path).train(TRAIN, max_steps=6, hooks=[GoesBack()])
+    assert_equal(fakes.weights(estimator.model_dir), fakes.weights(run.model_dir))
 
 
 def test_an_exchange_whose_end_is_broken_off_is_ended_later(run, monkeypatch):

@@ -157,6 +157,14 @@ def test_a_sequential_update_is_a_program_of_its_own(strategy, tmp_path):
     assert len(named(nodes, "TPUReplicateMetadata")) == 2
 
 
+def test_an_average_is_moved_on_the_cores(strategy, tmp_path):
+    average = ge.ExponentialAverage()
+    nodes = traced(made(strategy, tmp_path, average=average), ModeKeys.TRAIN)
+    assert len(named(nodes, "TPUReplicateMetadata")) == 2
+    # Kernels, biases and the normalization's four.
+    assert len(named(nodes, "ResourceApplyGradientDescent")) == 8
+
+
 def test_a_checkpoint_of_a_tpu_is_one_of_any_strategy(strategy, tmp_path):
     """Variables, and what is done to them between steps, need no program."""
     runtime = made(strategy, tmp_path, network=fakes.network)
