@@ -4,10 +4,11 @@
         --search="LEARNING_RATE=log(1e-4, 1e-1)" \\
         --search="cnn.dropout=uniform(0, 0.5)" -- --gin_file=gin/digits.gin
 
-What stands after -- are flags of pipeline.main, for all trials. A trial is that command
-with a value for each name that is searched, in a process and a model_dir of its own,
-SWEEP_DIR/trial-0007. Optuna suggests the values (pip install optuna), by the results of
-earlier trials, and ends trials whose evaluations fall behind. Kinds of values:
+What stands after -- are flags of pipeline.main, for all trials, or a Python program of
+yours with its arguments, which gets --NAME=VALUE and --model_dir=DIR. A trial is that
+command with a value for each name that is searched, in a process and a model_dir of its
+own, SWEEP_DIR/trial-0007. Optuna (pip install optuna) suggests the values by the results
+of earlier trials, and ends trials whose evaluations fall behind. Kinds of values:
 
     uniform(0, 0.5)    log(1e-4, 1e-1)    uniform(0, 1, 0.25)    in steps of 0.25
     int(1, 8)          log_int(16, 1024)  int(16, 128, 16)
@@ -26,7 +27,6 @@ same command goes on, after a signal; 130 for a second Ctrl-C.
 import importlib
 import os
 import pathlib
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -41,21 +41,19 @@ from pipeline.process import exit_codes, metric_names, run_log, signals
 from pipeline.process.refusals import Refusal
 from pipeline.trials import definition as definition_lib
 from pipeline.trials import goal as goal_lib
-from pipeline.trials import search
+from pipeline.trials import search, sweep_flags
 from pipeline.trials.definition import Definition
 from pipeline.trials.folder import Folder
 
 _MAIN = f"{__package__}.main"
-_SAMPLERS = ("tpe", "random", "grid")
-_PRUNERS = ("median", "halving", "none")
 _EXAMPLE = (
     f"python -m pipeline.sweep --metric=accuracy {search.EXAMPLE} -- "
     "--gin_file=gin/digits.gin"
 )
-_DEFAULT_TRIALS = 20
 # Flags of `pipeline.main` that a trial cannot have, and why.
 _NOT_FOR_TRIALS = {
     "model_dir": "each trial has its own, in --sweep_dir: write that before --",
+    "fast_dev_run": "each trial is to be evaluated to its end",
     "dry_run": "names and values are checked before the first trial",
     "list": "write it for pipeline.main alone",
     "help": "write it before --, or for pipeline.main alone",
@@ -95,7 +93,7 @@ def _main(argv: Sequence[str], module: str) -> int:
         if not paths.is_text(argument):
             raise flags.Error(f"{argument!r} is no UTF-8: write another path or value.")
     end = argv.index("--") if "--" in argv else len(argv)
-    options = _define_flags()
+    options = sweep_flags.define()
     rest = options(argv[:end])[1:]
     if options.help:
         return flags_lib.say(f"{__doc__}\n{options.get_help()}")
@@ -130,8 +128,8 @@ def _main(argv: Sequence[str], module: str) -> int:
         return jobs.print_commands(job, environ)
     plan = {
         "environ": environ,
-        "slots": _slots(options),
-        "timeout_secs": _seconds("--timeout", options.timeout),
+        "slots": sweep_flags.slots(options),
+        "timeout_secs": sweep_flags.seconds("--timeout", options.timeout),
         "max_failures": options.max_failures,
         "grace_secs": options.grace_secs,
     }
@@ -169,7 +167,10 @@ def _definition(
             f"nothing stands after --: write the flags of pipeline.main there. For "
             f"example: {_EXAMPLE}"
         )
-    _check_arguments(arguments, dimensions)
+    if definition_lib.is_program(arguments):
+        _check_program(arguments)
+    else:
+        _check_arguments(arguments, dimensions)
     return Definition(
         dimensions=dimensions,
         goal=goal,
@@ -205,6 +206,25 @@ def _check_arguments(
             )
 
 
+def _check_program(arguments: Sequence[str]) -> None:
+    """Checks what stands after --, a Python program with its arguments.
+
+    Raises:
+      flags.Error: there is no such file, or each trial would have the same model_dir.
+    """
+    if not os.path.isfile(arguments[0]):
+        raise flags.Error(
+            f"{arguments[0]!r} after -- is no file: write the flags of pipeline.main "
+            "there, or a Python program with its arguments, my_program.py --steps=1000."
+        )
+    for argument in arguments:
+        if argument.lstrip("-").partition("=")[0] == "model_dir":
+            raise flags.Error(
+                f"{argument} stands after --: leave it out; "
+                f"{_NOT_FOR_TRIALS['model_dir']}."
+            )
+
+
 def _maximize(options: flags.FlagValues) -> bool:
     if options.maximize and options.minimize:
         raise flags.Error("--maximize and --minimize: write one of them.")
@@ -220,9 +240,11 @@ def _maximize(options: flags.FlagValues) -> bool:
 
 
 def _default_folder(arguments: Sequence[str]) -> str:
-    """Returns runs/NAME-sweep, after the last gin file."""
-    given = flags_lib.parse(["pipeline.main", *arguments])
-    return os.path.join("runs", f"{pathlib.Path(given.gin_file[-1]).stem}-sweep")
+    """Returns runs/NAME-sweep, after the last gin file or the program."""
+    name = arguments[0]
+    if not definition_lib.is_program(arguments):
+        name = flags_lib.parse(["pipeline.main", *arguments]).gin_file[-1]
+    return os.path.join("runs", f"{pathlib.Path(name).stem}-sweep")
 
 
 def _folder(path: str | None) -> Folder:
@@ -238,42 +260,8 @@ def _folder(path: str | None) -> Folder:
 
 def _trials(options: flags.FlagValues) -> int | None:
     if options.trials is None and options.sampler != "grid":
-        return _DEFAULT_TRIALS
+        return sweep_flags.DEFAULT_TRIALS
     return options.trials
-
-
-def _slots(options: flags.FlagValues) -> list[dict[str, str]]:
-    """Returns what is added to the environment of each trial that runs at a time."""
-    slots = []
-    for text in options.slot:
-        words = shlex.split(text)
-        if not words or not all(re.match(r"[A-Za-z_]\w*=", word) for word in words):
-            raise flags.Error(
-                f"--slot={text}: write NAME=VALUE, such as "
-                "--slot=CUDA_VISIBLE_DEVICES=0 --slot=CUDA_VISIBLE_DEVICES=1."
-            )
-        slots.append(dict(word.split("=", 1) for word in words))
-    if slots and options.parallel not in (None, len(slots)):
-        raise flags.Error(
-            f"--parallel={options.parallel} with {len(slots)} --slot: leave --parallel "
-            "out, or write a --slot for each."
-        )
-    return slots or [{}] * (options.parallel or 1)
-
-
-def _seconds(name: str, text: str | None) -> float | None:
-    """Returns the seconds of '90', '90s', '45m', '8h' or '1h30m'."""
-    if text is None:
-        return None
-    number = r"(\d+(?:\.\d+)?)"
-    units = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-    found = re.fullmatch("".join(f"(?:{number}{unit})?" for unit in units), text)
-    if re.fullmatch(number, text):
-        return float(text)
-    if not text or found is None:
-        raise flags.Error(f"{name}={text}: write {name}=8h, 45m, 1h30m or seconds.")
-    parts = zip(found.groups(), units.values(), strict=True)
-    return sum(float(part or 0) * secs for part, secs in parts)
 
 
 def _jobs() -> Any:
@@ -287,98 +275,6 @@ def _jobs() -> Any:
             "Optuna is not installed, which suggests the values: pip install optuna, "
             "or gin-estimator[sweep]."
         ) from error
-
-
-def _define_flags() -> flags.FlagValues:
-    """Returns a fresh set of flags: `main` may run more than once in a process."""
-    values = flags.FlagValues()
-    own = {"flag_values": values, "module_name": f"{__package__}.sweep"}
-
-    def string(name: str, text: str) -> None:
-        flags.DEFINE_string(name, None, text, **own)
-
-    def boolean(name: str, text: str, **more: Any) -> None:
-        flags.DEFINE_boolean(name, False, text, **own, **more)
-
-    def integer(name: str, default: int | None, text: str, least: int) -> None:
-        flags.DEFINE_integer(name, default, text, lower_bound=least, **own)
-
-    flags.DEFINE_multi_string(
-        "search", [], "NAME=KIND(VALUES), a name as in gin. Repeatable.", **own
-    )
-    string("metric", "Metric of the evaluation that says which trial is best.")
-    boolean("maximize", "Higher is better. Told by the name of many metrics.")
-    boolean("minimize", "Lower is better. Told by the name of many metrics.")
-    string("evaluation", "EvalSpec.name, where there are several evaluations.")
-    flags.DEFINE_enum(
-        "value",
-        goal_lib.LAST,
-        (goal_lib.LAST, goal_lib.BEST),
-        "Which evaluation of a trial counts.",
-        **own,
-    )
-    integer(
-        "trials",
-        None,
-        f"Trials in all, those of earlier starts included. Default: {_DEFAULT_TRIALS}, "
-        "and all combinations with --sampler=grid.",
-        1,
-    )
-    string("sweep_dir", "Folder of the sweep. Default: runs/NAME-sweep.")
-    integer("parallel", None, "Trials that run at a time. Default: 1.", 1)
-    flags.DEFINE_multi_string(
-        "slot",
-        [],
-        "Environment of one of the trials that run at a time, such as "
-        "CUDA_VISIBLE_DEVICES=0. Repeatable, instead of --parallel.",
-        **own,
-    )
-    string(
-        "launch",
-        "Flags of pipeline.launch, such as '--workers=2 --evaluator', for trials that "
-        "are clusters on this machine.",
-    )
-    flags.DEFINE_enum(
-        "sampler",
-        _SAMPLERS[0],
-        _SAMPLERS,
-        "Who suggests values: Optuna's tree-structured Parzen estimator, chance, or "
-        "all combinations in turn.",
-        **own,
-    )
-    flags.DEFINE_enum(
-        "pruner",
-        _PRUNERS[0],
-        _PRUNERS,
-        "Which trials are ended before their time: those below the median at the same "
-        "step, by successive halving, or none.",
-        **own,
-    )
-    integer("seed", 0, "Seed of what is suggested.", 0)
-    string("timeout", "Time after which no trial begins: 8h, 45m or seconds.")
-    integer("max_failures", 3, "Trials that fail in a row before the sweep ends.", 1)
-    flags.DEFINE_float(
-        "grace_secs",
-        60,
-        "Seconds from asking a trial to save and end until it is killed.",
-        lower_bound=0,
-        **own,
-    )
-    boolean(
-        "print_commands",
-        "Run nothing: print the commands of all trials that have not ended, a line "
-        "each, for a scheduler; their values are fixed.",
-    )
-    boolean(
-        "collect",
-        "Run nothing: read what trials in --sweep_dir have reached elsewhere, and say "
-        "it. Needs --sweep_dir alone.",
-    )
-    flags.DEFINE_multi_integer(
-        "fail", [], "Give up a trial that has not ended. Repeatable.", **own
-    )
-    boolean("help", "Show this help.", short_name="h")
-    return values
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from pipeline import launch, main, sweep
 from pipeline.cluster import tf_config
 from pipeline.command import flags as flags_lib
 from pipeline.command import gin_registry
+from pipeline.trials import sweep_flags
 from tests import fakes
 
 ROOT = pathlib.Path(main.__file__).resolve().parent.parent
@@ -122,13 +123,14 @@ def swept(arguments):
     None where the sweep reads its trials from its folder.
     """
     if "--" not in arguments:
-        assert sweep._define_flags()(["sweep", *arguments])
+        assert sweep_flags.define()(["sweep", *arguments])
         return None
     end = arguments.index("--")
-    options = sweep._define_flags()
+    options = sweep_flags.define()
     options(["sweep", *arguments[:end]])
     definition = sweep._definition(options, arguments[end + 1 :], "pipeline.main")
-    return definition.check_command(python="python")[3:-1]
+    command = definition.check_command(python="python")
+    return command and command[3:-1]
 
 
 @pytest.mark.parametrize("command", cases(commands))
@@ -203,7 +205,7 @@ def test_an_inline_binding_names_what_gin_knows(code):
 )
 def test_an_inline_flag_is_one(code):
     name = re.match(r"--(\w+)", code)[1]
-    ours = (flags_lib.define(), launch._define_flags(), sweep._define_flags())
+    ours = (flags_lib.define(), launch._define_flags(), sweep_flags.define())
     known = [*(flag for flags in ours for flag in flags), *SRUN]
     assert name in known
 

@@ -26,7 +26,8 @@ class Definition:
     Attributes:
       dimensions: what is searched.
       goal: what trials are judged by.
-      arguments: what stands after -- : the flags of all trials.
+      arguments: what stands after -- : the flags of all trials, or a Python program
+        with its arguments.
       launch: flags of `pipeline.launch`, where each trial is a cluster; None where it
         is one process.
       main: module that each trial runs.
@@ -60,11 +61,13 @@ class Definition:
           model_dir: the trial's folder.
           python: the interpreter.
         """
-        bound = search.bindings(self.dimensions, values)
-        given = [f"--gin_param={binding}" for binding in bound]
-        return [*self._program(python), *given, f"--model_dir={model_dir}"]
+        given = search.bindings(self.dimensions, values)
+        # A program has flags of these names, and pipeline.main bindings.
+        flag = "--" if is_program(self.arguments) else "--gin_param="
+        named = [f"{flag}{binding}" for binding in given]
+        return [*self._program(python), *named, f"--model_dir={model_dir}"]
 
-    def check_command(self, *, python: str) -> list[str]:
+    def check_command(self, *, python: str) -> list[str] | None:
         """Returns a command that refuses what the trials would be refused for.
 
         Each name is bound to all of its choices, or to both bounds. The last binding
@@ -72,7 +75,12 @@ class Definition:
 
         Args:
           python: the interpreter.
+
+        Returns:
+          Program and arguments; None where the trials are a program of the user's.
         """
+        if is_program(self.arguments):
+            return None
         bound = [
             each.binding(value) for each in self.dimensions for value in each.ends()
         ]
@@ -81,9 +89,15 @@ class Definition:
 
     def _program(self, python: str) -> list[str]:
         if self.launch is None:
-            return [python, "-m", self.main, *self.arguments]
+            main = [] if is_program(self.arguments) else ["-m", self.main]
+            return [python, *main, *self.arguments]
         launch = [python, "-m", f"{package.NAME}.launch", *self.launch]
         return [*launch, "--", *self.arguments]
+
+
+def is_program(arguments: Sequence[str]) -> bool:
+    """Whether what stands after -- is a program of the user's, and not flags."""
+    return bool(arguments) and not arguments[0].startswith("-")
 
 
 def of_folder(folder: Folder) -> Definition:

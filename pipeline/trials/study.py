@@ -29,9 +29,6 @@ _REASON, _STEP = "reason", "step"
 # Attribute of the study.
 _GOAL = "goal"
 
-SAMPLERS = ("tpe", "random", "grid")
-PRUNERS = ("median", "halving", "none")
-
 
 class State(enum.Enum):
     """What became of a trial."""
@@ -92,8 +89,8 @@ class Study:
           dimensions: what is searched.
           goal: what trials are judged by. Another one than before makes a study of its
             own of those that run, as long as none has ended.
-          sampler: one of `SAMPLERS`.
-          pruner: one of `PRUNERS`.
+          sampler: one of `sweep_flags.SAMPLERS`.
+          pruner: one of `sweep_flags.PRUNERS`.
           seed: seed of what is suggested.
 
         Raises:

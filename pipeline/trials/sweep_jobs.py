@@ -35,8 +35,8 @@ class Job:
       definition: what is tried, and by what it is judged.
       folder: the sweep's folder.
       trials: number of trials, those that are there included; None for those of a grid.
-      sampler: one of `study.SAMPLERS`.
-      pruner: one of `study.PRUNERS`.
+      sampler: one of `sweep_flags.SAMPLERS`.
+      pruner: one of `sweep_flags.PRUNERS`.
       seed: seed of what is suggested.
       given_up: numbers of trials that are to count as failed.
       python: interpreter as it is typed, for commands that are printed.
@@ -186,13 +186,17 @@ def _check(
 ) -> int:
     """Has the command itself check the names and values, in a process of its own.
 
+    A program of the user's has no way to check them but to run.
+
     Returns:
       0 where all is well; else an exit code, and what the command wrote is shown.
     """
+    command = job.definition.check_command(python=sys.executable)
+    if command is None:
+        return 0
     with contextlib.ExitStack() as stack:
         with writing(job.folder.path):
             output, errors = (stack.enter_context(_temporary(job)) for _ in "12")
-        command = job.definition.check_command(python=sys.executable)
         process = group.start(command, environ=environ, output=output, errors=errors)
         while (code := process.poll()) is None:
             if received:

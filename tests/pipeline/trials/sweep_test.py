@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from pipeline import sweep
 from tests import patience
 from tests.clusters import ROOT
 from tests.sweeps import CURVE, Sweeps
@@ -336,6 +337,42 @@ if number != 1:
     assert re.search(r"^2 +failed", capfd.readouterr().out, re.M)
     assert made.run("--trials=3", "--print_commands") == 0
     assert capfd.readouterr().out.splitlines() == commands[1:2]
+
+
+def test_trials_of_a_program_of_one_s_own(sweeps, capfd):
+    made = sweeps(check="sys.exit(2)")  # There is nothing to check it by.
+    (made.folder / "mine.py").write_text(
+        """
+import json, os, sys
+flags = dict(each.lstrip("-").split("=", 1) for each in sys.argv[1:])
+assert flags["steps"] == "3" and flags["kind"] in ("a", "b")
+folder = os.path.join(flags["model_dir"], "eval_test")
+os.makedirs(folder)
+with open(os.path.join(folder, "evaluations.jsonl"), "w") as file:
+    line = {"step": 3, "metrics": {"loss": float(flags["rate"])}}
+    file.write(json.dumps(line) + chr(10))
+"""
+    )
+    arguments = [
+        "sweep",
+        f"--sweep_dir={made.sweep_dir}",
+        "--search=rate=uniform(0, 1)",
+        "--search=kind=choice(a, b)",
+        "--metric=loss",
+        "--trials=2",
+        "--",
+        f"{made.folder}/mine.py",
+    ]
+    assert sweep.main([*arguments, "--steps=3"]) == 0
+    out, _ = capfd.readouterr()
+    assert made.states() == ["done", "done"]
+    assert [row[2] for row in made.table()] == [row[4] for row in made.table()]
+    assert re.search(r"mine.py --steps=3 --rate=0\.\d+ --kind=[ab] --model_dir=", out)
+    assert sweep.main([*arguments, "--model_dir=runs/a"]) == 2
+    assert "--model_dir=runs/a stands after --" in capfd.readouterr().err
+    arguments[-1] += "x"
+    assert sweep.main(arguments) == 2
+    assert "mine.pyx' after -- is no file" in capfd.readouterr().err
 
 
 def test_a_full_disk_is_told(sweeps, capfd):
