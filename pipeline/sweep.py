@@ -7,8 +7,8 @@
 What stands after -- are flags of pipeline.main, for all trials, or a Python program of
 yours with its arguments, which gets --NAME=VALUE and --model_dir=DIR. A trial is that
 command with a value for each name that is searched, in a process and a model_dir of its
-own, SWEEP_DIR/trial-0007. Optuna (pip install optuna) suggests the values by the results
-of earlier trials, and ends trials whose evaluations fall behind. Kinds of values:
+own, SWEEP_DIR/trial-0007. Optuna (pip install optuna) suggests values by the results of
+earlier trials, and ends trials whose evaluations fall behind. Kinds of values:
 
     uniform(0, 0.5)    log(1e-4, 1e-1)    uniform(0, 1, 0.25)    in steps of 0.25
     int(1, 8)          log_int(16, 1024)  int(16, 128, 16)
