@@ -7,7 +7,7 @@ over restarts: what was used up is in each checkpoint.
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from absl import logging
 
@@ -51,13 +51,40 @@ class TrainingTime:
         return self._clock() - self._began_at
 
 
-class StopAfterSecsHook(Hook):
+class _Limit(Hook):
+    """A hook that counts, from where it was added on: says where that is."""
+
+    limit: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._knows_all = False
+
+    def begin(self, run: Run) -> None:
+        self._knows_all = run.step == 0
+
+    def restore(self, run: Run, state: Any) -> None:
+        self._knows_all = True
+
+    def after_loop(self, run: Run) -> None:
+        if not self._knows_all and run.leads:
+            logging.warning(
+                "train | %s counts from step %d on: no checkpoint before it says how "
+                "much that was.",
+                self.limit,
+                run.first_step,
+            )
+        self._knows_all = True
+
+
+class StopAfterSecsHook(_Limit):
     """Stops a run once training has taken so long, over all its restarts.
 
     It looks whenever the compiled loop returns, which is every few seconds. What a
     killed run did after its last checkpoint does not count: it is done again. In one
     process all time counts, also where the run goes back to a checkpoint.
     """
+
+    limit = "max_secs"
 
     def __init__(self, secs: float | str) -> None:
         """Takes the limit.
@@ -69,6 +96,7 @@ class StopAfterSecsHook(Hook):
         Raises:
           ValueError: it is no such number or text, or not above 0.
         """
+        super().__init__()
         self._secs = secs_of("StopAfterSecsHook.secs", secs)
         self._time = TrainingTime()
         self._is_over = False
@@ -76,12 +104,14 @@ class StopAfterSecsHook(Hook):
         self._runs = self._goes_back = False
 
     def begin(self, run: Run) -> None:
+        super().begin(run)
         self._goes_back, self._runs = self._runs, True
         self._is_over = False
         if not self._goes_back:
             self._time.go_on_from(0.0)
 
     def after_loop(self, run: Run) -> None:
+        super().after_loop(run)
         # Clocks of processes differ: the first that is over ends all at this step.
         if not self._is_over and run.agree(self._time.secs >= self._secs):
             self._stop(run)
@@ -92,6 +122,7 @@ class StopAfterSecsHook(Hook):
 
     def restore(self, run: Run, state: Any) -> None:
         """Goes on counting; ends the run at once where the limit was reached."""
+        super().restore(run, state)
         if not self._goes_back:
             self._time.go_on_from(state["secs"])
         if state["secs"] >= self._secs:
@@ -105,7 +136,7 @@ class StopAfterSecsHook(Hook):
         run.request_stop(f"training took {self._secs:g} s, as max_secs has it")
 
 
-class StopAfterExamplesHook(Hook):
+class StopAfterExamplesHook(_Limit):
     """Stops a run at the first step that makes so many examples, over all its restarts.
 
     Examples count once each time that they are trained on, on all replicas. The loop
@@ -113,6 +144,8 @@ class StopAfterExamplesHook(Hook):
     until it is there: with batches of one size, once. Where nothing tells the size of a
     batch, it returns after each step.
     """
+
+    limit = "max_examples"
 
     def __init__(self, num_examples: int) -> None:
         """Takes the limit.
@@ -123,6 +156,7 @@ class StopAfterExamplesHook(Hook):
         Raises:
           ValueError: it is no int above 0.
         """
+        super().__init__()
         check_count("StopAfterExamplesHook.num_examples", num_examples, least=1)
         self._num_examples = num_examples
         self._most: int | None = None
@@ -130,6 +164,7 @@ class StopAfterExamplesHook(Hook):
         self._seen = self._step = 0
 
     def begin(self, run: Run) -> None:
+        super().begin(run)
         self._most = run.most_examples
         self._seen, self._step = 0, run.step
         if self._most is None and run.leads:
@@ -163,6 +198,7 @@ class StopAfterExamplesHook(Hook):
 
     def restore(self, run: Run, state: Any) -> None:
         """Goes on counting; ends the run at once where the limit was reached."""
+        super().restore(run, state)
         self._seen, self._step = state["seen"], state["step"]
         if self._seen >= self._num_examples:
             self._stop(run)
@@ -190,12 +226,14 @@ class StopAfterExamplesHook(Hook):
         run.request_stop(f"{self._seen} examples, as max_examples has it")
 
 
-class StopAfterEpochsHook(Hook):
+class StopAfterEpochsHook(_Limit):
     """Has a run pass over its input so many times, over all its restarts.
 
     The loop asks `goes_on` where the input has ended. An input that input_fn repeats
     itself counts as one pass; an endless one is refused.
     """
+
+    limit = "max_epochs"
 
     def __init__(self, num_epochs: int) -> None:
         """Takes the number of passes.
@@ -206,6 +244,7 @@ class StopAfterEpochsHook(Hook):
         Raises:
           ValueError: it is no int above 0.
         """
+        super().__init__()
         check_count("StopAfterEpochsHook.num_epochs", num_epochs, least=1)
         self._num_epochs = num_epochs
         # Passes that are done; the step at which this one began; whether it is done,
@@ -214,6 +253,7 @@ class StopAfterEpochsHook(Hook):
         self._ended = False
 
     def begin(self, run: Run) -> None:
+        super().begin(run)
         self._done, self._began_at = 0, run.step
         self._ended = False
 
@@ -262,6 +302,7 @@ class StopAfterEpochsHook(Hook):
 
     def restore(self, run: Run, state: Any) -> None:
         """Goes on counting; ends the run at once where all passes are done."""
+        super().restore(run, state)
         self._done, self._began_at = state["done"], state["began_at"]
         self._ended = state["ended"]
         if self._done >= self._num_epochs:

@@ -88,6 +88,7 @@ def test_examples_count_over_restarts(tmp_path, log):
     assert examples(tmp_path, ragged, 59) == 9
     assert any("62 examples, as max_examples has it" in line for line in log())
     assert examples(tmp_path, ragged, 63) == 10
+    assert not any("counts from step" in line for line in log())
 
 
 def test_examples_of_two_replicas(tmp_path, mirrored_by_hand):
@@ -106,6 +107,12 @@ def test_a_signal_counts_no_example_twice(tmp_path):
     more = [Signal(), ge.PreemptionHook()]
     assert examples(tmp_path, ragged, 59, more=more, **config) < 9
     assert examples(tmp_path, ragged, 59, **config) == 9
+
+
+def test_a_limit_that_is_added_says_from_where_it_counts(tmp_path, log):
+    fakes.make_estimator(tmp_path).train(INPUT, max_steps=2)
+    train(tmp_path, num_epochs=2)
+    assert any("max_epochs counts from step 2 on" in line for line in log())
 
 
 def test_two_replicas_count_the_same(tmp_path, mirrored_by_hand):
