@@ -75,9 +75,8 @@ def evaluate(
         return report
 
     has_begun = runtime.has_average()
-    if averages.AVERAGE in kinds and not has_begun and run.leads:
-        text = "eval | step %d | no step is in the average as yet: it is what is live"
-        logging.info(text, run.step)
+    if averages.AVERAGE in kinds and run.leads:
+        logging.info("eval | step %d | %s", run.step, runtime.average_in_words())
     report = measured(kinds[0])
     if len(kinds) > 1:
         # A stop that a hook asked for ends each pass by itself.
@@ -189,4 +188,10 @@ def _side_by_side(report: Report, other: Report, kind: str) -> Report:
             f"model_fn's metrics {taken} have the names of the average's: name them "
             "otherwise, or evaluate one alone, by ExponentialAverage(evaluate='live')."
         )
-    return dataclasses.replace(report, metrics={**report.metrics, **added})
+    drawn = other.summaries if other is not report else {}
+    pictures = {f"{kind}/{name}": seen for name, seen in drawn.items()}
+    return dataclasses.replace(
+        report,
+        metrics={**report.metrics, **added},
+        summaries={**report.summaries, **pictures},
+    )

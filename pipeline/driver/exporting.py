@@ -45,7 +45,7 @@ def export(
     """
     model_fn, outline = _built(runtime, receiver)
     load()
-    which = "" if weights == LIVE else f" | {_in_words(runtime)}"
+    which = "" if weights == LIVE else f" | {runtime.average_in_words()}"
     text = "export | step %d%s | tracing and writing"
     logging.info(text, runtime.modules.step, which)
     model = saved_model.servable(model_fn, runtime.modules, receiver, outline)
@@ -113,12 +113,6 @@ def keras_weights(
     with runtime.weights(weights):
         module.save_weights(path)
     return path
-
-
-def _in_words(runtime: Runtime) -> str:
-    if runtime.has_average():
-        return f"the average of {runtime.modules.averages.num_steps} steps"
-    return "no step is in the average as yet: what is live"
 
 
 def _built(

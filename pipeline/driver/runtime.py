@@ -280,6 +280,13 @@ class Runtime:
         averages = self.modules.averages
         return averages is not None and averages.num_steps > 0
 
+    def average_in_words(self) -> str:
+        """Returns what the average stands for now, for the log."""
+        if self.has_average():
+            number = self.modules.averages.num_steps
+            return f"the average of {number} {'step' if number == 1 else 'steps'}"
+        return "no step is in the average as yet: it is what is live"
+
     def take_average(self) -> None:
         """Sets the modules to the average; what they held is read again when needed."""
         if self.has_average():

@@ -1,11 +1,14 @@
 """Evaluations, predictions and exports under the average, which disturb nothing."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import pipeline as ge
+from pipeline.driver import evaluating
 from pipeline.driver.runtime import Runtime
 from tests import fakes
 
@@ -156,6 +159,22 @@ def test_what_can_have_no_average_is_left_as_it_is(tmp_path):
     names = [name for name in estimator.get_variable_names() if "/ema/" in name]
     assert names == ["driver/ema/network/w"]
     assert estimator.evaluate(EVAL)["ema/loss"] > estimator.evaluate(EVAL)["loss"]
+
+
+def test_pictures_are_drawn_of_both(tmp_path, log):
+    def model_fn(features, labels, mode, network, optimizer, params):
+        spec = fakes.classifier_fn(features, labels, mode, network, optimizer, params)
+        pictures = {"logits": ge.histogram(network(features))}
+        return dataclasses.replace(spec, summaries=pictures)
+
+    estimator = fakes.make_estimator(
+        tmp_path, model_fn=model_fn, average=ge.StochasticWeightAverage(1)
+    )
+    for step, expected in ((1, {"logits"}), (2, {"logits", "swa/logits"})):
+        estimator.train(TRAIN, max_steps=step)
+        _, report = evaluating.evaluate(estimator._runtimes, EVAL)
+        assert report.summaries.keys() == expected
+    assert "eval | step 2 | the average of 1 step" in log()
 
 
 def test_metrics_of_the_average_s_names_are_refused(tmp_path):
