@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from pipeline.checkpoints import checkpoint
 from pipeline.cluster import tf_config
 from pipeline.contract.hooks import Hook
 from pipeline.contract.spec import ModeKeys
@@ -97,8 +98,9 @@ def fast_dev_run(
             input_fn = predict_input_fn or eval_specs[0].input_fn
             next(tried.predict(input_fn, yield_single_examples=False))
             done.append("a prediction")
-    text = "fast_dev_run | %s: all well in %.1f s"
-    logging.info(text, ", ".join(done), time.monotonic() - began)
+    if config.is_chief:
+        text = "fast_dev_run | %s: all well in %.1f s"
+        logging.info(text, ", ".join(done), time.monotonic() - began)
     return result[0]
 
 
@@ -162,7 +164,9 @@ def on_fixed_batches(
         train_spec.input_fn, num_batches, config.gradient_accumulation_steps
     )
     return dataclasses.replace(train_spec, input_fn=fixed.input_fn(again=True)), [
-        dataclasses.replace(spec, input_fn=fixed.input_fn(again=False), steps=None)
+        dataclasses.replace(
+            spec, input_fn=fixed.input_fn(again=False), steps=None, input_mode=None
+        )
         for spec in eval_specs
     ]
 
@@ -215,11 +219,21 @@ class _FixedBatches:
 
 @contextlib.contextmanager
 def _own_model_dir(estimator: Estimator) -> Iterator[str]:
-    """Yields a folder, and deletes it; several processes share theirs by model_dir."""
+    """Yields a folder, and deletes it; several processes share theirs by model_dir.
+
+    Raises:
+      ValueError: a run that was killed has left its folder.
+    """
     config = estimator.config
     is_shared = len(config.cluster.training_tasks) > 1
     folder = os.path.join(estimator.model_dir, "fast_dev_run") if is_shared else None
     folder = folder or tempfile.mkdtemp()
+    # It would not train: the step is made. A run that begins now has no such checkpoint
+    # before all processes have looked.
+    if (left := checkpoint.latest(folder)) and checkpoint.step_of(left):
+        raise RefusedValueError(
+            f"{folder} is left of a run that was killed: delete it."
+        )
     try:
         yield folder
     finally:
@@ -239,7 +253,7 @@ def _called_at_each_step(hooks: Sequence[Hook]) -> Iterator[None]:
         yield
     finally:
         for hook, own in zip(watching, before, strict=True):
-            vars(hook).pop("next_step")
+            vars(hook).pop("next_step", None)  # A hook may be there twice.
             if "next_step" in own:
                 vars(hook)["next_step"] = own["next_step"]
 

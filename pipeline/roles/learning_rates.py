@@ -222,6 +222,7 @@ def _alone(config: RunConfig, folder: str) -> RunConfig:
         save_summary_steps=None,
         log_step_count_steps=None,
         on_nan="warn",
+        average=None,
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import pipeline as ge
+from pipeline.cluster.tf_config import Cluster
 from pipeline.roles import first_look
 from tests import fakes
 
@@ -113,6 +114,21 @@ def test_an_evaluator_has_nothing_to_do(tmp_path, monkeypatch):
     task = '{"cluster": {"chief": ["a:1"]}, "task": {"type": "evaluator", "index": 0}}'
     monkeypatch.setenv("TF_CONFIG", task)
     assert fast_dev_run(eager(tmp_path)) is None
+
+
+def test_two_tasks_share_a_folder(tmp_path, monkeypatch):
+    jobs = '"worker": ["a:1", "b:1"]'
+    task = f'{{"cluster": {{{jobs}}}, "task": {{"type": "worker", "index": 0}}}}'
+    monkeypatch.setenv("TF_CONFIG", task)
+    estimator = eager(tmp_path, execution="multi_worker")
+    with first_look._own_model_dir(estimator) as folder:
+        assert folder == f"{tmp_path}/fast_dev_run"
+        eager(folder, execution="single_host", cluster=Cluster()).train(EVAL, steps=1)
+    assert os.listdir(tmp_path) == []
+    # Killed, it was not deleted.
+    eager(folder, execution="single_host", cluster=Cluster()).train(EVAL, steps=1)
+    with pytest.raises(ValueError, match="is left of a run that was killed: delete it"):
+        fast_dev_run(estimator)
 
 
 # A few batches.
