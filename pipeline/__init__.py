@@ -55,7 +55,7 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
         ExponentialAverage,
         StochasticWeightAverage,
     )
-    from pipeline.contract.hooks import Hook, Report, Run, SavingListener
+    from pipeline.contract.hooks import Hook, Report, Run, SavingListener, Tool
     from pipeline.contract.run_config import RunConfig
     from pipeline.contract.spec import EstimatorSpec, ModeKeys, metric
     from pipeline.contract.summaries import (
@@ -114,6 +114,8 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
     from pipeline.roles.learning_rates import find_learning_rate
     from pipeline.roles.specs import EvalSpec, TrainSpec
     from pipeline.roles.train_and_evaluate import train_and_evaluate
+    from pipeline.tools.files import CsvTool, JsonLinesTool
+    from pipeline.tools.trackers import MlflowTool, WandbTool
 
 from pipeline.mistakes import habits
 from pipeline.process import run_log
@@ -164,6 +166,11 @@ _FILES = {
     "PreemptedError": "process.signals",
     "PeerLostError": "cluster.ports",
     "SavingListener": "contract.hooks",
+    "Tool": "contract.hooks",
+    "CsvTool": "tools.files",
+    "JsonLinesTool": "tools.files",
+    "MlflowTool": "tools.trackers",
+    "WandbTool": "tools.trackers",
     "Exporter": "export.exporters",
     "LatestExporter": "export.exporters",
     "FinalExporter": "export.exporters",
@@ -228,6 +235,11 @@ __all__ = [
     "PreemptedError",
     "PeerLostError",
     "SavingListener",
+    "Tool",
+    "CsvTool",
+    "JsonLinesTool",
+    "MlflowTool",
+    "WandbTool",
     "Exporter",
     "LatestExporter",
     "FinalExporter",

@@ -78,6 +78,8 @@ def _run(options: flags.FlagValues, argv: Sequence[str]) -> None:
                 flags_lib.say(f"{name} {options[name].value}")
         return
     logging.info("job %s | %s", options.job, report.words(config.describe()))
+    if config.hparams is None:
+        config = config.replace(hparams=gin_config.hparams())
     estimator = gin_config.build(Estimator, config=config)
     if options.job in flags_lib.OF_ONE_CHECKPOINT:
         _check_checkpoint(options, estimator)

@@ -20,6 +20,7 @@ from pipeline.command import gin_checks, gin_reach, gin_reader, gin_registry
 from pipeline.command.gin_reader import ConfigError
 from pipeline.command.gin_registry import Entry, Parameter
 from pipeline.command.jobs import PredictSpec
+from pipeline.contract import params
 from pipeline.model_dir import paths
 from pipeline.process import package, refusals
 from pipeline.roles import train_and_evaluate
@@ -32,6 +33,7 @@ __all__ = [
     "config_text",
     "configured",
     "eval_specs",
+    "hparams",
     "macro_value",
     "parse",
     "plain",
@@ -158,6 +160,29 @@ def config_text() -> str:
     literals.
     """
     return gin.config_str()
+
+
+def hparams() -> dict[str, Any]:
+    """Returns macros and bindings whose values are plain, by name, as hyperparameters.
+
+    A parameter that is bound to a macro is left out, for the macro is there; and so is
+    the place, which is other in each run.
+    """
+    return {
+        binding.key: value if isinstance(value, params.Scalar) else repr(value)
+        for binding in gin_reader.read((), [config_text()]).bindings
+        if _is_plain(value := binding.value) and binding.key != "RunConfig.model_dir"
+    }
+
+
+def _is_plain(value: Any) -> bool:
+    """Returns whether a value is a number, bool, string, reference, or a list of such.
+
+    `@cnn` says as much as a number.
+    """
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(isinstance(each, params.Scalar) for each in value)
+    return isinstance(value, params.Scalar | gin_reader.Reference)
 
 
 def macro_value(name: str) -> Any:

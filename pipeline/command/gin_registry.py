@@ -19,13 +19,14 @@ import tensorflow as tf
 from pipeline.checkpoints import warm_start
 from pipeline.command import jobs
 from pipeline.contract import averages, run_config
-from pipeline.contract.hooks import Hook
+from pipeline.contract.hooks import Hook, Tool
 from pipeline.driver import estimator
 from pipeline.export import exporters
 from pipeline.hooks import early_stopping, limits, plateau, preemption, stock
 from pipeline.process.refusals import RefusedImportError
 from pipeline.roles import keep_best, learning_rates, specs, train_and_evaluate
 from pipeline.strategy import strategies
+from pipeline.tools import files, trackers
 
 CORE = "pipeline"
 
@@ -36,6 +37,8 @@ _BASES = {
     limits: Hook,
     early_stopping: Hook,
     plateau: Hook,
+    files: Tool,
+    trackers: Tool,
     exporters: exporters.Exporter,
 }
 _KERAS = {

@@ -7,9 +7,9 @@ From the bottom up; a file imports only files above it:
     spec         ModeKeys, EstimatorSpec, metric
     devices      the names of local devices, checked
     averages     ExponentialAverage, StochasticWeightAverage
-    run_config   RunConfig: where and how a model is trained
-    hooks        Hook, Run, Report, SavingListener
+    hooks        Hook, Run, Report, SavingListener, Tool
     params       the user's hyperparameters, and a copy for each function
+    run_config   RunConfig: where and how a model is trained
     calling      the user's functions, called with the arguments that they declare
     model_fn     the call of a model_fn, and checks of its answer
     arguments    checks of the arguments of an Estimator

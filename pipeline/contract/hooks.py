@@ -1,4 +1,4 @@
-"""Hooks, which watch the training loop from outside, and listeners, its checkpoints.
+"""Hooks, which watch the training from outside, listeners, its checkpoints, and tools.
 
 The driver runs one compiled loop up to the next step that any hook asks to see, and
 calls the hooks there. A hook costs nothing between its steps.
@@ -315,3 +315,43 @@ class SavingListener:
 
     def end(self, run: Run) -> None:
         """Called after the last checkpoint of a run that ended cleanly."""
+
+
+class Tool:
+    """A place for the numbers of a training, beside TensorBoard. Override all three.
+
+        begin   before the first step
+        write   the numbers of a window of training steps, or of an evaluation
+        end     after a run that ended cleanly
+
+    One process calls, the one that leads. What a method raises is logged, once for each
+    tool, and training goes on.
+    """
+
+    def begin(self, run: Run, hparams: Mapping[str, Any]) -> None:
+        """Called before the first step.
+
+        Args:
+          run: the run. Where it goes on from a checkpoint, or goes back to one,
+            `run.step` is its step: what was written of later steps is void, and is
+            written again.
+          hparams: hyperparameters by name: numbers, bools, strings.
+        """
+
+    def write(self, step: int, values: Mapping[str, float], name: str) -> None:
+        """Called with numbers that were measured.
+
+        An evaluation may be written again after a restart, with the same step.
+
+        Args:
+          step: global step.
+          values: floats by name; an array's elements are `name/0`, `name/1`.
+          name: 'train' for a window, and the name of the evaluation's folder for an
+            evaluation: 'eval', or 'eval_test' of EvalSpec.name = 'test'.
+        """
+
+    def end(self) -> None:
+        """Called after a run that ended cleanly; another run may begin."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"

@@ -8,7 +8,7 @@ import copy
 import inspect
 import numbers
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -17,6 +17,9 @@ import tensorflow as tf
 
 from pipeline.process.refusals import RefusedTypeError
 
+Scalar = bool | int | float | str
+# Hyperparameters deeper than this are left out; an object may hold itself.
+_MOST_DEPTH = 5
 # Hyperparameters have names, and these have none.
 _NAMELESS = (str, bytes, numbers.Number, list, set, frozenset, np.ndarray, tf.Tensor)
 # Never copied: a copy would be other state, or cannot be made inside of a graph.
@@ -75,6 +78,59 @@ def own(value: Any) -> Any:
     # A class that cannot be copied may raise anything.
     except Exception:
         return _rebuilt(value) if isinstance(value, dict) else value
+
+
+def flat(value: Any) -> dict[str, Scalar]:
+    """Returns the numbers, bools and strings among hyperparameters, by their names.
+
+    What lies deeper is named by its way there, `optimizer.rate`. Lists of them are
+    text; other values, such as functions, are left out.
+
+    Args:
+      value: hyperparameters as `checked` returned them.
+    """
+    found: dict[str, Scalar] = {}
+    _flatten("", value, found, depth=_MOST_DEPTH)
+    return found
+
+
+def check_flat(name: str, value: Any) -> None:
+    """Checks hyperparameters that are by name, and not nested.
+
+    Args:
+      name: name of the argument.
+      value: the argument; None is allowed.
+
+    Raises:
+      TypeError: it is no dict of numbers, bools and strings by string.
+    """
+    if value is None:
+        return
+    example = f"write {name.rpartition('.')[2]}={{'learning_rate': 0.1}}"
+    if not isinstance(value, Mapping):
+        raise RefusedTypeError(f"{name} is {value!r:.60}, not a dict: {example}.")
+    for key, each in value.items():
+        if not isinstance(key, str) or not isinstance(each, Scalar):
+            raise RefusedTypeError(
+                f"{name} has {key!r}: {each!r:.60}; names are strings, and values are "
+                f"numbers, bools and strings: {example}."
+            )
+
+
+def _flatten(name: str, value: Any, found: dict[str, Scalar], depth: int) -> None:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, Scalar):
+        found[name] = value
+    elif isinstance(value, (list, tuple)) and all(
+        isinstance(each, Scalar) for each in value
+    ):
+        found[name] = str(value)
+    elif depth and not isinstance(value, (*_STATE, type, types.FunctionType)):
+        parts = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
+        for key, part in parts.items():
+            if not str(key).startswith("_"):
+                _flatten(f"{name}.{key}" if name else str(key), part, found, depth - 1)
 
 
 def _states(value: Any, seen: dict[int, Any]) -> Iterator[Any]:

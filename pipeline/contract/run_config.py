@@ -9,7 +9,7 @@ import dataclasses
 import math
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -18,9 +18,10 @@ from absl import logging
 from pipeline.cluster import environment, ports
 from pipeline.cluster import tf_config as cluster_lib
 from pipeline.cluster.tf_config import EXECUTIONS
-from pipeline.contract import averages, devices
+from pipeline.contract import averages, devices, params
+from pipeline.contract.hooks import Tool
 from pipeline.mistakes import habits
-from pipeline.mistakes.checks import is_int, is_number
+from pipeline.mistakes.checks import check_all, is_int, is_number
 from pipeline.model_dir import paths
 from pipeline.process.refusals import RefusedValueError, near
 
@@ -97,6 +98,9 @@ class RunConfig:
         at its checkpoints; 'evaluator', a job of its own; 'auto', such a job if
         TF_CONFIG lists one in "cluster", else the training. Kubernetes' training
         operator starts one without listing it, and needs 'evaluator'.
+      tools: tools beside TensorBoard that get its numbers, such as `CsvTool()`.
+      hparams: hyperparameters by name, for TensorBoard's HParams and for `tools`,
+        beside the Estimator's params. None: what gin binds, where the command trains.
       cluster: the processes that train together. None: those of TF_CONFIG or, where it
         is not set, of the SLURM step, read once when the RunConfig is made.
     """
@@ -126,6 +130,8 @@ class RunConfig:
     devices: tuple[str, ...] | None = None
     execution: str = "single_host"
     evaluation: str = "auto"
+    tools: Sequence[Tool] = ()
+    hparams: Mapping[str, Any] | None = dataclasses.field(default=None, hash=False)
     cluster: cluster_lib.Cluster | None = None
 
     def __post_init__(self) -> None:
@@ -141,6 +147,9 @@ class RunConfig:
             _check_choice(name, getattr(self, name))
         averages.check(self.average)
         self._check_strategies()
+        check_all("RunConfig.tools", self.tools, Tool)
+        self._set("tools", tuple(self.tools))
+        params.check_flat("RunConfig.hparams", self.hparams)
         self._check_combinations()
         if self.cluster is None:
             self._set("cluster", environment.cluster(self.execution))

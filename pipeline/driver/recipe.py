@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pipeline.checkpoints.warm_start import WarmStartSettings
+from pipeline.contract import params as params_lib
 from pipeline.contract.run_config import RunConfig
 
 
@@ -30,3 +31,8 @@ class Recipe:
     def context(self) -> dict[str, Any]:
         """The arguments that the user's functions may take by name, besides data."""
         return {"params": self.params, "config": self.config}
+
+    @property
+    def hparams(self) -> dict[str, params_lib.Scalar]:
+        """The hyperparameters to show: numbers, bools and strings by name."""
+        return {**params_lib.flat(self.params), **(self.config.hparams or {})}

@@ -32,6 +32,7 @@ from pipeline.process.refusals import RefusedRuntimeError
 from pipeline.strategy import modules
 from pipeline.strategy.peers import Peers
 from pipeline.strategy.variables import finalize
+from pipeline.tools import description
 
 
 class Runtime:
@@ -81,6 +82,7 @@ class Runtime:
         self.holding = Holding(self.modules)
         self.features_spec: Any = None
         self._rates: dict[str, LearningRate] = {}
+        self._described = False
         self._saver: checkpoint.Saver | None = None
         self._saver_names: dict[str, tuple[str, ...]] = {}
         self._programs = Programs(
@@ -211,6 +213,13 @@ class Runtime:
             from_leader=self.peers.from_leader,
             progress=self.config.progress,
         )
+
+    def parameter_table(self) -> list[str]:
+        """Returns the table of parameters for the log; empty after the first call."""
+        if self._described or not self.peers.leads:
+            return []
+        self._described = True
+        return description.parameter_table(self.modules)
 
     def saver(self) -> checkpoint.Saver:
         """Returns the modules' saver, a new one where variables were added."""

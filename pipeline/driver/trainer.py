@@ -25,7 +25,6 @@ from absl import logging
 
 from pipeline.checkpoints import checkpoint, checkpoint_files, hook_states
 from pipeline.contract.hooks import Hook, Rate, Run, SavingListener
-from pipeline.contract.run_config import RunConfig
 from pipeline.contract.spec import ModeKeys
 from pipeline.driver import start
 from pipeline.driver.evaluations import Evaluation, Evaluations
@@ -43,6 +42,8 @@ from pipeline.loop.compiled_loop import Segment, StepsLoop
 from pipeline.loop.watchers import Watchers, names_of
 from pipeline.mistakes import checks, user_errors
 from pipeline.strategy.peers import Peers
+from pipeline.tools.description import DescriptionHook
+from pipeline.tools.tools_hook import ToolsHook
 
 # The name under which a checkpoint keeps the state of an evaluation.
 _EVALUATION = "_Evaluation"
@@ -112,7 +113,7 @@ class Trainer:
             path = start.load(runtime, self._feed)
             if steps is not None:  # Counted from the checkpoint: known only now.
                 max_steps = runtime.modules.step + steps
-            first_step, hooks = runtime.modules.step, _hooks_of(runtime.config)
+            first_step, hooks = runtime.modules.step, _hooks_of(runtime)
             while True:
                 run = runtime.run(max_steps)
                 run.rates, run.most_examples = self._rates, self._most_examples
@@ -361,11 +362,18 @@ class TrainLoop:
         return found
 
 
-def _hooks_of(config: RunConfig) -> list[Hook]:
+def _hooks_of(runtime: Runtime) -> list[Hook]:
     """Returns the config's hooks, which are called before the caller's."""
+    config = runtime.config
     result: list[Hook] = [NanHook(fail_on_nan_loss=config.on_nan == "stop")]
     if config.log_step_count_steps:
         result.append(LoggingHook(config.log_step_count_steps))
     if config.save_summary_steps:
         result.append(SummaryHook(config.save_summary_steps))
+    summaries, hparams = config.save_summary_steps, runtime.recipe.hparams
+    table = runtime.parameter_table()
+    if table or (summaries and hparams):
+        result.append(DescriptionHook(table, hparams, writes_events=bool(summaries)))
+    if config.tools:
+        result.append(ToolsHook(config.tools, hparams, summaries))
     return result

@@ -208,13 +208,7 @@ class SummaryHook(Hook):
 
     def values(self, report: Report) -> dict[str, Any]:
         """Returns the values to write, by tag."""
-        speed = {
-            _RATE: report.steps_per_sec,
-            "examples/sec": report.examples_per_sec,
-            "input_wait": report.input_wait,
-        }
-        known = {name: value for name, value in speed.items() if value is not None}
-        return {**report.values(), **known}
+        return measured(report)
 
     def summaries(self, report: Report) -> Mapping[str, Seen]:
         """Returns the pictures and other summaries to write, by tag."""
@@ -272,6 +266,21 @@ class ProfilerHook(Hook):
         if self._recording:
             tf.profiler.experimental.stop()
             self._recording = False
+
+
+def measured(report: Report) -> dict[str, Any]:
+    """Returns the values of a window with its speed, by tag.
+
+    Args:
+      report: numbers of the window.
+    """
+    speed = {
+        _RATE: report.steps_per_sec,
+        "examples/sec": report.examples_per_sec,
+        "input_wait": report.input_wait,
+    }
+    known = {name: value for name, value in speed.items() if value is not None}
+    return {**report.values(), **known}
 
 
 def log_line(phase: str, report: Report) -> str:

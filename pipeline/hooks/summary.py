@@ -48,12 +48,8 @@ class Writer:
           values: floats or arrays by tag.
         """
         proto = tf.compat.v1.Summary()
-        for tag, value in values.items():
-            if np.ndim(value) == 0:
-                proto.value.add(tag=tag, simple_value=float(value))
-                continue
-            for index, item in enumerate(np.ravel(value)):
-                proto.value.add(tag=f"{tag}/{index}", simple_value=float(item))
+        for tag, value in by_element(values).items():
+            proto.value.add(tag=tag, simple_value=value)
         self._write(step, proto)
 
     def summaries(self, step: int, seen: Mapping[str, Seen]) -> None:
@@ -87,6 +83,23 @@ class Writer:
         value.metadata.plugin_data.plugin_name = "text"
         self._write(step, proto)
 
+    def plugin(self, step: int, tag: str, name: str, content: bytes) -> None:
+        """Writes what a plugin of TensorBoard reads, and nobody else.
+
+        Args:
+          step: global step.
+          tag: tag under which the plugin looks for it.
+          name: name of the plugin.
+          content: the plugin's own protocol buffer, as bytes.
+        """
+        proto = tf.compat.v1.Summary()
+        value = proto.value.add(tag=tag)
+        # TensorBoard passes over a value without a tensor.
+        value.tensor.CopyFrom(tf.make_tensor_proto(0.0))
+        value.metadata.plugin_data.plugin_name = name
+        value.metadata.plugin_data.content = content
+        self._write(step, proto)
+
     def close(self) -> None:
         """Closes the file."""
         if self._file is not None:
@@ -116,6 +129,22 @@ class Writers(dict[str, Writer]):
 
     def __missing__(self, logdir: str) -> Writer:
         return self.setdefault(logdir, Writer(logdir))
+
+
+def by_element(values: Mapping[str, Any]) -> dict[str, float]:
+    """Returns floats by tag; an array's elements are `tag/0`, `tag/1`.
+
+    Args:
+      values: numbers or arrays by tag.
+    """
+    found = {}
+    for tag, value in values.items():
+        if np.ndim(value) == 0:
+            found[tag] = float(value)
+            continue
+        for index, item in enumerate(np.ravel(value)):
+            found[f"{tag}/{index}"] = float(item)
+    return found
 
 
 def _new_event_file(logdir: str) -> tuple[tf.io.TFRecordWriter, str]:

@@ -1,0 +1,234 @@
+"""Describes a run at its start: parameters in the log, hyperparameters in TensorBoard.
+
+`parameter_table` says what a model is made of, layer by layer. `DescriptionHook` logs
+it, and writes it as text for TensorBoard, beside what its HParams tab compares runs by.
+"""
+
+import dataclasses
+import math
+import struct
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import keras
+from absl import logging
+from google.protobuf import struct_pb2
+
+from pipeline.contract.hooks import Hook, Run
+from pipeline.contract.params import Scalar
+from pipeline.hooks import summary
+from pipeline.strategy import variables
+from pipeline.strategy.modules import Modules
+
+# Layers of a module that the table shows; the others are counted.
+_MOST_LAYERS = 20
+# Shapes of a layer that it shows.
+_MOST_SHAPES = 4
+# The state of a random stream is no parameter.
+_SEED = "seed_generator_state"
+
+
+class DescriptionHook(Hook):
+    """Logs the parameters at the start; writes them and the hyperparameters as events.
+
+    Only the process that leads does, and once, though training goes back.
+    """
+
+    only_watches = True
+
+    def __init__(
+        self,
+        table: Sequence[str],
+        hparams: Mapping[str, Scalar],
+        *,
+        writes_events: bool,
+    ) -> None:
+        """Takes what there is to say.
+
+        Args:
+          table: lines of the table of parameters; empty where they were logged.
+          hparams: hyperparameters by name.
+          writes_events: whether to write for TensorBoard, too.
+        """
+        self._table = table
+        self._hparams = hparams
+        self._writes_events = writes_events
+
+    def begin(self, run: Run) -> None:
+        table, self._table = self._table, ()
+        hparams, self._hparams = self._hparams, {}
+        if not run.leads:
+            return
+        if table:
+            logging.info("train | %s", "\n  ".join(table))
+        if self._writes_events:
+            writer = summary.Writer(run.model_dir)
+            if table:
+                text = "\n".join(table)
+                writer.text(run.step, "parameters", f"```\n{text}\n```")
+            if hparams:
+                writer.plugin(
+                    run.step, "_hparams_/session_start_info", "hparams", start(hparams)
+                )
+            writer.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layer:
+    """The parameters of one layer.
+
+    Attributes:
+      name: name in its module: `conv2d`; "" for those of the module itself.
+      shapes: shapes of the variables.
+      trained: number of trainable parameters.
+      frozen: number of the others, such as moving averages.
+      num_bytes: size of all of them.
+    """
+
+    name: str
+    shapes: list[str]
+    trained: int
+    frozen: int
+    num_bytes: int
+
+
+def parameter_table(modules: Modules) -> list[str]:
+    """Returns the lines of a table: layers, their shapes and numbers of parameters.
+
+    Args:
+      modules: modules that are built.
+    """
+    lines, total = [], [0, 0, 0]
+    for name, state in modules.named_state().items():
+        module = modules.by_name.get(name)
+        if module is None:  # The driver's own.
+            continue
+        layers = _layers(module, variables.variables_of({name: state}))
+        size = sum(layer.num_bytes for layer in layers)
+        trained = sum(layer.trained for layer in layers)
+        frozen = sum(layer.frozen for layer in layers)
+        if isinstance(module, keras.optimizers.Optimizer):
+            count = sum(len(layer.shapes) for layer in layers)
+            what = f"{type(module).__name__}, {count} variables"
+            lines.append([name, what, f"{trained + frozen:,}", _size(size)])
+            continue
+        shown, rest = layers[:_MOST_LAYERS], layers[_MOST_LAYERS:]
+        for layer in shown:
+            place = f"{name}/{layer.name}" if layer.name else name
+            numbers = f"{layer.trained + layer.frozen:,}", _size(layer.num_bytes)
+            lines.append([place, _in_words(layer), *numbers])
+        if rest:
+            numbers = sum(layer.trained + layer.frozen for layer in rest)
+            more = _size(sum(layer.num_bytes for layer in rest))
+            lines.append(
+                [f"{name}/...", f"{len(rest)} more layers", f"{numbers:,}", more]
+            )
+        total = [a + b for a, b in zip(total, (trained, frozen, size), strict=True)]
+    head = (
+        f"parameters {total[0] + total[1]:,} ({total[0]:,} trainable, {total[1]:,} "
+        f"not) | {_size(total[2])}"
+    )
+    return [head, *_aligned(lines)]
+
+
+def start(hparams: Mapping[str, Scalar]) -> bytes:
+    """Returns what TensorBoard's HParams reads of a run: its hyperparameters.
+
+    It is the protocol buffer HParamsPluginData(version=0, session_start_info=...) of
+    the tensorboard package, which need not be installed.
+
+    Args:
+      hparams: hyperparameters by name.
+    """
+    entries = (_field(1, _entry(name, value)) for name, value in hparams.items())
+    # Field 5 is the start, a double: its number, and 1 for eight bytes.
+    begun = bytes([5 << 3 | 1]) + struct.pack("<d", time.time())
+    return _field(3, b"".join(entries) + begun)
+
+
+def _entry(name: str, value: Scalar) -> bytes:
+    """Returns the entry of a map: the name as field 1, the value as field 2."""
+    if isinstance(value, bool):
+        held = struct_pb2.Value(bool_value=value)
+    elif isinstance(value, str):
+        held = struct_pb2.Value(string_value=value)
+    else:
+        held = struct_pb2.Value(number_value=value)
+    return _field(1, name.encode()) + _field(2, held.SerializeToString())
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Returns a field of a protocol buffer that holds bytes or a message."""
+    # Type 2: the length comes first.
+    return bytes([number << 3 | 2]) + _varint(len(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    """Returns a number, seven bits a byte, the lowest first."""
+    found = []
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def _layers(module: Any, named: Mapping[str, Any]) -> list[_Layer]:
+    """Returns a module's layers in their order.
+
+    Args:
+      module: the module.
+      named: its variables by their full names.
+    """
+    trainable = {id(variables.raw(v)) for v in _trainable(module)}
+    by_layer: dict[str, list[tuple[Any, bool]]] = {}
+    for full, variable in named.items():
+        if not full.endswith(_SEED):
+            layer = full.partition("/")[2].rpartition("/")[0]
+            held = variable, id(variable) in trainable
+            by_layer.setdefault(layer, []).append(held)
+    return [_layer(name, held) for name, held in by_layer.items()]
+
+
+def _layer(name: str, held: Iterable[tuple[Any, bool]]) -> _Layer:
+    shapes, counts, num_bytes = [], [0, 0], 0
+    for variable, is_trained in held:
+        size = math.prod(variable.shape)
+        shapes.append(str(tuple(variable.shape)))
+        counts[0 if is_trained else 1] += size
+        num_bytes += size * variable.dtype.size
+    return _Layer(name, shapes, *counts, num_bytes)
+
+
+def _trainable(module: Any) -> Iterable[Any]:
+    found = getattr(module, "trainable_variables", None)
+    if found is not None:
+        return found
+    return [module] if getattr(module, "trainable", False) else []
+
+
+def _in_words(layer: _Layer) -> str:
+    """Returns the shapes of a layer, and what of it is not trained."""
+    shapes = " ".join(layer.shapes[:_MOST_SHAPES])
+    if len(layer.shapes) > _MOST_SHAPES:
+        shapes += f" and {len(layer.shapes) - _MOST_SHAPES} more"
+    if not layer.frozen:
+        return shapes
+    what = f"{layer.frozen:,}" if layer.trained else "all"
+    return f"{shapes} | {what} not trainable"
+
+
+def _size(num_bytes: int) -> str:
+    if num_bytes < 1e6:
+        return f"{num_bytes / 1e3:.1f} kB"
+    return f"{num_bytes / 1e6:,.1f} MB"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns rows of two texts and two numbers as lines, in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        f"{name:<{widths[0]}}  {what:<{widths[1]}}  {count:>{widths[2]}}  "
+        f"{size:>{widths[3]}}"
+        for name, what, count, size in rows
+    ]
