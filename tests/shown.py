@@ -84,6 +84,14 @@ def read(folder):
     return found
 
 
+def norms(folder):
+    """The norms of gradients and updates that a folder's events show, by name."""
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    tags = [tag for tag in events.Tags()["scalars"] if "_norm/" in tag]
+    return {tag: [point.value for point in events.Scalars(tag)] for tag in tags}
+
+
 def _shown(tag, plugin, event):
     value = tf.make_ndarray(event.tensor_proto)
     if plugin == "images":

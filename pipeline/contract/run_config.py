@@ -64,6 +64,7 @@ class RunConfig:
         checkpoints stay for good. None keeps none beyond the others.
       keep_checkpoint_steps: global steps that are saved, and whose checkpoints stay for
         good, such as (0, 1000, 5000).
+      log_norms: whether summaries show the norms of gradients and updates by module.
       log_step_count_steps: steps between two log lines of loss and speed; None logs
         none.
       progress: whether to show a line that moves in a terminal or a notebook, with
@@ -114,6 +115,7 @@ class RunConfig:
     keep_checkpoint_every_n_hours: float = 10000
     keep_checkpoint_every_n_steps: int | None = None
     keep_checkpoint_steps: Sequence[int] = ()
+    log_norms: bool = False
     log_step_count_steps: int | None = 100
     progress: bool = True
     train_distribute: StrategyChoice = None
@@ -335,6 +337,7 @@ _CHOICES = {
     "progress": (True, False),
     "jit_compile": (False, True, None),
     "run_eagerly": (False, True),
+    "log_norms": (False, True),
     "async_checkpoint": (True, False),
     "on_nan": ("stop", "warn"),
     "changed_input": ("auto", "anew", "skip", "error"),

@@ -10,9 +10,8 @@
         },
     )
 
-A summary is declared with one batch's tensors. What is kept of a batch, and put
-together over replicas and batches, is in `pipeline.tracing.summary_states`; how it is
-shown, in `pipeline.hooks.summary_values`.
+A summary is declared with one batch's tensors. `pipeline.tracing.summary_states` puts
+batches together, `pipeline.hooks.summary_values` shows them.
 """
 
 import dataclasses
@@ -97,11 +96,7 @@ class Text(Kind):
 
 @dataclasses.dataclass(frozen=True)
 class Histogram(Kind):
-    """The distribution of a tensor's values.
-
-    Attributes:
-      once: whether the values are a variable's, the same on all replicas.
-    """
+    """The distribution of values; `once` if of a variable, the same on all replicas."""
 
     once: bool
 
@@ -128,12 +123,7 @@ class PrCurve(Kind):
 
 @dataclasses.dataclass(frozen=True)
 class ConfusionMatrix(Kind):
-    """Counts of pairs of a true and a predicted class.
-
-    Attributes:
-      num_classes: number of the classes.
-      class_names: their names; empty where they have none.
-    """
+    """Counts of pairs of a true and a predicted class, which may have names."""
 
     num_classes: int
     class_names: tuple[str, ...]
@@ -142,6 +132,19 @@ class ConfusionMatrix(Kind):
     def fields(self) -> dict[str, tf.TensorSpec]:
         # The last one counts pairs that are out of range.
         return {"counts": tf.TensorSpec([self.num_classes**2 + 1], tf.int64)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Number(Kind):
+    """A number that is the same on all replicas; the driver's own, such as a norm."""
+
+    @property
+    def most(self) -> int | None:
+        return 1
+
+    @property
+    def fields(self) -> dict[str, tf.TensorSpec]:
+        return {"value": tf.TensorSpec([], tf.float32)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,12 +216,12 @@ def image(
         )
     tensors = {"pixels": pixels}
     if highest is not None:
-        tensors["score"] = _by_example("image", "highest", highest, tf.float32)
+        tensors["score"] = _by_example("highest", highest, tf.float32)
     words = []
     for word, value in (labels or {}).items():
         value = _tensor("image", value)
         dtype = tf.float32 if value.dtype.is_floating else tf.int64
-        tensors[f"labels/{word}"] = _by_example("image", f"{word!r}", value, dtype)
+        tensors[f"labels/{word}"] = _by_example(repr(word), value, dtype)
         words.append((str(word), dtype.name))
     kind = Image(
         _count("max_outputs of image()", max_outputs),
@@ -372,15 +375,15 @@ def _pair(function: str, first: Any, second: Any) -> tuple[tf.Tensor, tf.Tensor]
     return first, second
 
 
-def _by_example(function: str, name: str, value: Any, dtype: tf.DType) -> tf.Tensor:
+def _by_example(name: str, value: Any, dtype: tf.DType) -> tf.Tensor:
     """Returns a tensor of one number an example."""
-    value = _tensor(function, value)
+    value = _tensor("image", value)
     if value.shape.rank == 2 and value.shape[1] == 1:
         value = tf.squeeze(value, 1)
     if value.shape.rank != 1 or value.dtype in (tf.string, tf.bool):
         raise SpecError(
-            f"{function}() got {name} of {_described(value)}: write one number an "
-            "example, [batch]."
+            f"image() got {name} of {_described(value)}: write one number an example, "
+            "[batch]."
         )
     return tf.cast(value, dtype)
 

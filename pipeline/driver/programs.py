@@ -4,7 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +17,7 @@ from pipeline.feed.feed import AnyFeed
 from pipeline.loop import steps
 from pipeline.loop.compiled_loop import CompiledLoop, StepsLoop
 from pipeline.loop.coordinated_loop import CoordinatedLoop
+from pipeline.loop.gradients import Norms
 from pipeline.loop.metrics import MetricSet
 from pipeline.loop.stretch import Showing
 from pipeline.mistakes import checks, user_errors
@@ -165,13 +166,17 @@ class Programs:
             alike=plan.alike,
             jit_compile=self._jit_compile,
         )
-        step, summaries = make_step(), self._summaries(outline)
+        step, norms = make_step(), None
+        if self._recipe.config.log_norms:
+            norms = Norms(outline.train_op, self._modules)
+        summaries = self._summaries(outline, norms.names if norms else ())
         every, showing = self._recipe.config.save_summary_steps, None
         strategy, averages = self._modules.strategy, self._modules.averages
         has_servers = isinstance(strategy, ParameterServers)
         step_fn, catch_up = step, None
         if summaries and every:
-            showing = Showing(make_step(summaries=summaries), summaries, every)
+            shown = make_step(summaries=summaries, norms=norms)
+            showing = Showing(shown, summaries, every)
         if averages is not None and has_servers:
             catch_up = compiled(averages.catch_up)
         elif averages is not None:
@@ -234,9 +239,11 @@ class Programs:
             showing=Showing(step, summaries) if summaries else None,
         )
 
-    def _summaries(self, outline: EstimatorSpec) -> SummarySet:
+    def _summaries(
+        self, outline: EstimatorSpec, numbers: Sequence[str] = ()
+    ) -> SummarySet:
         under_xla = bool(self._jit_compile) or has_one_trace(self._modules.strategy)
-        return SummarySet(outline.summaries, under_xla=under_xla)
+        return SummarySet(outline.summaries, under_xla=under_xla, numbers=numbers)
 
     def _predict_function(
         self, plan: Plan, outline: EstimatorSpec, metrics: MetricSet

@@ -38,6 +38,8 @@ _MOST_LETTERS = 16
 _MOST_NUMBERED, _MOST_NAMED = 64, 150
 # Pixels that a picture has at the least, where there is something to read beside it.
 _LEAST_SIZE = 64
+# Pixels between pictures side by side.
+_GAP = 6
 _RIGHT, _WRONG = np.array([8, 81, 156]), np.array([165, 15, 21])
 
 
@@ -81,8 +83,8 @@ def side_by_side(pictures: Sequence[np.ndarray], columns: int) -> np.ndarray:
       columns: pictures in a row.
     """
     columns = min(columns, len(pictures))
-    high = 2 + max(picture.shape[0] for picture in pictures)
-    wide = 2 + max(picture.shape[1] for picture in pictures)
+    high = _GAP + max(picture.shape[0] for picture in pictures)
+    wide = _GAP + max(picture.shape[1] for picture in pictures)
     rows = math.ceil(len(pictures) / columns)
     channels = pictures[0].shape[2]
     canvas = np.full((rows * high, columns * wide, channels), 255, np.uint8)
@@ -96,7 +98,8 @@ def matrix(counts: np.ndarray, names: Sequence[str]) -> np.ndarray:
     """Returns a confusion matrix as a picture, uint8 `[height, width, 3]`.
 
     What is right is blue, what is wrong is red, the darker the greater its part of its
-    row. Each cell holds its number where there are 64 classes at the most.
+    row, and what is wrong darker than that. Each cell holds its number where there are
+    64 classes at the most.
 
     Args:
       counts: int64 `[classes, classes]`: a row for each true class, a column for each
@@ -121,7 +124,9 @@ def matrix(counts: np.ndarray, names: Sequence[str]) -> np.ndarray:
     for row in range(size):
         for column in range(size):
             part = parts[row, column]
-            shade = 255 + ((_RIGHT if row == column else _WRONG) - 255) * part
+            is_right = row == column
+            depth = part if is_right else np.sqrt(part)
+            shade = 255 + ((_RIGHT if is_right else _WRONG) - 255) * depth
             y, x = top + row * cell, margin + column * cell
             gap = 1 if cell > 4 else 0
             canvas[y : y + cell - gap, x : x + cell - gap] = np.round(shade)
@@ -129,14 +134,15 @@ def matrix(counts: np.ndarray, names: Sequence[str]) -> np.ndarray:
                 text = written(str(counts[row, column]), scale)
                 down = (cell - text.shape[0]) // 2
                 right = (cell - text.shape[1]) // 2 + scale // 2
-                color = 255 if part > 0.5 else 0
+                color = 255 if depth > 0.5 else 0
                 _write(canvas, y + down, x + right, text, color)
     for number, name in enumerate(names):
         text = written(name, scale)
         middle = number * cell + (cell - text.shape[0]) // 2
         _write(canvas, top + middle, margin - 2 - text.shape[1], text)
-        upright = np.rot90(text)
-        _write(canvas, top - 2 - upright.shape[0], margin + middle, upright)
+        upright = np.rot90(text) if text.shape[1] > cell else text
+        left = margin + number * cell + (cell - upright.shape[1]) // 2
+        _write(canvas, top - 2 - upright.shape[0], left, upright)
     return canvas
 
 

@@ -15,6 +15,7 @@ from pipeline.contract.summaries import (
     Histogram,
     Image,
     Kind,
+    Number,
     PrCurve,
     Seen,
     Text,
@@ -256,10 +257,17 @@ def _list(counts: np.ndarray, names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def _number(tag: str, kind: Number, state: Any) -> Iterator[Any]:
+    del kind
+    for value in state["value"][_rows(state)]:
+        yield tf.compat.v1.Summary.Value(tag=tag, simple_value=float(value))
+
+
 _VALUES: dict[type[Kind], Callable[..., Iterator[Any]]] = {
     Image: _image,
     Text: _text,
     Histogram: _histogram,
     PrCurve: _pr_curve,
     ConfusionMatrix: _confusion_matrix,
+    Number: _number,
 }

@@ -1,12 +1,15 @@
 """Computes gradients, and keeps their weights, so that they can be added up."""
 
 import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from pipeline.contract.train_op import SpecError, TrainOp
 from pipeline.strategy import variables
+from pipeline.strategy.modules import Modules
+from pipeline.tracing.summary_states import States, number
 
 
 @dataclasses.dataclass
@@ -30,6 +33,102 @@ class Gradient:
         """Turns a sum into the mean; zero where nothing had weight."""
         factor = tf.math.reciprocal_no_nan(self.weight)
         return Gradient([times(g, factor) for g in self.values], self.weight)
+
+
+class Norms:
+    """The norms of what each module's variables are moved by, for summaries.
+
+    Attributes:
+      names: names of the norms: `gradient_norm/network`, all-reduced and before
+        clipping; `clipped_gradient_norm/network`, of an op that clips by `clip_norm`;
+        and `update_norm/network`, of the change of the weights in a step. Where
+        several ops train a module, each has its gradients' norms: `.../network/1`.
+    """
+
+    def __init__(self, ops: Sequence[TrainOp], modules: Modules) -> None:
+        """Finds the modules that each op trains.
+
+        Args:
+          ops: all train ops.
+          modules: modules that the ops train.
+        """
+        named = modules.named_variables()
+        owners = {id(v): name.partition("/")[0] for name, v in named.items()}
+        for name, module in modules.by_name.items():
+            # The parts of a table that parameter servers share have no names.
+            parts = getattr(module, "trainable_variables", ())
+            owners |= {id(variables.raw(v)): name for v in parts}
+        self._owners = owners
+        self._trained: dict[str, list[tf.Variable]] = {}
+        trainers: dict[str, set[int]] = {}
+        for i, op in enumerate(ops):
+            for variable in map(variables.raw, op.variables):
+                module = owners[id(variable)]
+                mine = self._trained.setdefault(module, [])
+                trainers.setdefault(module, set()).add(i)
+                mine += [] if any(variable is v for v in mine) else [variable]
+        # Of each op, the module's part of the name by module.
+        self._of_op = [
+            {
+                module: module if len(numbers) == 1 else f"{module}/{i}"
+                for module, numbers in trainers.items()
+                if i in numbers
+            }
+            for i in range(len(ops))
+        ]
+        self._clips = [op.clip_norm for op in ops]
+        self.names = [f"update_norm/{module}" for module in self._trained]
+        self.names += self.of_ops(range(len(ops)))
+
+    def of_gradient(
+        self, index: int, values: Sequence[Any], trained: Sequence[Any], factor: Any
+    ) -> States:
+        """Returns the norms of an op's all-reduced gradient.
+
+        Args:
+          index: number of the op.
+          values: gradient by variable.
+          trained: variables of the values.
+          factor: number by which the gradient is multiplied before it is applied.
+        """
+        squares = dict.fromkeys(self._of_op[index], tf.zeros([]))
+        for value, variable in zip(values, trained, strict=True):
+            dense = tf.convert_to_tensor(value)
+            square = tf.reduce_sum(tf.square(tf.cast(dense, tf.float32) * factor))
+            squares[self._owners[id(variables.raw(variable))]] += square
+        states = {
+            f"gradient_norm/{part}": number(tf.sqrt(squares[module]))
+            for module, part in self._of_op[index].items()
+        }
+        if clip := self._clips[index]:
+            whole = tf.sqrt(tf.add_n(list(squares.values())))
+            scale = clip / tf.maximum(whole, clip)
+            for module, part in self._of_op[index].items():
+                norm = tf.sqrt(squares[module]) * scale
+                states[f"clipped_gradient_norm/{part}"] = number(norm)
+        return states
+
+    def of_ops(self, indices: Iterable[int]) -> list[str]:
+        """Returns the names of the norms of some ops' gradients."""
+        parts = [(i, part) for i in indices for part in self._of_op[i].values()]
+        clipped = [f"clipped_gradient_norm/{p}" for i, p in parts if self._clips[i]]
+        return [f"gradient_norm/{part}" for _, part in parts] + clipped
+
+    def snapshot(self) -> dict[str, list[tf.Tensor]]:
+        """Returns the values of the variables that are trained, by module."""
+        return {
+            module: [tf.identity(v) for v in mine]
+            for module, mine in self._trained.items()
+        }
+
+    def of_update(self, before: Mapping[str, Sequence[tf.Tensor]]) -> States:
+        """Returns the norms of what has changed since a snapshot."""
+        states = {}
+        for module, after in self.snapshot().items():
+            pairs = zip(after, before[module], strict=True)
+            moves = [tf.cast(a - b, tf.float32) for a, b in pairs]
+            states[f"update_norm/{module}"] = number(tf.linalg.global_norm(moves))
+        return states
 
 
 def gradient_of(

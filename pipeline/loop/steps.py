@@ -17,14 +17,14 @@ from pipeline.contract.spec import EstimatorSpec
 from pipeline.contract.train_op import TrainOp
 from pipeline.feed.batch import Batch, choose, rows_in, same_shapes
 from pipeline.loop import losses
-from pipeline.loop.gradients import Gradient, gradient_of
+from pipeline.loop.gradients import Gradient, Norms, gradient_of
 from pipeline.loop.losses import Totals
 from pipeline.loop.metrics import MetricSet
 from pipeline.loop.updates import Updates, turn
 from pipeline.strategy import loss_scale
 from pipeline.strategy.modules import Modules
 from pipeline.strategy.replicas import Replicas, all_reduce, has_one_trace, run_each
-from pipeline.tracing.summary_states import SummarySet
+from pipeline.tracing.summary_states import States, SummarySet, number
 
 # Batches by local replica and micro-batch; or by micro-batch, of values that differ by
 # replica, see `replicas.run_each`.
@@ -53,6 +53,7 @@ class TrainStep:
         sparse: bool = True,
         jit_compile: bool | None = False,
         summaries: SummarySet | None = None,
+        norms: Norms | None = None,
     ) -> None:
         """Groups the train ops by the forward passes that they share.
 
@@ -66,8 +67,9 @@ class TrainStep:
           sparse: whether a table's gradient holds only the rows that were used.
           jit_compile: whether XLA compiles what a replica computes by itself.
           summaries: summaries that the totals hold; None for none.
+          norms: norms that are among the summaries; None for none.
         """
-        self._alike = alike
+        self._alike, self._norms = alike, norms
         self._model_fn = model_fn
         self._strategy = modules.strategy
         self._metrics = metrics
@@ -105,10 +107,16 @@ class TrainStep:
           Totals over all local replicas, of the first group's last forward pass.
         """
         first, *later = self._groups
+        before = self._norms.snapshot() if self._norms else None
         totals = self._train(first, batches, step)
+        norms: States = {}
         for group in later:
-            self._train_if_due(group, batches, step)
-        return losses.sum_over_replicas(self._strategy, totals)
+            norms |= self._train_if_due(group, batches, step)
+        totals = losses.sum_over_replicas(self._strategy, totals)
+        if self._norms:
+            norms |= self._norms.of_update(before)
+            totals.summaries.update(norms)
+        return totals
 
     def learning_rates(self) -> dict[str, tf.Tensor]:
         """Returns each optimizer's rate for its next update.
@@ -137,18 +145,23 @@ class TrainStep:
 
     def _train_if_due(
         self, group: Sequence[int], batches: Batches, step: tf.Tensor
-    ) -> None:
-        """Updates by the ops of a group; does nothing where no op's turn has come."""
+    ) -> States:
+        """Updates by the ops of a group whose turn has come; returns their norms."""
+        names = self._norms.of_ops(group) if self._norms else ()
 
-        def train() -> bool:
-            self._train(group, batches, step)
-            return True
+        def train() -> tuple[bool, States]:
+            *_, states = self._train(group, batches, step)
+            local = self._strategy.experimental_local_results
+            mine = {name: states[name] for name in names}
+            return True, tf.nest.map_structure(lambda value: local(value)[0], mine)
+
+        def nothing() -> tuple[bool, States]:
+            return True, {name: number(tf.zeros([])) for name in names}
 
         turns = [turn(self._ops[i], step) for i in group]
         if any(turn is None for turn in turns):
-            train()
-        else:
-            tf.cond(tf.reduce_any(turns), train, lambda: True)
+            return train()[1]
+        return tf.cond(tf.reduce_any(turns), train, nothing)[1]
 
     def _gradients(
         self, batches: Batches, step: tf.Tensor, active: Sequence[int]
@@ -162,6 +175,10 @@ class TrainStep:
         def on_replica(mine: Sequence[Batch]) -> tuple[Any, list[Any]]:
             totals, gradients = self._local(mine, step, active)
             values = self._all_reduce(gradients, alike)
+            for i, mine_of_op in zip(active, values, strict=True):
+                if self._norms:
+                    given = mine_of_op, self._trained[i], self._updates.factor(i)
+                    totals.summaries.update(self._norms.of_gradient(i, *given))
             if self._at_once:
                 self._updates.apply_here(active, values, self._trained)
             return totals.as_tree(), [] if self._at_once else values

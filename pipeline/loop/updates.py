@@ -55,6 +55,10 @@ class Updates:
         """
         return self._scales[index].scaled(objective) if self._scales else objective
 
+    def factor(self, index: int) -> tf.Tensor | float:
+        """Returns what takes the loss scale out of an op's gradient."""
+        return self._scales[index].factor() if self._scales else 1.0
+
     def apply(
         self,
         active: Sequence[int],

@@ -19,6 +19,7 @@ from pipeline.contract.summaries import (
     ConfusionMatrix,
     Histogram,
     Kind,
+    Number,
     PrCurve,
     Seen,
     Summary,
@@ -40,17 +41,26 @@ class SummarySet:
       kinds: the kind of each summary, by name.
     """
 
-    def __init__(self, declared: Mapping[str, Summary], *, under_xla: bool) -> None:
+    def __init__(
+        self,
+        declared: Mapping[str, Summary],
+        *,
+        under_xla: bool,
+        numbers: Iterable[str] = (),
+    ) -> None:
         """Takes over the kinds.
 
         Args:
           declared: `EstimatorSpec.summaries`, of symbolic tensors.
           under_xla: whether XLA compiles what a replica computes.
+          numbers: names of numbers that the driver adds to the states of a batch.
 
         Raises:
           SpecError: XLA compiles it, and a summary is of strings.
         """
-        self.kinds: dict[str, Kind] = {n: s.kind for n, s in declared.items()}
+        self._declared = {name: summary.kind for name, summary in declared.items()}
+        added = {name: Number() for name in numbers}
+        self.kinds: dict[str, Kind] = {**self._declared, **added}
         for name, kind in self.kinds.items():
             if under_xla and any(f.dtype == tf.string for f in kind.fields.values()):
                 raise SpecError(
@@ -77,10 +87,10 @@ class SummarySet:
           SpecError: the spec has other summaries than the first one.
         """
         kinds = {name: summary.kind for name, summary in spec.summaries.items()}
-        if kinds != self.kinds:
+        if kinds != self._declared:
             raise SpecError(
-                f"summaries are {kinds} for one batch, and {self.kinds} for another: "
-                "give the same ones for each."
+                f"summaries are {kinds} for one batch, and {self._declared} for "
+                "another: give the same ones for each."
             )
         states = {}
         for name, summary in spec.summaries.items():
@@ -95,6 +105,11 @@ class SummarySet:
         """
         as_arrays = tf.nest.map_structure(np.asarray, dict(states))
         return {name: Seen(kind, as_arrays[name]) for name, kind in self.kinds.items()}
+
+
+def number(value: tf.Tensor) -> State:
+    """Returns the state of a float32 scalar that is the same on all replicas."""
+    return {"score": tf.ones([1]), "value": tf.reshape(value, [1])}
 
 
 def merged(first: States, second: States) -> States:

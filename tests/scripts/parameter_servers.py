@@ -181,7 +181,8 @@ def updates(trained):
 
 def counts():
     """Steps, examples and updates, and the loss; then on from the checkpoint."""
-    trained, recorder = estimator("counts", save_summary_steps=30), fakes.Recorder(50)
+    trained = estimator("counts", save_summary_steps=30, log_norms=True)
+    recorder = fakes.Recorder(50)
     trained.train(rows_fn, max_steps=150, hooks=[recorder])
     again = estimator("counts", head_rate=0.005)
     after = fakes.Recorder(50)
@@ -201,6 +202,7 @@ def counts():
         evaluated=again.evaluate(unsharded_rows_fn),
         trained_shown=shown.read(OUT / "counts"),
         evaluated_shown=shown.read(OUT / "counts" / "eval"),
+        norms=shown.norms(OUT / "counts"),
     )
 
 
@@ -282,7 +284,11 @@ def embedding():
                 "optimizer": lambda: keras.optimizers.Adam(0.01),
             },
             config=config(
-                "embedding", local=local, average=ge.ExponentialAverage(0.98)
+                "embedding",
+                local=local,
+                average=ge.ExponentialAverage(0.98),
+                save_summary_steps=150,
+                log_norms=True,
             ),
         )
         trained.train(ids_fn, steps=steps)
@@ -304,6 +310,7 @@ def embedding():
         step=trained.global_step,
         shapes=shapes,
         averages=averages,
+        norms=shown.norms(OUT / "embedding"),
     )
 
 

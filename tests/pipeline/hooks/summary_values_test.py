@@ -83,7 +83,7 @@ def test_pictures_with_captions_lie_in_one():
     (value,) = summary_values.values("x", seen(summary))
     width, height, picture = tf.make_ndarray(value.tensor)
     lines = 2 * drawing.LINE
-    assert (int(width), int(height)) == (3 * 66, 2 * (64 + lines + 2))
+    assert (int(width), int(height)) == (3 * 70, 2 * (64 + lines + 6))
     assert tf.io.decode_png(picture).shape == (int(height), int(width), 3)
 
 

@@ -76,6 +76,16 @@ def test_summaries_are_of_one_workers_step_and_of_a_whole_evaluation(ran):
     assert evaluated["largest"] == {"200": [[[[239]]]] * 4}
 
 
+def test_norms_are_of_one_workers_step(ran):
+    norms = ran["counts"]["norms"]
+    assert {len(each) for each in norms.values()} == {5}
+    assert max(norms["clipped_gradient_norm/network"]) <= 5.0
+    assert min(norms["update_norm/network"]) > 0
+    assert len(norms["gradient_norm/head"]) == 5
+    table = ran["embedding"]["norms"]
+    assert min(table["gradient_norm/table"] + table["update_norm/table"]) > 0
+
+
 def test_digits_come_out_as_on_one_process(ran):
     assert ran["digits"]["alone"] > 0.9
     # Asynchronous steps come out otherwise each time.
