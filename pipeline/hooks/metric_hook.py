@@ -350,6 +350,12 @@ class PatientHook(MetricHook):
         if all(then.get(name) == now.get(name) for name in _WHAT_IS_BETTER):
             self._last_step = state["last_step"]
             self.patience.restore(state["patience"])
+        elif run.leads:
+            logging.info(
+                "train | %s has other arguments than in the checkpoint: what was best "
+                "is not known, and its patience begins anew.",
+                self.title,
+            )
 
     def _begin_anew(self) -> None:
         super()._begin_anew()

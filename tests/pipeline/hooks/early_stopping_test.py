@@ -252,6 +252,7 @@ def test_another_rule_goes_on_and_says_so(log):
     # Of another question nothing is known.
     other = ge.StopIfNoIncrease("m", max_evaluations=1, min_delta=0.5)
     assert show(other, begun(other, rule.state()), [0.7, 0.7], first=3) == 4
+    assert any("patience begins anew" in line for line in log())
 
 
 def test_one_object_may_watch_two_trainings():

@@ -130,11 +130,12 @@ class Exports(ge.Exporter):
             self.final.append((path, eval_result["global_step"]))
 
 
-@pytest.mark.parametrize("keep_max", [1, None])
-def test_a_rule_goes_back_to_the_best(tmp_path, keep_max, log):
+def test_a_rule_goes_back_to_the_best(tmp_path, log):
     exports = Exports()
-    for _ in range(2):  # Started again, it ends at once.
-        estimator = interrupted.make(tmp_path, keep_checkpoint_max=keep_max)
+    for asynchronous in (True, False):  # Started again, it ends at once.
+        estimator = interrupted.make(
+            tmp_path, keep_checkpoint_max=1, async_checkpoint=asynchronous
+        )
         spec = scored(BACK, VALUES, exporters=exports)
         result, _ = ge.train_and_evaluate(estimator, ge.TrainSpec(TRAIN, 12), spec)
         assert result["global_step"] == 4

@@ -107,9 +107,7 @@ def test_without_the_hook_a_schedule_is_as_it_was(tmp_path):
     "options, expected",
     [
         ({"min_rate": 0.2}, [0.5, 0.25, 0.2, 0.2]),
-        ({"min_rate": 0.6}, [0.5, 0.5, 0.5, 0.5]),
         ({"cooldown_steps": 3}, [0.5, 0.25, 0.25, 0.125]),
-        ({"max_steps": 4, "max_evaluations": None}, [0.5, 0.5, 0.25, 0.25]),
     ],
 )
 def test_limits(options, expected, tmp_path):
