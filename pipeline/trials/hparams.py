@@ -59,6 +59,7 @@ def _messages(
         if not each.choices:
             low, high = each.bounds[:2]
             info += _message(6, _double(1, low) + _double(2, high))
+        info += bytes([7 << 3, True])  # It differs from trial to trial.
         yield _message(4, info)
     name = _text(1, evaluation) + _text(2, goal.metric)
     yield _message(5, _message(1, name) + _text(3, goal.metric))

@@ -193,6 +193,8 @@ class Study:
         with self._storing():
             trial_id = self._trial_id(number)
             known = self._storage.get_trial(trial_id).intermediate_values
+            # Before the first step nobody has learned, and nobody falls behind.
+            curve = [point for point in curve if point[0]]
             for step, value in curve:
                 # Where training went back, a step is evaluated again. Optuna's own
                 # `Trial.report` would keep the value of before.

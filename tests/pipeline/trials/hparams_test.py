@@ -41,5 +41,6 @@ def test_the_columns_of_the_hparams_tab(tmp_path):
     }
     bounds = found.hparam_infos[0].domain_interval
     assert (bounds.min_value, bounds.max_value) == (1e-4, 1e-1)
+    assert {info.differs for info in found.hparam_infos} == {True}
     (metric,) = found.metric_infos
     assert (metric.name.group, metric.name.tag) == ("eval_test", "accuracy")

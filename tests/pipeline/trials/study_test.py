@@ -129,6 +129,18 @@ def test_a_step_that_is_evaluated_again_counts_as_it_was_then(opened):
     assert not study.trial(5).report([(1, 0.9)])
 
 
+@pytest.mark.parametrize("pruner", ["median", "halving"])
+def test_none_is_pruned_before_its_first_step(opened, pruner):
+    study = opened(pruner=pruner)
+    for _ in range(6):
+        trial = study.ask()
+        trial.report([(0, 0.5), (100, 1.0)])
+        trial.done(100, 1.0)
+    trial = study.ask()
+    assert not trial.report([(0, 0.1)])
+    assert not trial.report([(0, 0.1), (100, 1.0)])
+
+
 def test_another_goal_keeps_what_runs_until_a_trial_has_ended(opened):
     values = opened().ask().values
     opened().trial(0).report([(1, 7.0)])
