@@ -62,9 +62,10 @@ def test_the_factor_lies_on_top_of_a_schedule(tmp_path):
     assert found == {n: HALVED[n] * 0.5**n for n in HALVED}
 
 
-def test_two_replicas_do_the_same(tmp_path, mirrored_by_hand):
+@pytest.mark.parametrize("optimizer", [sgd, scheduled])
+def test_two_replicas_do_the_same(optimizer, tmp_path, mirrored_by_hand):
     config = {"train_distribute": mirrored_by_hand}
-    assert run(tmp_path, scheduled, max_steps=8, hook=halves(), **config) == HALVED
+    assert run(tmp_path, optimizer, max_steps=8, hook=halves(), **config) == HALVED
 
 
 class Kills(ge.Hook):
