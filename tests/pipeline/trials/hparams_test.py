@@ -3,7 +3,10 @@
 import tensorflow as tf
 from tensorboard.plugins.hparams import api_pb2, metadata
 
+from pipeline import main
+from pipeline.command import gin_config
 from pipeline.trials import hparams, search
+from pipeline.trials.definition import Definition
 from pipeline.trials.goal import Goal
 
 SPACE = search.read(
@@ -44,3 +47,35 @@ def test_the_columns_of_the_hparams_tab(tmp_path):
     assert {info.differs for info in found.hparam_infos} == {True}
     (metric,) = found.metric_infos
     assert (metric.name.group, metric.name.tag) == ("eval_test", "accuracy")
+
+
+def test_columns_have_the_names_that_trainings_write(fresh_gin):
+    dimensions = search.read(
+        ["LEARNING_RATE=log(1e-4, 1)", "cnn.dense=choice(1, (2,))"]
+    )
+    bindings = search.bindings(dimensions, {"LEARNING_RATE": 0.5, "cnn.dense": "(2,)"})
+    gin_config.parse(["digits.gin"], bindings)
+    found = gin_config.hparams()
+    assert {each.name: found[each.name] for each in dimensions} == {
+        "LEARNING_RATE": 0.5,
+        "cnn.dense": "(2,)",
+    }
+
+
+def test_the_check_prints_the_configuration_and_then_what_is_of_this_machine(
+    fresh_gin, capfd
+):
+    goal = Goal(metric="accuracy", maximize=True)
+    space = search.read(["cnn.dropout=uniform(0, 0.5)"])
+    definition = Definition(
+        dimensions=space, goal=goal, arguments=["--gin_file=digits.gin"]
+    )
+    command = definition.check_command(python="python")
+    assert main.main(["main", *command[3:]]) == 0
+    text, _, rest = capfd.readouterr().out.partition("\njob ")
+    assert text.rstrip("\n") == gin_config.config_text().rstrip("\n")
+    assert "\nmodel_dir (a temporary one)" in rest
+    space = search.read(["cnn.dropuot=uniform(0, 0.5)"])
+    definition = Definition(dimensions=space, goal=goal, arguments=definition.arguments)
+    assert main.main(["main", *definition.check_command(python="python")[3:]]) == 2
+    assert "Did you mean dropout?" in capfd.readouterr().err
