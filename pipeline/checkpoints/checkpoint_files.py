@@ -6,6 +6,7 @@ where it is complete and no newer than the one that is named there.
 """
 
 import collections
+import functools
 import hashlib
 import os
 import re
@@ -75,10 +76,18 @@ def identity(path: str) -> str | None:
         return None
 
 
-def is_same(directory: str, name: str, known: str) -> bool:
-    """Whether a checkpoint is complete, and has the `identity` that is known of it."""
-    path = os.path.join(directory, name)
-    return is_complete(path) and identity(path) == known
+def there(directory: str) -> Callable[[str, str], bool]:
+    """Returns a function of a checkpoint's name, and of the `identity` known of it.
+
+    It tells whether that checkpoint is complete, and no other one of its step.
+
+    Args:
+      directory: the model_dir, which is listed once, at the first call.
+    """
+    names = functools.cache(lambda: complete(directory))
+    return lambda name, known: (
+        name in names() and identity(os.path.join(directory, name)) == known
+    )
 
 
 def delete(path: str) -> None:

@@ -5,7 +5,6 @@ A caller may write a path, or "best" or "latest", alone or after a model_dir, as
 or `best/NAME/METRIC` tells them apart; NAME is the evaluation's.
 """
 
-import functools
 import os
 from collections.abc import Callable, Iterator
 
@@ -104,7 +103,7 @@ def _named(given: str, model_dir: str, name: str) -> str:
             )
         return newest
     rule = _chosen(given, model_dir, name.removeprefix(BEST).removeprefix("/"))
-    is_there = functools.partial(checkpoint_files.is_same, model_dir)
+    is_there = checkpoint_files.there(model_dir)
     bests = best.ranked(model_dir, rule, is_there)
     if not bests:
         raise RefusedValueError(

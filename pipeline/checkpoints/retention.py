@@ -9,7 +9,6 @@ rules, but deletes without asking whether somebody reads.
 """
 
 import dataclasses
-import functools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -134,7 +133,7 @@ class Retention:
     def _sweep(self, managed: _Managed) -> bool:
         """Deletes or keeps for good what is too old; returns whether anything was."""
         excess = list(managed.times)[: -self.keep_max] if self.keep_max else []
-        is_there = functools.partial(checkpoint_files.is_same, self.directory)
+        is_there = checkpoint_files.there(self.directory)
         best_ones = best.kept(self.directory, is_there) if excess else ()
         for name in excess:
             if self._is_kept(name):

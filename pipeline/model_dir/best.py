@@ -22,7 +22,7 @@ FILE = "best.json"
 # and the one that was evaluated, not another one of its step.
 IsThere = Callable[[str, str], bool]
 
-_ORDINALS = {1: "", 2: "second ", 3: "third "}
+_ENDS = {1: "st", 2: "nd", 3: "rd"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +88,8 @@ def ranked(model_dir: str, rule: Rule, is_there: IsThere) -> list[Best]:
         name, identity = line.checkpoint, line.identity
         if name and identity and is_there(name, identity):
             most = "highest" if rule.higher_is_better else "lowest"
-            ordinal = _ORDINALS.get(place, f"{place}th ")
-            why = f"the {ordinal}{most} {rule.metric} of {len(lines)} evaluations"
+            most = most if place == 1 else f"{_ordinal(place)} {most}"
+            why = f"the {most} {rule.metric} of {len(lines)} evaluations"
             value = line.metrics[rule.metric]
             found.append(Best(line.step, name, value, why, line.metrics))
     return found
@@ -201,6 +201,11 @@ def _parsed(content: Any) -> dict[Rule, list[str]]:
             names = [best["path"] for best in held["best"]]
             found[Rule(evaluation, metric, higher, k)] = names
     return found
+
+
+def _ordinal(place: int) -> str:
+    is_teen = place % 100 in (11, 12, 13)
+    return f"{place}{'th' if is_teen else _ENDS.get(place % 10, 'th')}"
 
 
 def _is_number(value: Any) -> bool:

@@ -1,7 +1,6 @@
 """One EvalSpec at work: evaluates, records, exports; wherever it is evaluated."""
 
 import contextlib
-import functools
 import json
 import math
 import os
@@ -82,7 +81,7 @@ def write_best(
         for each in spec.keep_best
     ]
     replaced = None if all_of_them else folders.values()
-    is_there = functools.partial(checkpoint_files.is_same, model_dir)
+    is_there = checkpoint_files.there(model_dir)
     best.write(model_dir, rules, is_there, replaced=replaced)
 
 

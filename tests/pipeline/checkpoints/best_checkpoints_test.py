@@ -1,6 +1,5 @@
 """The best checkpoints: which they are, that they stay, and how they are asked for."""
 
-import functools
 import json
 import math
 import re
@@ -23,9 +22,12 @@ class ModelDir:
     def __init__(self, path, *rules, keep_max=1, **options):
         self.path = path
         self.retention = Retention(directory=str(path), keep_max=keep_max, **options)
-        self.is_there = functools.partial(checkpoint_files.is_same, str(path))
         self.rules = rules
         best.write(str(path), rules, self.is_there)
+
+    @property
+    def is_there(self):
+        return checkpoint_files.there(str(self.path))
 
     def save(self, step, content=""):
         prefix = checkpoint.path_of(str(self.path), step)
@@ -110,7 +112,7 @@ def test_less_may_be_better(tmp_path):
         "why": "the lowest loss of 4 evaluations",
         "metrics": {"loss": 1.0},
     }
-    assert file["best"][1]["why"] == "the second lowest loss of 4 evaluations"
+    assert file["best"][1]["why"] == "the 2nd lowest loss of 4 evaluations"
 
 
 def test_without_rules_there_is_no_file(tmp_path):
