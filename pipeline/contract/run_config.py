@@ -21,7 +21,7 @@ from pipeline.cluster.tf_config import EXECUTIONS
 from pipeline.contract import averages, devices, params
 from pipeline.contract.hooks import Tool
 from pipeline.mistakes import habits
-from pipeline.mistakes.checks import check_all, is_int, is_number
+from pipeline.mistakes.checks import check_all, checked_steps, is_int, is_number
 from pipeline.model_dir import paths
 from pipeline.process.refusals import RefusedValueError, near
 
@@ -143,7 +143,8 @@ class RunConfig:
             _check_int(name, getattr(self, name))
         hours = self.keep_checkpoint_every_n_hours
         _check_positive("keep_checkpoint_every_n_hours", hours)
-        self._set("keep_checkpoint_steps", _steps_to_keep(self.keep_checkpoint_steps))
+        kept = checked_steps("keep_checkpoint_steps", self.keep_checkpoint_steps)
+        self._set("keep_checkpoint_steps", kept)
         self._check_save_checkpoints()
         for name in _CHOICES:
             _check_choice(name, getattr(self, name))
@@ -361,16 +362,6 @@ def _check_model_dir(value: Any) -> str | None:
             "or leave it out for a temporary one."
         )
     return path
-
-
-def _steps_to_keep(steps: Any) -> tuple[int, ...]:
-    listed = steps if isinstance(steps, (list, tuple)) else (None,)
-    if not all(is_int(step) and step >= 0 for step in listed):
-        raise RefusedValueError(
-            f"RunConfig.keep_checkpoint_steps is {steps!r}: write global steps, such "
-            "as keep_checkpoint_steps=(1000, 5000)."
-        )
-    return tuple(sorted(set(listed)))
 
 
 def _check_int(name: str, value: Any) -> None:

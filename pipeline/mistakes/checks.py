@@ -170,3 +170,22 @@ def check_count(name: str, value: Any, *, least: int, instead: str = "") -> None
             f"{name} is {value!r}: write an int of at least {least}, "
             f"{field}=100{instead}."
         )
+
+
+def checked_steps(name: str, steps: Any) -> tuple[int, ...]:
+    """Returns global steps in order, each once.
+
+    Args:
+      name: field of RunConfig.
+      steps: list or tuple of steps.
+
+    Raises:
+      ValueError: they are no global steps.
+    """
+    listed = steps if isinstance(steps, (list, tuple)) else (None,)
+    if not all(is_int(step) and step >= 0 for step in listed):
+        raise RefusedValueError(
+            f"RunConfig.{name} is {steps!r}: write global steps, such as "
+            f"{name}=(1000, 5000)."
+        )
+    return tuple(sorted(set(listed)))

@@ -46,8 +46,8 @@ def fast_dev_run(
 
     All hooks are called at that step, whatever their `every_steps`, and every exporter.
     A batch is predicted. All of it goes to a model_dir of its own, which is deleted;
-    the Estimator itself is left as it is. Where several processes train in step, all
-    make this call, and nothing is predicted.
+    `RunConfig.tools` get nothing, and the Estimator itself is left as it is. Where
+    several processes train in step, all make this call, and nothing is predicted.
 
     Args:
       estimator: Estimator of the model.
@@ -80,6 +80,7 @@ def fast_dev_run(
                 save_summary_steps=1,
                 log_step_count_steps=1,
                 evaluation="inline",
+                tools=(),  # Theirs may be a server, which is to have real runs alone.
             ),
             params=recipe.params or None,
             warm_start_from=recipe.warm_start_from,

@@ -223,6 +223,7 @@ def _alone(config: RunConfig, folder: str) -> RunConfig:
         log_step_count_steps=None,
         on_nan="warn",
         average=None,
+        tools=(),
     )
 
 

@@ -41,6 +41,15 @@ class Watcher(ge.Hook):
         self.calls.append(("end", run.step))
 
 
+class Calls(ge.Tool):
+    """A tool beside TensorBoard, which is not to be called."""
+
+    def begin(self, *args, **kwargs):
+        raise AssertionError
+
+    write = end = begin
+
+
 class Mine(ge.Exporter):
     """Notes that it was called."""
 
@@ -63,7 +72,7 @@ def fast_dev_run(estimator, *hooks, exporters=(), **options):
 
 def test_everything_is_done_once_and_nothing_is_left(tmp_path):
     watcher, mine = Watcher(), Mine("mine")
-    estimator = eager(tmp_path)
+    estimator = eager(tmp_path, tools=[Calls()])
     metrics = fast_dev_run(estimator, watcher, exporters=[mine, ge.BestExporter()])
     assert metrics["global_step"] == 1
     assert metrics["examples"] == 8
