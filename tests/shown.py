@@ -79,6 +79,8 @@ def read(folder):
     found = {}
     for tag in events.Tags()["tensors"]:
         plugin = events.SummaryMetadata(tag).plugin_data.plugin_name
+        if tag == "parameters" or plugin == "hparams":
+            continue  # They say what the run is.
         by_step = {e.step: _shown(tag, plugin, e) for e in events.Tensors(tag)}
         found[tag.removesuffix("/table")] = by_step
     return found
