@@ -5,13 +5,13 @@ it, and writes it as text for TensorBoard, beside what its HParams tab compares 
 """
 
 import dataclasses
-import math
 import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 from absl import logging
 from google.protobuf import struct_pb2
 
@@ -20,6 +20,7 @@ from pipeline.contract.params import Scalar
 from pipeline.hooks import summary
 from pipeline.strategy import variables
 from pipeline.strategy.modules import Modules
+from pipeline.strategy.sharding import shards_of
 
 # Layers of a module that the table shows; the others are counted.
 _MOST_LAYERS = 20
@@ -180,12 +181,13 @@ def _layers(module: Any, named: Mapping[str, Any]) -> list[_Layer]:
       module: the module.
       named: its variables by their full names.
     """
-    trainable = {id(variables.raw(v)) for v in _trainable(module)}
+    # By their first shards: the whole of a table may be another object each time.
+    trainable = {id(_first_shard(v)) for v in _trainable(module)}
     by_layer: dict[str, list[tuple[Any, bool]]] = {}
     for full, variable in named.items():
         if not full.endswith(_SEED):
             layer = full.partition("/")[2].rpartition("/")[0]
-            held = variable, id(variable) in trainable
+            held = variable, id(_first_shard(variable)) in trainable
             by_layer.setdefault(layer, []).append(held)
     return [_layer(name, held) for name, held in by_layer.items()]
 
@@ -193,11 +195,16 @@ def _layers(module: Any, named: Mapping[str, Any]) -> list[_Layer]:
 def _layer(name: str, held: Iterable[tuple[Any, bool]]) -> _Layer:
     shapes, counts, num_bytes = [], [0, 0], 0
     for variable, is_trained in held:
-        size = math.prod(variable.shape)
-        shapes.append(str(tuple(variable.shape)))
+        # One of any size may tell none.
+        size = variable.shape.num_elements() or 0
+        shapes.append(str(variable.shape))
         counts[0 if is_trained else 1] += size
         num_bytes += size * variable.dtype.size
     return _Layer(name, shapes, *counts, num_bytes)
+
+
+def _first_shard(variable: Any) -> tf.Variable:
+    return shards_of(variables.raw(variable))[0]
 
 
 def _trainable(module: Any) -> Iterable[Any]:

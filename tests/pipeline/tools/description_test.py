@@ -14,6 +14,7 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 import pipeline as ge
 from pipeline.command import gin_config
 from pipeline.contract.hooks import Run
+from pipeline.strategy import sharding
 from pipeline.strategy.modules import Modules
 from pipeline.tools import description
 from tests import fakes
@@ -88,6 +89,27 @@ def test_what_is_long_is_cut_and_the_rest_is_counted():
         "0.2",
         "kB",
     ]
+
+
+class Cut(tf.Module):
+    """A table in shards, as parameter servers hold it."""
+
+    def __init__(self):
+        super().__init__()
+        shards = [tf.Variable(tf.zeros([rows, 4])) for rows in (3, 2)]
+        self.table = sharding.ShardedVariable(shards)
+
+
+def test_a_table_in_shards_counts_as_a_whole():
+    head, row = table_of(embedding=Cut)
+    assert head == "parameters 20 (20 trainable, 0 not) | 0.1 kB"
+    assert re.split("  +", row)[1:3] == ["(5, 4)", "20"]
+
+
+@pytest.mark.parametrize("shape", [[None, 2], None])
+def test_a_variable_of_any_size_has_a_row(shape):
+    table = table_of(log=lambda: tf.Variable([[1.0, 2.0]], shape=shape))
+    assert [row.split()[0] for row in table] == ["parameters", "log"]
 
 
 def test_nothing_to_count():
