@@ -10,6 +10,7 @@ FILES = (
     "faults_test.py",
     "launch_training_test.py",
     "conformance_test.py",
+    "steering_conformance_test.py",
     "multi_worker_test.py",
     "pipeline/strategy/parameter_server_test.py",
     "pipeline/mistakes/exits_test.py",
