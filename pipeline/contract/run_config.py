@@ -7,7 +7,6 @@ both.
 
 import dataclasses
 import math
-import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -137,7 +136,7 @@ class RunConfig:
     cluster: cluster_lib.Cluster | None = None
 
     def __post_init__(self) -> None:
-        self._set("model_dir", _check_model_dir(self.model_dir))
+        self._set("model_dir", paths.checked_model_dir(self.model_dir))
         self._set("devices", devices.checked(self.devices))
         for name in _INTEGERS:
             _check_int(name, getattr(self, name))
@@ -345,23 +344,6 @@ _CHOICES = {
     "execution": EXECUTIONS,
     "evaluation": ("auto", "inline", "evaluator"),
 }
-
-
-def _check_model_dir(value: Any) -> str | None:
-    if value is None:
-        return None
-    path = os.fspath(value) if isinstance(value, os.PathLike) else value
-    if isinstance(path, str) and "\0" in path or not paths.is_text(path):
-        raise RefusedValueError(
-            f"RunConfig.model_dir is {path!r}, which is no path in UTF-8: write "
-            "model_dir='runs/1'."
-        )
-    if not isinstance(path, str) or not path:
-        raise RefusedValueError(
-            f"RunConfig.model_dir is {value!r}, not a path: write model_dir='runs/1', "
-            "or leave it out for a temporary one."
-        )
-    return path
 
 
 def _check_int(name: str, value: Any) -> None:

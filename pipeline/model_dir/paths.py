@@ -6,6 +6,9 @@ joined from these.
 """
 
 import os
+from typing import Any
+
+from pipeline.process.refusals import RefusedValueError
 
 _LOCAL = "file"
 
@@ -62,3 +65,25 @@ def shown(path: str) -> str:
         return path
     near = os.path.relpath(path)
     return path if near.startswith(os.pardir) else near
+
+
+def checked_model_dir(value: Any) -> str | None:
+    """Returns the field `RunConfig.model_dir` as a text, or None.
+
+    Raises:
+      ValueError: it is no path, or not in UTF-8.
+    """
+    if value is None:
+        return None
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(path, str) and "\0" in path or not is_text(path):
+        raise RefusedValueError(
+            f"RunConfig.model_dir is {path!r}, which is no path in UTF-8: write "
+            "model_dir='runs/1'."
+        )
+    if not isinstance(path, str) or not path:
+        raise RefusedValueError(
+            f"RunConfig.model_dir is {value!r}, not a path: write model_dir='runs/1', "
+            "or leave it out for a temporary one."
+        )
+    return path
