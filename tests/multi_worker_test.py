@@ -55,6 +55,15 @@ def test_a_nan_in_one_process_ends_all_at_the_same_step(found):
     assert "NaN or infinite at step 6. No checkpoint was saved after it." in first
 
 
+def test_a_batch_of_one_process_is_left_out_by_all(found):
+    for each in found["leaves_out"]:
+        assert each == {
+            "step": 31,
+            "differing": ["driver/001/input_start/.ATTRIBUTES/VARIABLE_VALUE"],
+            "files": [f"step-6/batch-6/element-{n}-of-2" for n in (0, 1)],
+        }
+
+
 def test_dropout_differs_between_processes_and_after_a_restore(found):
     for masks in found["dropout"][0]:
         assert not np.array_equal(*masks)

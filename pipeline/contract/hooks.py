@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from pipeline.contract.summaries import Seen
 from pipeline.mistakes.checks import check_every
-from pipeline.process.refusals import RefusedValueError
+from pipeline.process.refusals import RefusedRuntimeError, RefusedValueError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +102,21 @@ class Rate(Protocol):
         """Goes on from the `state` of an earlier run."""
 
 
+@dataclasses.dataclass(frozen=True)
+class BadStep:
+    """A step that a hook wants to leave out.
+
+    Attributes:
+      step: global step after it.
+      reason: text for the log.
+      ends: whether the run is to end there, once its batch is written to a file.
+    """
+
+    step: int
+    reason: str
+    ends: bool = False
+
+
 class Run:
     """The run as a hook sees it. A hook may ask it to stop, or to go back.
 
@@ -118,6 +133,8 @@ class Run:
       stop_reasons: reasons of the stops that were asked for. They accumulate, so that
         no hook takes back the stop of another.
       going_back: way back to a checkpoint that a hook asked for; None without any.
+      bad_step: first step that hooks asked to leave out; None without any.
+      leaves_out: whether `leave_out` may be called: a hook says so by its `leaves_out`.
       leads: whether this process logs and writes for all that train in step. Hooks are
         called in each of these.
       agree: function of a bool that returns whether any process gave True; each has to
@@ -156,6 +173,8 @@ class Run:
         self.going_back: Return | None = None
         self.rates: Mapping[str, Rate] = {}
         self.most_examples: int | None = None
+        self.bad_step: BadStep | None = None
+        self.leaves_out = False
         self.read_report: Callable[[], Report] | None = None
 
     @property
@@ -185,6 +204,28 @@ class Run:
         """
         self.going_back = self.going_back or Return(reason, choose)
 
+    def leave_out(self, step: int, reason: str, *, ends: bool = False) -> None:
+        """Has training go back, and go on without the batch of a step.
+
+        Hooks of all processes ask for it together, in `after_loop`; the first counts.
+
+        Args:
+          step: global step after the step, one of the last call of the compiled loop.
+          reason: text for the log: "the loss was NaN".
+          ends: whether to end the run there with an error, once the batch is written
+            to a file.
+
+        Raises:
+          RuntimeError: no hook has said that it may call this.
+        """
+        if not self.leaves_out:
+            raise RefusedRuntimeError(
+                "run.leave_out was called, and no hook said that it would be: write "
+                "leaves_out = True in the hook's class."
+            )
+        if self.bad_step is None or step < self.bad_step.step:
+            self.bad_step = BadStep(step, reason, ends)
+
 
 class Hook:
     """A watcher, called at the steps that it asks for. Override what you need.
@@ -208,6 +249,8 @@ class Hook:
     # Whether `after_step` only reads its report. It may then be called up to half a
     # second late, so that the loop need not wait; the report is still the step's own.
     only_watches: bool = False
+    # Whether it may call `run.leave_out`.
+    leaves_out: bool = False
 
     def next_step(self, step: int) -> int | None:
         """Returns the first step after `step` that this hook wants to see.

@@ -85,7 +85,10 @@ class RunConfig:
         TensorFlow decides.
       run_eagerly: whether each step runs as plain Python, for a debugger; slow.
       async_checkpoint: whether checkpoints are written while training goes on.
-      on_nan: effect of a loss of NaN or Inf: 'stop' the run, or 'warn' and go on.
+      on_nan: effect of a loss of NaN or Inf: 'stop' the run; 'record', which also
+        writes its batch to model_dir/bad_batches; 'restore' the last checkpoint, and go
+        on without the batch; or 'warn' and go on.
+      max_restores: most steps of a training whose batches are left out.
       average: average of the weights to keep beside them, `ExponentialAverage` or
         `StochasticWeightAverage`; None for none.
       changed_input: effect of another input than the one that model_dir has read.
@@ -126,6 +129,7 @@ class RunConfig:
     run_eagerly: bool = False
     async_checkpoint: bool = True
     on_nan: str = "stop"
+    max_restores: int = 3
     average: averages.Average | None = None
     changed_input: str = "auto"
     devices: tuple[str, ...] | None = None
@@ -331,6 +335,7 @@ _INTEGERS = {
     "log_step_count_steps": (1, True, 100),
     "steps_per_loop": (1, False, 1000),
     "gradient_accumulation_steps": (1, False, 1),
+    "max_restores": (1, False, 3),
 }
 _CHOICES = {
     "precision": ("float32", "mixed_bfloat16", "mixed_float16"),
@@ -339,7 +344,7 @@ _CHOICES = {
     "run_eagerly": (False, True),
     "log_norms": (False, True),
     "async_checkpoint": (True, False),
-    "on_nan": ("stop", "warn"),
+    "on_nan": ("stop", "warn", "restore", "record"),
     "changed_input": ("auto", "anew", "skip", "error"),
     "execution": EXECUTIONS,
     "evaluation": ("auto", "inline", "evaluator"),

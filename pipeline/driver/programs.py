@@ -191,7 +191,7 @@ class Programs:
             self._modules.global_step.assign(number)
             return step.learning_rates()
 
-        stops = self._recipe.config.on_nan == "stop"
+        stops = self._recipe.config.on_nan != "warn"
         loop = CompiledLoop(
             plan,
             step_fn,

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline.checkpoints import checkpoint, checkpoint_path
+from pipeline.checkpoints import checkpoint, checkpoint_files, checkpoint_path
 from pipeline.checkpoints.holding import Holding
 from pipeline.checkpoints.retention import KeptSteps
 from pipeline.checkpoints.settings import Configured
@@ -228,16 +228,32 @@ class Runtime:
         if self._saver is None or self._saver_names != names:
             config = self.config
             self._saver_names = names
-            driver = state[checkpoint.DRIVER] | self.configured.record()
             self._saver = checkpoint.Saver(
                 config.model_dir,
-                {**state, checkpoint.DRIVER: driver},
+                self._to_save(),
                 keep_max=config.keep_checkpoint_max,
                 keep_every_n_hours=config.keep_checkpoint_every_n_hours,
                 kept_steps=KeptSteps.of(config),
                 asynchronous=config.async_checkpoint,
             )
         return self._saver
+
+    def save_weights(self, directory: str) -> None:
+        """Saves the values of now in another folder than model_dir; all peers call it.
+
+        Raises:
+          StorageError: the folder cannot be written.
+        """
+        self.modules.synchronize()
+        if self.peers.leads:
+            checkpoint_files.make_directory(directory)
+            checkpoint.Saver(directory, self._to_save()).save(self.modules.step)
+
+    def _to_save(self) -> dict[str, Any]:
+        """Returns the modules' state, with what the factories have set."""
+        state = self.modules.named_state()
+        driver = state[checkpoint.DRIVER] | self.configured.record()
+        return {**state, checkpoint.DRIVER: driver}
 
     def load(self, path: str) -> None:
         """Sets the modules to a checkpoint, unless they hold it already.

@@ -41,6 +41,7 @@ from pipeline.hooks.stock import LoggingHook, NanHook, SummaryHook
 from pipeline.loop.compiled_loop import Segment, StepsLoop
 from pipeline.loop.watchers import Watchers, names_of
 from pipeline.mistakes import checks, user_errors
+from pipeline.rescue.restoring import Restoring
 from pipeline.strategy.peers import Peers
 from pipeline.tools.description import DescriptionHook
 from pipeline.tools.tools_hook import ToolsHook
@@ -93,6 +94,11 @@ class Trainer:
         if any(isinstance(each, StopAfterExamplesHook) for each in self._hooks):
             self._most_examples = position.most_examples(self._feed)
         self._program: Program = runtime.program(ModeKeys.TRAIN, self._feed)
+        hooks = [*_hooks_of(runtime), *self._hooks]
+        self._restoring = Restoring(
+            runtime.modules, runtime.save_weights, runtime.config, self._feed
+        )
+        self._all_hooks = self._restoring.added_to(hooks)
 
     def __call__(self, *, steps: int | None, max_steps: int | None) -> None:
         """Claims model_dir, loads, finds the input, and trains to the end.
@@ -113,13 +119,13 @@ class Trainer:
             path = start.load(runtime, self._feed)
             if steps is not None:  # Counted from the checkpoint: known only now.
                 max_steps = runtime.modules.step + steps
-            first_step, hooks = runtime.modules.step, _hooks_of(runtime)
+            first_step = runtime.modules.step
             while True:
                 run = runtime.run(max_steps)
                 run.rates, run.most_examples = self._rates, self._most_examples
-                with start.reading(runtime, self._feed, path) as data:
-                    watchers = self._watchers([*hooks, *self._hooks])
-                    loop = self._loop(data, watchers, check, any_pass=steps is not None)
+                reading = start.reading(runtime, self._feed, path)
+                with reading as data, self._restoring.reading(data):
+                    loop = self._loop(data, check, any_pass=steps is not None)
                     ended = loop(run, hook_states.read(path) if path else None)
                 if run.going_back is None:
                     break
@@ -132,18 +138,8 @@ class Trainer:
             if ended and run.step == first_step and not run.stop_reasons:
                 raise input_lib.empty_input_error(self._input_fn, ModeKeys.TRAIN)
 
-    def _watchers(self, hooks: Sequence[Hook]) -> Watchers:
-        """Returns the hooks with windows that begin now."""
-        steps = self._runtime.config.steps_per_loop
-        return Watchers(hooks, self._program.metrics, steps_per_loop=steps)
-
     def _loop(
-        self,
-        data: TrainingData,
-        watchers: Watchers,
-        check_claim: Callable[[], None],
-        *,
-        any_pass: bool,
+        self, data: TrainingData, check_claim: Callable[[], None], *, any_pass: bool
     ) -> "TrainLoop":
         """Puts the loop together of its parts."""
         runtime, config = self._runtime, self._runtime.config
@@ -156,10 +152,11 @@ class Trainer:
             # First: what listeners call then finds the modules at this checkpoint.
             listeners=[runtime.holding, *self._listeners],
         )
+        steps = config.steps_per_loop
         return TrainLoop(
             self._steps,
             data,
-            watchers,
+            Watchers(self._all_hooks, self._program.metrics, steps_per_loop=steps),
             saving,
             evaluations=self._evaluations,
             peers=runtime.peers,
@@ -176,6 +173,7 @@ class Trainer:
           start: global step at which the loop begins.
           boundaries: global steps at which it reports; the last one ends it.
         """
+        self._restoring.leave_out_at(start)
         self._runtime.holding.changing()
         return self._program.compiled(iterator, start, boundaries)
 
@@ -365,7 +363,7 @@ class TrainLoop:
 def _hooks_of(runtime: Runtime) -> list[Hook]:
     """Returns the config's hooks, which are called before the caller's."""
     config = runtime.config
-    result: list[Hook] = [NanHook(fail_on_nan_loss=config.on_nan == "stop")]
+    result: list[Hook] = [NanHook(on=config.on_nan)]
     if config.log_step_count_steps:
         result.append(LoggingHook(config.log_step_count_steps))
     if config.save_summary_steps:

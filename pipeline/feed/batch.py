@@ -316,3 +316,34 @@ class Plan:
             )
             batches.append(batch_of(part, some))
         return batches
+
+
+class LeftOut(NamedTuple):
+    """A step's elements that are not trained on.
+
+    Attributes:
+      elements: elements that this process read; fewer where its data ended.
+      number: number of the batch among those of its pass over the data, from 1.
+      first: number of the first element among those of all processes.
+      total: number of elements of all processes. Where processes share each batch,
+        `first` is at least so much in all but one of them.
+    """
+
+    elements: list[Any]
+    number: int
+    first: int
+    total: int
+
+    @classmethod
+    def of(cls, read: Sequence[Any], number: int, plan: Plan) -> "LeftOut":
+        """Returns the elements that a process read as a batch, without their padding.
+
+        Args:
+          read: elements of the dataset.
+          number: number of the batch among those of its pass.
+          plan: way in which the elements become batches.
+        """
+        elements = [pair[0] for pair in read] if plan.padded else list(read)
+        parts = 1 if plan.splits else plan.replicas.num_processes
+        nexts = plan.nexts_per_step
+        return cls(elements, number, plan.replicas.process * nexts, parts * nexts)

@@ -91,6 +91,16 @@ def skip(iterator: Any, number: int) -> None:
         compiled(*arguments)
 
 
+def take(iterator: Any, number: int) -> list[Any]:
+    """Returns the next elements of an iterator, fewer where it ends."""
+    taken = []
+    for _ in range(number):
+        optional = iterator.get_next_as_optional()
+        if optional.has_value():
+            taken.append(optional.get_value())
+    return taken
+
+
 class TooLargeError(Refusal, ValueError):
     """A dataset that holds too many data in memory to be written as a graph."""
 

@@ -24,6 +24,7 @@ from absl import logging
 from pipeline.checkpoints import checkpoint_files
 from pipeline.checkpoints.checkpoint_reader import Reader, UnreadableCheckpointError
 from pipeline.feed import input_record, iterators
+from pipeline.feed.batch import LeftOut
 from pipeline.feed.feed import AnyFeed, Feed, ReadableFeed
 from pipeline.feed.input_record import InputRecord, Verdict
 from pipeline.mistakes import user_errors
@@ -123,6 +124,19 @@ class TrainingInput:
         self._feed = self._feed.again()
         self._begin()
         return self.iterator
+
+    def leave_out(self) -> LeftOut | None:
+        """Takes a step's elements without a step; None where the data have ended."""
+        plan = self._feed.plan
+        elements = iterators.take(self.iterator, plan.nexts_per_step)
+        if not elements:
+            return None
+        # As if the pass had begun a step earlier: its steps then tell what was read.
+        start = self._modules.driver_state["input_start"]
+        start.assign(int(start.numpy()) - 1)
+        step, read = self._opened_at
+        self._opened_at = step, read + plan.nexts_per_step
+        return LeftOut.of(elements, self._modules.step - int(start.numpy()), plan)
 
     def save(self, path: str) -> bool:
         """Writes the position that belongs to a checkpoint, and its record.

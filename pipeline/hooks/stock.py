@@ -82,37 +82,42 @@ class StopAtStepHook(Hook):
 
 
 class NanHook(Hook):
-    """Ends the run at a loss of NaN or Inf, or warns of it.
+    """Ends the run at a loss of NaN or Inf, or warns of it, or leaves its batch out.
 
     The compiled loop looks at the loss of each step, so that the message names the
     step itself.
     """
 
-    def __init__(self, fail_on_nan_loss: bool = True) -> None:
-        """Takes the choice between an error and a warning.
+    def __init__(self, fail_on_nan_loss: bool = True, on: str | None = None) -> None:
+        """Takes the choice between an error, a warning and another batch.
 
         Args:
           fail_on_nan_loss: whether to raise an error; False logs a warning, and
             training goes on.
+          on: `RunConfig.on_nan`, in place of `fail_on_nan_loss`.
         """
-        self._fail = fail_on_nan_loss
+        self._on = on or ("stop" if fail_on_nan_loss else "warn")
+        self.leaves_out = self._on in ("restore", "record")
 
     def after_loop(self, run: Run) -> None:
-        """Raises or warns, where a loss was not finite.
+        """Acts where a loss was not finite.
 
         Raises:
-          NanLossDuringTrainingError: a loss was not finite, with `fail_on_nan_loss`.
+          NanLossDuringTrainingError: a loss was not finite, and that stops the run.
         """
         if run.nonfinite_step is None:
             return
         text = f"the loss was NaN or infinite at step {run.nonfinite_step}"
-        if not self._fail:
+        if self._on == "warn":
             logging.warning("%s; training goes on.", text)
+            return
+        if self._on != "stop":
+            run.leave_out(run.nonfinite_step, text, ends=self._on == "record")
             return
         raise NanLossDuringTrainingError(
             f"{text}. No checkpoint was saved after it. Lower the learning rate, clip "
-            "the gradient (TrainOp(..., clip_norm=1.0)), or go on regardless with "
-            "RunConfig(on_nan='warn')."
+            "the gradient (TrainOp(..., clip_norm=1.0)), leave out such batches by "
+            "RunConfig(on_nan='restore'), or go on regardless with on_nan='warn'."
         )
 
 

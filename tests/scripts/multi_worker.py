@@ -34,6 +34,7 @@ def together(folder):
         a_hook_in_one_process,
         saves_by_the_clock,
         nan_in_one_process,
+        leaves_out,
         dropout,
         play,
         batch_normalization,
@@ -135,6 +136,38 @@ def nan_in_one_process(folder):
         make_estimator(folder).train(input_fn, max_steps=20)
     except ge.NanLossDuringTrainingError as error:
         return str(error)
+
+
+def leaves_out(folder):
+    """The 6th batch of the second process is bad, and left out by both; 32 of 29."""
+    x, y = fakes.classification_data()
+    bad = x.copy()
+    bad[5 * 16] = np.nan
+
+    def train(name, on_nan, without=()):
+        def input_fn(mode, input_context):
+            second = input_context.input_pipeline_id == 1
+            rows = 460 if second else 500
+            values = bad if second else x
+            kept = [row for row in range(rows) if row // 16 + 1 not in without]
+            data = tf.data.Dataset.from_tensor_slices((values[kept], y[kept]))
+            return data.batch(input_context.get_per_replica_batch_size(32))
+
+        model_dir = folder / name
+        make_estimator(model_dir, on_nan=on_nan, save_checkpoints_steps=4).train(
+            input_fn
+        )
+        return fakes.weights(model_dir)
+
+    ours = train("ours", "restore")
+    theirs = train("theirs", "stop", without=[6])
+    differing = [k for k in ours if not np.array_equal(ours[k], theirs[k])]
+    files = sorted(
+        str(path.relative_to(folder / "ours" / "bad_batches"))
+        for path in (folder / "ours" / "bad_batches").glob("*/batch-*/*")
+    )
+    step = make_estimator(folder / "ours").global_step
+    return {"step": step, "differing": differing, "files": files}
 
 
 def mask_fn(features, mode, network, optimizer):

@@ -169,8 +169,9 @@ def test_a_bad_loss_ends_the_run_and_names_the_step():
         stock.NanHook().after_loop(run)
     assert str(error.value).startswith(
         "the loss was NaN or infinite at step 17. No checkpoint was saved after it. "
-        "Lower the learning rate, clip the gradient (TrainOp(..., clip_norm=1.0)), or "
-        "go on regardless with RunConfig(on_nan='warn')."
+        "Lower the learning rate, clip the gradient (TrainOp(..., clip_norm=1.0)), "
+        "leave out such batches by RunConfig(on_nan='restore'), or go on regardless "
+        "with on_nan='warn'."
     )
 
 

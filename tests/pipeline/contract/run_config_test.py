@@ -177,7 +177,7 @@ def test_refuses_0_secs_and_says_how_to_never_save():
         ("jit_compile", 1, "False, True, None"),
         ("run_eagerly", None, "False, True"),
         ("async_checkpoint", "yes", "True, False"),
-        ("on_nan", "ignore", "'stop', 'warn'"),
+        ("on_nan", "ignore", "'stop', 'warn', 'restore', 'record'"),
         (
             "execution",
             "mirrored",

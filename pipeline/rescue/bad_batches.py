@@ -1,0 +1,123 @@
+"""The batches that a loss went wrong on, written to `model_dir/bad_batches`.
+
+    step-70/                   the step that went wrong
+        model.ckpt-69            weights before it, a checkpoint like any other
+        batch-71/element-0-of-2  first element that the batch's dataset yielded
+        left_out.json            what is known of each batch
+
+TensorFlow alone reads an element back, with its structure, ragged, sparse and string
+tensors included: `next(iter(tf.data.Dataset.load(path)))`.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pipeline.feed.batch import LeftOut
+from pipeline.mistakes.checks import components
+from pipeline.model_dir import atomic_file
+
+FOLDER = "bad_batches"
+# Most numbers of examples that a message lists.
+_MOST_LISTED = 8
+
+
+def folder_of(model_dir: str, step: int) -> str:
+    """Returns the folder of a step that went wrong."""
+    return os.path.join(model_dir, FOLDER, f"step-{step}")
+
+
+def steps_in(model_dir: str) -> list[int]:
+    """Returns the steps whose batches were written, in order."""
+    folder = os.path.join(model_dir, FOLDER)
+    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+    numbers = [name.rstrip("/").removeprefix("step-") for name in names]
+    return sorted(int(number) for number in numbers if number.isdigit())
+
+
+def digest_of(elements: Sequence[Any]) -> str:
+    """Returns 12 hexadecimal digits that tell these elements from all others."""
+    digest = hashlib.sha256()
+    for leaf in tf.nest.flatten(list(elements), expand_composites=True):
+        array = np.asarray(leaf)
+        content = array.tolist() if array.dtype == object else array.tobytes()
+        digest.update(f"{array.dtype} {array.shape} ".encode())
+        digest.update(content if isinstance(content, bytes) else repr(content).encode())
+    return digest.hexdigest()[:12]
+
+
+def not_finite(element: Any) -> list[str]:
+    """Returns where an element holds NaN or Inf: "features['x'], examples 3, 7".
+
+    Args:
+      element: features, or features and labels, of one batch.
+    """
+    features, labels = element if isinstance(element, tuple) else (element, None)
+    found = []
+    for name, leaf in components((features, labels)):
+        values = leaf.values if hasattr(leaf, "values") else leaf
+        if not getattr(values, "dtype", tf.string).is_floating:
+            continue
+        if isinstance(leaf, tf.Tensor) and leaf.shape.rank:
+            bad = ~np.isfinite(np.asarray(tf.cast(leaf, tf.float32)))
+            rows = np.flatnonzero(bad.reshape(len(bad), -1).any(1)).tolist()
+            if rows:
+                found.append(f"{name}, {listed(rows)}")
+        elif not np.isfinite(np.asarray(tf.cast(values, tf.float32))).all():
+            found.append(name)
+    return found
+
+
+def listed(rows: Sequence[int]) -> str:
+    """Returns examples in words: "example 3", "examples 3, 7"."""
+    more = f" and {len(rows) - _MOST_LISTED} more" if len(rows) > _MOST_LISTED else ""
+    numbers = ", ".join(map(str, rows[:_MOST_LISTED]))
+    return f"example{'s' if len(rows) > 1 else ''} {numbers}{more}"
+
+
+def write(folder: str, batch: LeftOut) -> str:
+    """Writes what this process had of a batch.
+
+    Args:
+      folder: folder of the step.
+      batch: batch that was left out.
+
+    Returns:
+      The folder of the batch.
+    """
+    path = os.path.join(folder, f"batch-{batch.number}")
+    for number, element in enumerate(batch.elements, batch.first):
+        if number >= batch.total:
+            break  # Another process had the same elements, and writes them.
+        place = os.path.join(path, f"element-{number}-of-{batch.total}")
+        if tf.io.gfile.isdir(place):
+            tf.io.gfile.rmtree(place)
+        tf.data.Dataset.from_tensors(element).save(place)
+    return path
+
+
+def read(folder: str) -> dict[int, list[Any]]:
+    """Returns the elements of a step's batches, by the batches' numbers, in order."""
+    found: dict[int, list[Any]] = {}
+    for name in sorted(tf.io.gfile.listdir(folder)):
+        number = name.rstrip("/").removeprefix("batch-")
+        if number.isdigit():
+            path = os.path.join(folder, f"batch-{number}")
+            parts = [part.rstrip("/") for part in tf.io.gfile.listdir(path)]
+            parts.sort(key=lambda part: int(part.split("-")[1]))
+            found[int(number)] = [
+                next(iter(tf.data.Dataset.load(os.path.join(path, part))))
+                for part in parts
+            ]
+    return dict(sorted(found.items()))
+
+
+def describe(folder: str, records: Sequence[Mapping[str, Any]]) -> None:
+    """Writes down what is known of a step's batches."""
+    path = os.path.join(folder, "left_out.json")
+    atomic_file.write(path, f"{json.dumps(list(records), indent=1)}\n")
