@@ -87,6 +87,7 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
         StopAfterEpochsHook,
         StopAfterExamplesHook,
         StopAfterSecsHook,
+        StopAtStepHook,
     )
     from pipeline.hooks.plateau import ReduceOnPlateau
     from pipeline.hooks.preemption import PreemptionHook
@@ -96,7 +97,6 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
         NanLossDuringTrainingError,
         ProfilerHook,
         StepCounterHook,
-        StopAtStepHook,
         SummaryHook,
     )
     from pipeline.mistakes.exits import run
@@ -146,7 +146,7 @@ _FILES = {
     "Hook": "contract.hooks",
     "Run": "contract.hooks",
     "Report": "contract.hooks",
-    "StopAtStepHook": "hooks.stock",
+    "StopAtStepHook": "hooks.limits",
     "StopAfterSecsHook": "hooks.limits",
     "StopAfterExamplesHook": "hooks.limits",
     "StopAfterEpochsHook": "hooks.limits",

@@ -7,7 +7,7 @@ From the bottom up; a file imports only files above it:
     foreign_checkpoint  checkpoints of other programs, and how to take their values
     settings            settings of factories, kept against the values of a checkpoint
     lease               the readers of a checkpoint, which keep it from deletion
-    retention           the choice of the checkpoints that stay
+    retention           the checkpoints that stay; deletes the others at each save
     checkpoint          saving and strict restoring; the format
     checkpoint_path     the checkpoint that a caller asked for
     warm_start          values from another run's checkpoint

@@ -40,7 +40,7 @@ from pipeline.strategy.variables import (
 )
 
 DRIVER = "driver"
-# Name prefix of the settings that the factories made, see `configured.py`. They stand
+# Name prefix of the settings that the factories made, see `settings.py`. They stand
 # beside the driver's variables, and are none of them.
 CONFIGURED = f"{DRIVER}/configured"
 _NAME = "model.ckpt"

@@ -8,7 +8,7 @@ From the bottom up; a file imports only files above it:
     ports        the address of a task: whether it is free, and who answers there
     rendezvous   the meeting of all tasks before TensorFlow connects them
     watcher      a process that watches its parent, and can end it
-    liveness     tasks that reply, and tasks that are stopped or stuck
+    liveness     tasks that reply, and tasks that are stopped; ends this one
     server       workers and parameter servers, which serve the chief
-    link_watch   the death of tasks while TensorFlow lets no Python run
+    link_watch   the death of tasks while TensorFlow connects, and Python waits
 """

@@ -1,4 +1,4 @@
-"""Reads TF_CONFIG: the tasks of the cluster, and which of them this process is.
+"""Parses TF_CONFIG: the tasks of the cluster, and which of them this process is.
 
 Everything is checked here, before anything connects: a wrong address or index would
 otherwise be a task that waits for another one without end.

@@ -7,7 +7,7 @@ From the bottom up; a file imports only files above it:
     flags         the flags, the commands that they name, and the output
     report        the lines that a job says at its end
     gin_types     values against type annotations
-    gin_registry  the names that gin knows
+    gin_registry  the names that gin knows: new ones are added here
     gin_checks    checks of names, types, missing arguments and calls
     gin_reach     bindings that nothing reads
     gin_config    the configuration: parsed, checked, built from, and as text

@@ -3,5 +3,5 @@
 From the bottom up; a file imports only files above it:
 
     saved_model  the PREDICT of a model_fn as a SavedModel
-    exporters    the choice of the evaluations that an export follows
+    exporters    Exporter and its kinds: after which evaluations to export
 """

@@ -143,7 +143,10 @@ def parts_of(
     for name, value in vars(dataset).items():
         leaves = _leaves(value)
         if any(isinstance(leaf, tf.data.Dataset) for leaf in leaves):
-            inputs += [leaf for leaf in leaves if isinstance(leaf, tf.data.Dataset)]
+            # Some operations keep the same inputs under two names, such as concatenate.
+            known = {id(each) for each in inputs}
+            read = [leaf for leaf in leaves if isinstance(leaf, tf.data.Dataset)]
+            inputs += [each for each in read if id(each) not in known]
         else:
             values[name.strip("_")] = leaves
     return _kind(type(dataset).__name__), inputs, values

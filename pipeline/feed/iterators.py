@@ -12,6 +12,8 @@ as long as the data, and so do the iterators that it reads, with their seeds.
 """
 
 import contextlib
+import functools
+import hashlib
 import itertools
 import os
 import re
@@ -213,13 +215,27 @@ def _states(prefix: str) -> Iterator[tuple[bytes, bytes]]:
                 rest = block[-_LONGEST_KEY:]
 
 
-def _needed_at_most(dataset: tf.data.Dataset) -> int | None:
+def _needed_at_most(
+    dataset: tf.data.Dataset, known: dict[int, int | None] | None = None
+) -> int | None:
     """Counts what draws seeds, without a copy of the data as a graph has one.
+
+    Args:
+      dataset: dataset, which holds those that it reads.
+      known: results by the datasets' ids: many may read the same one.
 
     Returns:
       A number that `_Graph.num_needed` does not exceed; None where the objects do not
       tell, or where there is a cache.
     """
+    known = {} if known is None else known
+    if id(dataset) not in known:
+        known[id(dataset)] = _counted(dataset, known)
+    return known[id(dataset)]
+
+
+def _counted(dataset: tf.data.Dataset, known: dict[int, int | None]) -> int | None:
+    """Does the work of `_needed_at_most` for a dataset that is not known yet."""
     kind, inputs, attributes = fingerprint.parts_of(dataset)
     if kind == "cache" or not (inputs or kind in _SOURCES):
         return None
@@ -232,7 +248,7 @@ def _needed_at_most(dataset: tf.data.Dataset) -> int | None:
             return None
     number = int(bool(_DRAWS_SEEDS.search(kind)))
     for each in inputs:
-        if (more := _needed_at_most(each)) is None:
+        if (more := _needed_at_most(each, known)) is None:
             return None
         number += more
     return number
@@ -255,6 +271,11 @@ class _Graph:
           definition: graph of the dataset.
         """
         self._nodes = {node.name: node for node in definition.node}
+        # Several nodes may read the same one: what was found of it is kept.
+        self._needed_of = functools.cache(self._needed)
+        self._is_random = functools.cache(self._yields_at_random)
+        self._caches = functools.cache(self._read_caches)
+        self._identity = functools.cache(self._described)
         self.num_needed = 0
         self.breaks_off_a_cache = False
         self.is_unseeded = any(
@@ -263,7 +284,9 @@ class _Graph:
         )
         for node in definition.node:
             if node.op == "_Retval":
-                self._walk(node, repeated=False, filled=True)
+                number, breaks = self._needed_of(node.name, False, True)
+                self.num_needed += number
+                self.breaks_off_a_cache |= breaks
 
     def shares_a_cache(self) -> bool:
         """Whether two inputs of one operation read the same cache in turns."""
@@ -272,53 +295,58 @@ class _Graph:
             if node.op != "ConcatenateDataset":
                 caches = Counter()
                 for each in self._inputs(node):
-                    caches.update(set(self._caches(each)))
+                    caches.update(self._caches(each.name))
                 if any(number > 1 for number in caches.values()):
                     return True
         return False
 
-    def _walk(self, node: Any, *, repeated: bool, filled: bool) -> None:
+    def _needed(self, name: str, repeated: bool, filled: bool) -> tuple[int, bool]:
         """Counts the iterators that draw seeds, from a node on towards its inputs.
 
         Args:
-          node: operation that makes a dataset, or a constant.
+          name: name of an operation that makes a dataset, or of a constant.
           repeated: whether the dataset is read again in a later pass.
           filled: whether each pass reads the dataset to its end.
+
+        Returns:
+          Their number, and whether a cache among them may not get filled in one pass.
         """
+        node = self._nodes[name]
         if _CACHE_OPS.fullmatch(node.op):
-            if repeated and self._is_random(node):
-                self.num_needed += 1
-                self.breaks_off_a_cache |= not filled
-            return
+            needed = repeated and self._is_random(name)
+            return int(needed), needed and not filled
         repeated |= bool(_REPEAT_OPS.fullmatch(node.op))
         filled &= bool(_READS_ALL.fullmatch(node.op))
-        if repeated and _RANDOM_OPS.fullmatch(node.op):
-            self.num_needed += 1
+        number, breaks = int(repeated and bool(_RANDOM_OPS.fullmatch(node.op))), False
         calls = bool(_CALLS.fullmatch(node.op))
-        for number, each in enumerate(self._inputs(node)):
-            captured = calls and number > 0
-            self._walk(each, repeated=repeated or captured, filled=filled)
+        for place, each in enumerate(self._inputs(node)):
+            captured = calls and place > 0
+            more, breaks_too = self._needed_of(each.name, repeated or captured, filled)
+            number, breaks = number + more, breaks or breaks_too
+        return number, breaks
 
-    def _is_random(self, node: Any) -> bool:
+    def _yields_at_random(self, name: str) -> bool:
         """Whether what a dataset yields depends on a seed."""
+        node = self._nodes[name]
         if _RANDOM_OPS.fullmatch(node.op):
             return True
-        return any(self._is_random(each) for each in self._inputs(node))
+        return any(self._is_random(each.name) for each in self._inputs(node))
 
-    def _caches(self, node: Any) -> Iterator[bytes]:
-        """Yields the identity of each cache that a dataset reads."""
-        if _CACHE_OPS.fullmatch(node.op):
-            yield self._identity(node)
-        for each in self._inputs(node):
-            yield from self._caches(each)
+    def _read_caches(self, name: str) -> frozenset[bytes]:
+        """Returns the identities of the caches that a dataset reads."""
+        node = self._nodes[name]
+        own = [self._identity(name)] if _CACHE_OPS.fullmatch(node.op) else []
+        return frozenset(own).union(*(self._caches(n.name) for n in self._inputs(node)))
 
-    def _identity(self, node: Any) -> bytes:
-        """Returns bytes that are the same for two datasets that are built alike."""
+    def _described(self, name: str) -> bytes:
+        """Returns a digest that is the same for two datasets that are built alike."""
+        node = self._nodes[name]
         plain = tf.compat.v1.NodeDef.FromString(node.SerializeToString())
         plain.name = ""
         del plain.input[:]
-        inputs = b"".join(self._identity(each) for each in self._inputs(node))
-        return plain.SerializeToString(deterministic=True) + inputs
+        inputs = b"".join(self._identity(each.name) for each in self._inputs(node))
+        text = plain.SerializeToString(deterministic=True)
+        return hashlib.sha256(hashlib.sha256(text).digest() + inputs).digest()
 
     def _inputs(self, node: Any) -> list[Any]:
         """Returns the nodes that a node reads."""

@@ -2,14 +2,17 @@
 
 From the bottom up; a file imports only files above it:
 
-    saving          the steps at which a checkpoint is saved; its listeners
+    saving          a checkpoint when it is due: variables, input, hooks' states
     preemption      the answer to a signal: stop, save, ask for another start
-    drawing         pictures with captions, side by side; matrices of counts
+    drawing         the pixels of matrices and captions, for summary_values
     summary_values  summaries as TensorBoard's plugins read them
     summary         scalars, texts and summaries as TensorBoard event files
-    stock           stops, a loss of NaN, logs, summaries, a profile
-    limits          the seconds and the passes after which a training ends
+    stock           a loss of NaN, logs, summaries, a profile
+    limits          a step, seconds, examples, passes after which a training ends
     metric_hook     what goes by one metric of one evaluation, and has patience with it
     plateau         lowers the learning rate where a metric no longer improves
     early_stopping  the end of a training by what its evaluations show
+
+Gin has to know a new file of hooks (`command/gin_registry.py`); the hooks of every
+training are made in `driver/trainer.py`.
 """

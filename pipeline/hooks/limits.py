@@ -1,10 +1,9 @@
-"""Hooks that end a training at a limit other than a step: seconds, examples, passes.
+"""Hooks that end a training at a limit: a step, seconds, examples, passes.
 
 `TrainSpec(max_secs="3h", max_examples=10**6, max_epochs=10)` adds them. Limits count
 over restarts: what was used up is in each checkpoint.
 """
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -14,12 +13,64 @@ from absl import logging
 from pipeline.contract import calling
 from pipeline.contract.hooks import Hook, Run
 from pipeline.hooks import preemption
-from pipeline.mistakes.checks import check_count, is_number, kind_of
+from pipeline.mistakes.checks import check_count, checked_secs
 from pipeline.process.refusals import RefusedRuntimeError, RefusedValueError
 
-_NUMBER = r"(\d+(?:\.\d+)?)"
-_DURATION = re.compile("(?=.)" + "".join(f"(?:{_NUMBER}{unit})?" for unit in "dhms"))
-_UNITS = (86400, 3600, 60, 1)
+
+class StopAtStepHook(Hook):
+    """Stops the run at a step: after `num_steps` of this run, or at `last_step`."""
+
+    def __init__(
+        self, num_steps: int | None = None, last_step: int | None = None
+    ) -> None:
+        """Takes the step, or the number of steps.
+
+        Args:
+          num_steps: steps from the beginning of the run to the stop.
+          last_step: global step to stop at.
+
+        Raises:
+          ValueError: both or neither is given, or one of them is no int above 0.
+        """
+        if (num_steps is None) == (last_step is None):
+            raise RefusedValueError(
+                f"StopAtStepHook takes one of num_steps ({num_steps}) and last_step "
+                f"({last_step}): write StopAtStepHook(last_step=1000)."
+            )
+        if num_steps is not None:
+            check_count("StopAtStepHook.num_steps", num_steps, least=1)
+        else:
+            check_count("StopAtStepHook.last_step", last_step, least=1)
+        self._num_steps = num_steps
+        self._last_step = last_step
+
+    def begin(self, run: Run) -> None:
+        if self._num_steps is not None:
+            self._last_step = run.step + self._num_steps
+
+    def next_step(self, step: int) -> int | None:
+        # A run that begins beyond the last step ends after one step more.
+        return max(self._last_step, step + 1)
+
+    def after_step(self, run: Run) -> None:
+        if run.step >= self._last_step:
+            run.request_stop(f"step {self._last_step} was reached")
+
+    def state(self) -> Any:
+        """Returns the count of steps and its end, until the run has ended there."""
+        if self._num_steps is None or self._last_step is None:
+            return None
+        return {"num_steps": self._num_steps, "last_step": self._last_step}
+
+    def restore(self, run: Run, state: Any) -> None:
+        if state["num_steps"] == self._num_steps:
+            self._last_step = state["last_step"]
+            # The stop may have been asked for at this step, and then lost by a kill.
+            self.after_step(run)
+
+    def end(self, run: Run) -> None:
+        if self._num_steps is not None and run.step >= self._last_step:
+            self._last_step = None  # The next run counts from its own beginning.
 
 
 class TrainingTime:
@@ -97,7 +148,7 @@ class StopAfterSecsHook(_Limit):
           ValueError: it is no such number or text, or not above 0.
         """
         super().__init__()
-        self._secs = secs_of("StopAfterSecsHook.secs", secs)
+        self._secs = checked_secs("StopAfterSecsHook.secs", secs)
         self._time = TrainingTime()
         self._is_over = False
         # Whether a run is under way, which `begin` finds where it goes back.
@@ -328,26 +379,3 @@ def check_ends(hooks: Sequence[Hook], input_fn: Callable[..., Any]) -> None:
             "no pass over it can be counted: drop its repeat(), for max_epochs=10 "
             "repeats it, or write max_steps=1000."
         )
-
-
-def secs_of(name: str, value: Any) -> float:
-    """Returns a duration in seconds.
-
-    Args:
-      name: name of the argument, for the message.
-      value: a number of seconds, or a text such as "3h", "90m", "1h30m", "2d", "45s".
-
-    Raises:
-      ValueError: it is no duration, or not above 0.
-    """
-    secs = value if is_number(value) else None
-    if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
-        parts = zip(match.groups(), _UNITS, strict=True)
-        secs = sum(float(number or 0) * unit for number, unit in parts)
-    if secs is None or not 0 < secs < float("inf"):
-        field = name.partition(".")[2]
-        raise RefusedValueError(
-            f"{name} is {kind_of(value)}: write a number of seconds above 0, or a text "
-            f"such as {field}='3h', '90m' or '1h30m'."
-        )
-    return float(secs)

@@ -16,69 +16,13 @@ from pipeline.hooks import summary
 from pipeline.mistakes.checks import check_count, check_every
 from pipeline.model_dir import paths
 from pipeline.process import progress
-from pipeline.process.refusals import Refusal, RefusedValueError
+from pipeline.process.refusals import Refusal
 
 _RATE = "global_step/sec"
 
 
 class NanLossDuringTrainingError(Refusal, RuntimeError):
     """A loss that became NaN or infinite."""
-
-
-class StopAtStepHook(Hook):
-    """Stops the run at a step: after `num_steps` of this run, or at `last_step`."""
-
-    def __init__(
-        self, num_steps: int | None = None, last_step: int | None = None
-    ) -> None:
-        """Takes the step, or the number of steps.
-
-        Args:
-          num_steps: steps from the beginning of the run to the stop.
-          last_step: global step to stop at.
-
-        Raises:
-          ValueError: both or neither is given, or one of them is no int above 0.
-        """
-        if (num_steps is None) == (last_step is None):
-            raise RefusedValueError(
-                f"StopAtStepHook takes one of num_steps ({num_steps}) and last_step "
-                f"({last_step}): write StopAtStepHook(last_step=1000)."
-            )
-        if num_steps is not None:
-            check_count("StopAtStepHook.num_steps", num_steps, least=1)
-        else:
-            check_count("StopAtStepHook.last_step", last_step, least=1)
-        self._num_steps = num_steps
-        self._last_step = last_step
-
-    def begin(self, run: Run) -> None:
-        if self._num_steps is not None:
-            self._last_step = run.step + self._num_steps
-
-    def next_step(self, step: int) -> int | None:
-        # A run that begins beyond the last step ends after one step more.
-        return max(self._last_step, step + 1)
-
-    def after_step(self, run: Run) -> None:
-        if run.step >= self._last_step:
-            run.request_stop(f"step {self._last_step} was reached")
-
-    def state(self) -> Any:
-        """Returns the count of steps and its end, until the run has ended there."""
-        if self._num_steps is None or self._last_step is None:
-            return None
-        return {"num_steps": self._num_steps, "last_step": self._last_step}
-
-    def restore(self, run: Run, state: Any) -> None:
-        if state["num_steps"] == self._num_steps:
-            self._last_step = state["last_step"]
-            # The stop may have been asked for at this step, and then lost by a kill.
-            self.after_step(run)
-
-    def end(self, run: Run) -> None:
-        if self._num_steps is not None and run.step >= self._last_step:
-            self._last_step = None  # The next run counts from its own beginning.
 
 
 class NanHook(Hook):

@@ -2,7 +2,7 @@
 
 From the bottom up; a file imports only files above it:
 
-    gradients         gradients with their weights
+    gradients         gradients with their weights, dense or by row
     metrics           the states of metrics, as sums of increments
     losses            weighted means, as sums that add up over anything
     updates           updates by gradients: turns, loss scale, clipping, optimizer

@@ -1,6 +1,7 @@
 """Checks the values that users give, in one voice: NAME is VALUE: write LINE."""
 
 import numbers
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,10 @@ import tensorflow as tf
 
 from pipeline.mistakes import habits
 from pipeline.process.refusals import RefusedTypeError, RefusedValueError
+
+_NUMBER = r"(\d+(?:\.\d+)?)"
+_DURATION = re.compile("(?=.)" + "".join(f"(?:{_NUMBER}{unit})?" for unit in "dhms"))
+_UNITS = (86400, 3600, 60, 1)
 
 
 def kind_of(value: Any) -> str:
@@ -189,3 +194,26 @@ def checked_steps(name: str, steps: Any) -> tuple[int, ...]:
             f"{name}=(1000, 5000)."
         )
     return tuple(sorted(set(listed)))
+
+
+def checked_secs(name: str, value: Any) -> float:
+    """Returns a duration in seconds.
+
+    Args:
+      name: name of the argument, for the message.
+      value: a number of seconds, or a text such as "3h", "90m", "1h30m", "2d", "45s".
+
+    Raises:
+      ValueError: it is no duration, or not above 0.
+    """
+    secs = value if is_number(value) else None
+    if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
+        parts = zip(match.groups(), _UNITS, strict=True)
+        secs = sum(float(number or 0) * unit for number, unit in parts)
+    if secs is None or not 0 < secs < float("inf"):
+        field = name.partition(".")[2]
+        raise RefusedValueError(
+            f"{name} is {kind_of(value)}: write a number of seconds above 0, or a text "
+            f"such as {field}='3h', '90m' or '1h30m'."
+        )
+    return float(secs)

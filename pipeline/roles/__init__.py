@@ -6,7 +6,7 @@ From the bottom up; a file imports only files above it:
     specs               TrainSpec, EvalSpec
     rules               hooks that go by evaluations, and whether these feed them
     evaluation          one EvalSpec at work, wherever it is evaluated
-    evaluation_along    evaluations along a training, made here or by an evaluator
+    evaluation_along    whether an evaluation is due along a training; beside it, too
     evaluator           the job that evaluates the checkpoints of a training
     train_and_evaluate  the roles of tasks
     learning_rates      find_learning_rate: a training at growing rates

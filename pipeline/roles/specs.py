@@ -58,7 +58,7 @@ class TrainSpec:
         _check_input_fn("TrainSpec", self.input_fn)
         checks.check_positive("TrainSpec.max_steps", self.max_steps)
         if self.max_secs is not None:
-            limits.secs_of("TrainSpec.max_secs", self.max_secs)
+            checks.checked_secs("TrainSpec.max_secs", self.max_secs)
         checks.check_positive("TrainSpec.max_examples", self.max_examples)
         checks.check_positive("TrainSpec.max_epochs", self.max_epochs)
         checks.check_all("TrainSpec.hooks", self.hooks, Hook)

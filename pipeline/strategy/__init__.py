@@ -5,7 +5,7 @@ From the bottom up; a file imports only files above it:
     tpu               a TPU: found, connected, initialised
     coordination      the connection of workers that train in step
     replicas          the replicas of a strategy, and sums over them
-    peers             the agreement of processes before they branch
+    peers             the agreement of processes before they branch; a lost one, named
     sharding          large tables in shards
     parameter_server  the strategy of parameter servers
     strategies        RunConfig -> tf.distribute.Strategy: one table, one function a row

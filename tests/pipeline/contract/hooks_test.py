@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import pipeline as ge
 from pipeline import Hook
 from pipeline.contract.hooks import Report, Run
-from pipeline.hooks import stock
+from pipeline.hooks import limits, stock
 from tests import fakes
 
 
@@ -99,7 +99,7 @@ def test_a_line_that_was_logged_is_not_logged_again(absl_log):
 )
 def test_stop_at_step_takes_one_of_both(arguments):
     with pytest.raises(ValueError) as error:
-        stock.StopAtStepHook(**arguments)
+        limits.StopAtStepHook(**arguments)
     assert "StopAtStepHook takes one of num_steps (" in str(error.value)
     assert "write StopAtStepHook(last_step=1000)." in str(error.value)
 
@@ -120,11 +120,11 @@ def test_stop_at_step_takes_one_of_both(arguments):
             "StepCounterHook.every_steps is True: ",
         ),
         (
-            lambda: stock.StopAtStepHook(num_steps=0),
+            lambda: limits.StopAtStepHook(num_steps=0),
             "num_steps is 0: write an int of",
         ),
         (
-            lambda: stock.StopAtStepHook(last_step=1.5),
+            lambda: limits.StopAtStepHook(last_step=1.5),
             "at least 1, last_step=100.",
         ),
         (
@@ -150,7 +150,7 @@ def test_an_interval_of_ones_own_is_checked():
 
 
 def test_stop_at_step_counts_from_the_runs_beginning():
-    hook = stock.StopAtStepHook(num_steps=5)
+    hook = limits.StopAtStepHook(num_steps=5)
     run = make_run(10)
     hook.begin(run)
     assert hook.next_step(10) == 15

@@ -177,6 +177,12 @@ def hidden_in_a_tensor():
     return Dataset.from_tensors(inner).flat_map(lambda each: each).shuffle(9, seed=2)
 
 
+def more_than_is_kept():
+    """Both shuffles have ended where the last one's buffer is full."""
+    ended = Dataset.range(6).shuffle(6, seed=1).batch(2).shuffle(3, seed=4).unbatch()
+    return ended.concatenate(Dataset.range(30))
+
+
 def hidden_behind_a_handle():
     inner = Dataset.range(6).shuffle(6, seed=1)
     handle = tf.data.experimental.to_variant(inner)
@@ -191,7 +197,7 @@ def hidden_behind_a_handle():
         hidden_in_a_tensor,
         hidden_behind_a_handle,
         lambda: Dataset.range(6).cache(),
-        lambda: Dataset.range(6).shuffle(6, seed=1).concatenate(Dataset.range(9)),
+        more_than_is_kept,
     ],
     ids=["function", "tensor", "handle", "cache", "more_than_is_kept"],
 )

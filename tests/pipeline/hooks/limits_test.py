@@ -5,7 +5,7 @@ import json
 import pytest
 
 import pipeline as ge
-from pipeline.hooks import limits
+from pipeline.mistakes import checks
 
 
 def through(state):
@@ -39,9 +39,9 @@ def through(state):
 def test_durations(value, secs):
     if secs is None:
         with pytest.raises(ValueError, match="write a number of seconds above 0"):
-            limits.secs_of("TrainSpec.max_secs", value)
+            checks.checked_secs("TrainSpec.max_secs", value)
     else:
-        assert limits.secs_of("TrainSpec.max_secs", value) == secs
+        assert checks.checked_secs("TrainSpec.max_secs", value) == secs
 
 
 class Timed:
