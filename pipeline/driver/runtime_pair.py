@@ -32,11 +32,7 @@ class Runtimes:
     """The runtime that trains and the one that evaluates, made when first used."""
 
     def __init__(self, recipe: Recipe) -> None:
-        """Keeps the recipe; makes no runtime yet.
-
-        Args:
-          recipe: arguments of the Estimator.
-        """
+        """Keeps the arguments of the Estimator; makes no runtime yet."""
         strategy_lib.look_for_devices()
         self._recipe = recipe
         self._config = recipe.config

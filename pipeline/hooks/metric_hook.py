@@ -164,13 +164,7 @@ class StoppingRule(MetricHook):
         run.request_stop(reason)
 
     def _judge(self, run: Run, step: int, value: float) -> str | None:
-        """Returns the reason to stop, or None.
-
-        Args:
-          run: the run.
-          step: global step that was evaluated.
-          value: value of the metric.
-        """
+        """Returns the reason to stop at the value of a step's evaluation, or None."""
         raise NotImplementedError
 
     def state(self) -> Any:
@@ -201,11 +195,7 @@ class Patience:
     """How long a metric has not improved, and the best value so far."""
 
     def __init__(self, hook: "PatientHook") -> None:
-        """Takes the hook whose fields say how long is too long.
-
-        Args:
-          hook: hook that counts.
-        """
+        """Takes the hook that counts, whose fields say how long is too long."""
         self._hook = hook
         self._time = TrainingTime()
         self.begin_anew()

@@ -41,11 +41,7 @@ class PreemptionHook(Hook):
     def __init__(
         self, signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT)
     ) -> None:
-        """Takes the signals; they are answered between `begin` and `release`.
-
-        Args:
-          signals: numbers of the signals that stop the run.
-        """
+        """Takes the signals that stop the run, answered from `begin` to `release`."""
         self._signals = signals
         self._notes = Notes(signals)
         self._stopped = False

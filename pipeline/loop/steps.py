@@ -340,12 +340,7 @@ class PredictStep:
     """The predictions of one step's batches."""
 
     def __init__(self, model_fn: BoundModelFn, modules: Modules) -> None:
-        """Takes what the step computes with.
-
-        Args:
-          model_fn: takes features, labels and step, and returns the spec of PREDICT.
-          modules: modules to predict with.
-        """
+        """Takes model_fn, bound to PREDICT, and the modules to predict with."""
         self._model_fn = model_fn
         self._strategy = modules.strategy
         self._global_step = modules.global_step

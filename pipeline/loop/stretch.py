@@ -45,11 +45,7 @@ class TotalsPacking:
     """
 
     def __init__(self, example: Totals) -> None:
-        """Takes the nest, dtypes and shapes of the totals.
-
-        Args:
-          example: totals of zeros, with which the loop begins.
-        """
+        """Takes totals of zeros, for their nest, dtypes and shapes."""
         self._example = example
         self._sums = tf.nest.flatten(_sums_of(example))
         self._dtypes = sorted({x.dtype.name for x in self._sums})

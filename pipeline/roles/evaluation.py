@@ -45,12 +45,7 @@ class KeepsBest(Hook):
     """Writes at the beginning of a training which checkpoints are to stay."""
 
     def __init__(self, estimator: Estimator, eval_specs: Sequence[EvalSpec]) -> None:
-        """Takes all evaluations along the training; writes nothing yet.
-
-        Args:
-          estimator: Estimator that is trained.
-          eval_specs: EvalSpecs, of which some may keep the best checkpoints.
-        """
+        """Takes all evaluations along the training; writes nothing yet."""
         self._estimator = estimator
         self._eval_specs = eval_specs
 
