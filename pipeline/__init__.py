@@ -89,6 +89,7 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
         StopAfterSecsHook,
         StopAtStepHook,
     )
+    from pipeline.hooks.loss_guard import LossGuard
     from pipeline.hooks.plateau import ReduceOnPlateau
     from pipeline.hooks.preemption import PreemptionHook
     from pipeline.hooks.stock import (
@@ -159,6 +160,7 @@ _FILES = {
     "LoggingHook": "hooks.stock",
     "StepCounterHook": "hooks.stock",
     "NanHook": "hooks.stock",
+    "LossGuard": "hooks.loss_guard",
     "SummaryHook": "hooks.stock",
     "ProfilerHook": "hooks.stock",
     "NanLossDuringTrainingError": "hooks.stock",
@@ -228,6 +230,7 @@ __all__ = [
     "LoggingHook",
     "StepCounterHook",
     "NanHook",
+    "LossGuard",
     "SummaryHook",
     "ProfilerHook",
     "NanLossDuringTrainingError",

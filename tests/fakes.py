@@ -100,6 +100,15 @@ def classifier_fn(features, labels, mode, network, optimizer, params):
     )
 
 
+def far_fn(features, labels, mode, network, optimizer):
+    """A loss that tells which rows are far away."""
+    spec = classifier_fn(features, labels, mode, network, optimizer, {})
+    loss = spec.loss + tf.reduce_mean(tf.abs(features), 1)
+    return ge.EstimatorSpec(
+        mode, loss=loss, train_op=spec.train_op, metrics=spec.metrics
+    )
+
+
 def make_estimator(
     model_dir,
     *,

@@ -55,8 +55,9 @@ def test_a_nan_in_one_process_ends_all_at_the_same_step(found):
     assert "NaN or infinite at step 6. No checkpoint was saved after it." in first
 
 
-def test_a_batch_of_one_process_is_left_out_by_all(found):
-    for each in found["leaves_out"]:
+@pytest.mark.parametrize("name", ["leaves_out", "leaves_out_a_spike"])
+def test_a_batch_of_one_process_is_left_out_by_all(found, name):
+    for each in found[name]:
         assert each == {
             "step": 31,
             "differing": ["driver/001/input_start/.ATTRIBUTES/VARIABLE_VALUE"],

@@ -22,7 +22,14 @@ from pipeline.contract import averages, run_config
 from pipeline.contract.hooks import Hook, Tool
 from pipeline.driver import estimator
 from pipeline.export import exporters
-from pipeline.hooks import early_stopping, limits, plateau, preemption, stock
+from pipeline.hooks import (
+    early_stopping,
+    limits,
+    loss_guard,
+    plateau,
+    preemption,
+    stock,
+)
 from pipeline.process.refusals import RefusedImportError
 from pipeline.roles import keep_best, learning_rates, specs, train_and_evaluate
 from pipeline.strategy import strategies
@@ -34,6 +41,7 @@ CORE = "pipeline"
 _BASES = {
     preemption: Hook,
     stock: Hook,
+    loss_guard: Hook,
     limits: Hook,
     early_stopping: Hook,
     plateau: Hook,

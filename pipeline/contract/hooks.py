@@ -133,6 +133,8 @@ class Run:
       stop_reasons: reasons of the stops that were asked for. They accumulate, so that
         no hook takes back the stop of another.
       going_back: way back to a checkpoint that a hook asked for; None without any.
+      losses: float64 vector, the loss of each step of the loop's last call, the last
+        that of `step`; where a hook `wants_losses`. NaN where no example counts.
       bad_step: first step that hooks asked to leave out; None without any.
       leaves_out: whether `leave_out` may be called: a hook says so by its `leaves_out`.
       leads: whether this process logs and writes for all that train in step. Hooks are
@@ -169,6 +171,7 @@ class Run:
         self.finished = False
         self.max_step = max_step
         self.nonfinite_step: int | None = None
+        self.losses: Any = ()
         self.stop_reasons: list[str] = []
         self.going_back: Return | None = None
         self.rates: Mapping[str, Rate] = {}
@@ -210,10 +213,9 @@ class Run:
         Hooks of all processes ask for it together, in `after_loop`; the first counts.
 
         Args:
-          step: global step after the step, one of the last call of the compiled loop.
+          step: global step after it, one of the last call of the compiled loop.
           reason: text for the log: "the loss was NaN".
-          ends: whether to end the run there with an error, once the batch is written
-            to a file.
+          ends: whether to end the run there, once the batch is written to a file.
 
         Raises:
           RuntimeError: no hook has said that it may call this.
@@ -249,17 +251,15 @@ class Hook:
     # Whether `after_step` only reads its report. It may then be called up to half a
     # second late, so that the loop need not wait; the report is still the step's own.
     only_watches: bool = False
-    # Whether it may call `run.leave_out`.
+    # Whether it may call `run.leave_out`; whether it reads `run.losses`.
     leaves_out: bool = False
+    wants_losses: bool = False
 
     def next_step(self, step: int) -> int | None:
-        """Returns the first step after `step` that this hook wants to see.
+        """Returns the first step after `step` that this hook wants to see, or None.
 
         Args:
           step: global step.
-
-        Returns:
-          A greater global step; None for none.
 
         Raises:
           ValueError: `every_steps` is neither None nor an int of at least 0, or it is

@@ -33,7 +33,7 @@ from pipeline.driver.runtime import Runtime
 from pipeline.feed import feed as input_lib
 from pipeline.feed import position
 from pipeline.feed.by_strategy import TrainingData
-from pipeline.hooks import limits, metric_hook, preemption
+from pipeline.hooks import limits, loss_guard, metric_hook, preemption
 from pipeline.hooks.limits import StopAfterEpochsHook, StopAfterExamplesHook
 from pipeline.hooks.preemption import PreemptionHook
 from pipeline.hooks.saving import Saving
@@ -42,6 +42,7 @@ from pipeline.loop.compiled_loop import Segment, StepsLoop
 from pipeline.loop.watchers import Watchers, names_of
 from pipeline.mistakes import checks, user_errors
 from pipeline.rescue.restoring import Restoring
+from pipeline.strategy.parameter_server import ParameterServers
 from pipeline.strategy.peers import Peers
 from pipeline.tools.description import DescriptionHook
 from pipeline.tools.tools_hook import ToolsHook
@@ -78,6 +79,8 @@ class Trainer:
         self._hooks = preemption.hooks_of(hooks)
         metric_hook.check_fed(self._hooks, has_evaluations=bool(evaluations))
         checks.check_all("saving_listeners", saving_listeners, SavingListener)
+        has_servers = isinstance(runtime.modules.strategy, ParameterServers)
+        wants_losses = loss_guard.wants_losses(self._hooks, has_servers=has_servers)
         self._listeners = saving_listeners
         self._evaluations = evaluations
         if runtime.config.is_chief:
@@ -94,6 +97,9 @@ class Trainer:
         if any(isinstance(each, StopAfterExamplesHook) for each in self._hooks):
             self._most_examples = position.most_examples(self._feed)
         self._program: Program = runtime.program(ModeKeys.TRAIN, self._feed)
+        self._compiled: StepsLoop = self._program.compiled
+        if wants_losses:
+            self._compiled = functools.partial(self._compiled, each_loss=True)
         hooks = [*_hooks_of(runtime), *self._hooks]
         self._restoring = Restoring(
             runtime.modules, runtime.save_weights, runtime.config, self._feed
@@ -175,7 +181,7 @@ class Trainer:
         """
         self._restoring.leave_out_at(start)
         self._runtime.holding.changing()
-        return self._program.compiled(iterator, start, boundaries)
+        return self._compiled(iterator, start, boundaries)
 
 
 class TrainLoop:

@@ -8,6 +8,7 @@ From the bottom up; a file imports only files above it:
     summary_values  summaries as TensorBoard's plugins read them
     summary         scalars, texts and summaries as TensorBoard event files
     stock           a loss of NaN, logs, summaries, a profile
+    loss_guard      a loss above a bound, or far above those before it
     limits          a step, seconds, examples, passes after which a training ends
     metric_hook     what goes by one metric of one evaluation, and has patience with it
     plateau         lowers the learning rate where a metric no longer improves

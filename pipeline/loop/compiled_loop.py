@@ -6,6 +6,7 @@ boundaries at which nobody has to act, and keeps what was measured at each of th
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ import tensorflow as tf
 from pipeline.contract.summaries import Seen
 from pipeline.feed.batch import Plan
 from pipeline.loop import losses, stretch
-from pipeline.loop.losses import Totals
+from pipeline.loop.losses import EachLoss, Totals
 from pipeline.loop.metrics import MetricSet
 from pipeline.loop.stretch import Showing, StepFn, Stretch, packed, unpacked
 from pipeline.mistakes import user_errors
@@ -48,6 +49,8 @@ class Segment:
         the longest.
       summaries: summaries that were taken at its end, by name; of an evaluation, over
         these steps.
+      losses: float64 `[num_steps]`, the mean loss of each step, NaN where its weights
+        are 0; None where nobody asked for it.
     """
 
     step: int
@@ -59,6 +62,7 @@ class Segment:
     ended: bool
     waited: float
     summaries: dict[str, Seen] = dataclasses.field(default_factory=dict)
+    losses: np.ndarray | None = None
 
 
 class StepsLoop(Protocol):
@@ -145,7 +149,12 @@ class CompiledLoop:
         self._calls: dict[Any, Callable[..., Any]] = {}
 
     def __call__(
-        self, iterator: Any, start: int, boundaries: Sequence[int]
+        self,
+        iterator: Any,
+        start: int,
+        boundaries: Sequence[int],
+        *,
+        each_loss: bool = False,
     ) -> list[Segment]:
         """Runs until the last boundary or the input's end.
 
@@ -153,6 +162,7 @@ class CompiledLoop:
           iterator: iterator over the dataset that the plan was made for.
           start: global step before the first step.
           boundaries: global steps to pass through, in order.
+          each_loss: whether segments have the loss of each of their steps.
 
         Returns:
           One segment for each boundary that was reached. Where the input ended before
@@ -164,7 +174,7 @@ class CompiledLoop:
         """
         segments: list[Segment] = []
         for part in self._parts(boundaries):
-            segments += self._one_call(iterator, start, part)
+            segments += self._one_call(iterator, start, part, each_loss)
             last = segments[-1]
             failed = self._stop_at_nonfinite and last.nonfinite_step is not None
             if last.ended or failed or last.step < part[-1]:
@@ -185,17 +195,17 @@ class CompiledLoop:
             yield from ([each] for each in part) if shows else [part]
 
     def _one_call(
-        self, iterator: Any, start: int, boundaries: Sequence[int]
+        self, iterator: Any, start: int, boundaries: Sequence[int], each_loss: bool
     ) -> list[Segment]:
         """Calls the compiled loop, see `__call__`."""
         shows = self.shows(boundaries[0])
-        call = self._call_for(iterator, shows=shows)
+        call = self._call_for(iterator, shows=shows, each_loss=each_loss)
         try:
             with user_errors.running(
                 lambda: self._name + _steps_in_words(start, boundaries[-1]),
                 hint=_HOW_TO_FIND_IT,
             ):
-                count, more, rows, states = call(
+                count, more, rows, states, sums = call(
                     iterator,
                     tf.constant(start, tf.int64),
                     tf.constant(list(boundaries), tf.int64),
@@ -210,7 +220,7 @@ class CompiledLoop:
             ) from error
         count, more = int(count), bool(more)
         rows = {name: np.asarray(vectors) for name, vectors in rows.items()}
-        segments = []
+        means, first, segments = losses.mean_of_each(sums), start, []
         for index in range(count):
             vectors = {name: rows[name][index] for name in rows}
             row = unpacked(vectors, self._row_spec)
@@ -226,6 +236,7 @@ class CompiledLoop:
                     ended=index == count - 1 and not more,
                     waited=float(waited),
                     summaries=self.seen(states, int(step) == boundaries[index]),
+                    losses=means[start - first : step - first] if each_loss else None,
                 )
             )
             start = int(step)
@@ -244,12 +255,15 @@ class CompiledLoop:
             states = over_processes(states, self._peers.gather)
         return self._showing.summaries.seen(states)
 
-    def _call_for(self, iterator: Any, *, shows: bool) -> Callable[..., Any]:
+    def _call_for(
+        self, iterator: Any, *, shows: bool, each_loss: bool
+    ) -> Callable[..., Any]:
         """Returns `_run` or `_run_and_show`, compiled for iterators of this type."""
         run = self._run_and_show if shows else self._run
+        run = functools.partial(run, each_loss)
         if self._run_eagerly:
             return run
-        spec = tf.type_spec_from_value(iterator), shows
+        spec = tf.type_spec_from_value(iterator), shows, each_loss
         if spec not in self._calls:
             signature = (
                 spec[0],
@@ -259,17 +273,21 @@ class CompiledLoop:
             self._calls[spec] = compiled(run, input_signature=signature)
         return self._calls[spec]
 
-    def _run(self, iterator: Any, start: tf.Tensor, boundaries: tf.Tensor) -> Any:
+    def _run(
+        self, each_loss: bool, iterator: Any, start: tf.Tensor, boundaries: tf.Tensor
+    ) -> Any:
         """Runs through all boundaries, inside of the graph.
 
         Args:
+          each_loss: see `__call__`.
           iterator: see `__call__`.
           start: int64 scalar, global step before the first step.
           boundaries: int64 vector of global steps.
 
         Returns:
           The number of segments; whether more data are left; `_row()` of each segment,
-          packed, by dtype as a matrix of one row a segment; and the summaries' states.
+          packed, by dtype as a matrix of one row a segment; the summaries' states; and
+          each step's sums of losses and weights, see `EachLoss.rows`.
         """
         size = tf.size(boundaries)
         row = self._row()
@@ -285,29 +303,37 @@ class CompiledLoop:
                 on = tf.logical_and(on, nonfinite < 0)
             return on
 
-        def body(index: Any, step: Any, more: Any, _: Any, then: Any, rows: Any) -> Any:
-            reached = self.stretch(iterator, step, boundaries[index])
+        def body(index: Any, step: Any, *state: Any) -> Any:
+            _, _, then, rows, each = state
+            reached = self.stretch(iterator, step, boundaries[index], each_loss=each)
             more, row, now = self._at_boundary(reached, then)
             vectors = packed(row)
             rows = {name: rows[name].write(index, vectors[name]) for name in rows}
-            return index + 1, row[0], more, row[1], now, rows
+            return index + 1, row[0], more, row[1], now, rows, reached[-1]
 
         none, (start, began) = tf.constant(-1, tf.int64), _timed(start)
-        index, _, more, _, _, arrays = tf.while_loop(
-            goes_on, body, (0, start, tf.constant(True), none, began, arrays)
+        each = EachLoss.zeros(start, boundaries[-1]) if each_loss else ()
+        index, _, more, _, _, arrays, each = tf.while_loop(
+            goes_on, body, (0, start, tf.constant(True), none, began, arrays, each)
         )
-        return index, more, {name: array.stack() for name, array in arrays.items()}, {}
+        rows = {name: array.stack() for name, array in arrays.items()}
+        return index, more, rows, {}, each.sums(self._peers) if each_loss else ()
 
     def _run_and_show(
-        self, iterator: Any, start: tf.Tensor, boundaries: tf.Tensor
+        self, each_loss: bool, iterator: Any, start: tf.Tensor, boundaries: tf.Tensor
     ) -> Any:
         """Runs to one boundary at which summaries are taken; otherwise as `_run`."""
         self._row_spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, self._row())
         start, began = _timed(start)
-        reached = self.stretch(iterator, start, boundaries[0], shows=True)
+        each = EachLoss.zeros(start, boundaries[0]) if each_loss else ()
+        reached = self.stretch(
+            iterator, start, boundaries[0], shows=True, each_loss=each
+        )
         more, row, _ = self._at_boundary(reached, began)
         rows = {name: vector[tf.newaxis] for name, vector in packed(row).items()}
-        return tf.constant(1), more, rows, reached[-1].summaries
+        *_, totals, each = reached
+        sums = each.sums(self._peers) if each_loss else ()
+        return tf.constant(1), more, rows, totals.summaries, sums
 
     def _at_boundary(self, reached: Any, then: tf.Tensor) -> Any:
         """Puts the processes' totals together, and computes what a segment tells.
@@ -319,7 +345,7 @@ class CompiledLoop:
         Returns:
           Whether more data are left; the nest that `_row` shows; and the time now.
         """
-        step, more, nonfinite, waited, totals = reached
+        step, more, nonfinite, waited, totals, _ = reached
         if self._peers is not None:
             nonfinite = self._peers.least(nonfinite)
             waited, totals = _over_processes(waited, totals, self._peers)

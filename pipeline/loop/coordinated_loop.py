@@ -241,7 +241,7 @@ class CoordinatedLoop:
           The fields of `Piece`, packed into one vector a dtype, and the summaries.
         """
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
-        step, more, nonfinite, waited, totals = self._loop.stretch(
+        step, more, nonfinite, waited, totals, _ = self._loop.stretch(
             iterator, numbers[0], numbers[1], shows=shows
         )
         check_captures(tf.compat.v1.get_default_graph())

@@ -7,8 +7,9 @@ steps and loops these add up, and their quotient is the mean over all examples.
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from pipeline.contract.spec import EstimatorSpec
@@ -16,6 +17,7 @@ from pipeline.contract.train_op import SpecError
 from pipeline.feed.batch import Batch, rows_in
 from pipeline.loop.metrics import MetricSet
 from pipeline.mistakes.checks import kind_of
+from pipeline.strategy.peers import Peers
 from pipeline.tracing.summary_states import States, SummarySet, merged
 
 
@@ -62,6 +64,42 @@ class Totals:
         zero = tf.zeros([])
         none = dict.fromkeys(scalars, tf.zeros([2]))
         return cls(zero, zero, metrics.zeros(), zero, none)
+
+
+class EachLoss(NamedTuple):
+    """The loss of each step of a call, while it runs.
+
+    Attributes:
+      first: int64 scalar, global step before the call's first step.
+      rows: float32 `[steps, 2]`: the losses' sum and the weights' sum of each step.
+    """
+
+    first: tf.Tensor
+    rows: tf.Tensor
+
+    @classmethod
+    def zeros(cls, first: tf.Tensor, last: tf.Tensor) -> "EachLoss":
+        """Returns what is known before the steps from `first` to `last`."""
+        return cls(first, tf.zeros(tf.stack([last - first, 2])))
+
+    def plus(self, step: tf.Tensor, totals: Totals) -> "EachLoss":
+        """Returns what is known after one more step.
+
+        Args:
+          step: int64 scalar, global step before it.
+          totals: totals of the step.
+        """
+        place = tf.reshape(step - self.first, [1, 1])
+        row = tf.stack([totals.loss, totals.weight])[tf.newaxis]
+        return self._replace(rows=tf.tensor_scatter_nd_update(self.rows, place, row))
+
+    def sums(self, peers: Peers | None) -> tf.Tensor:
+        """Returns the rows, added up over all processes.
+
+        Args:
+          peers: processes that run the loop in step; None for this one alone.
+        """
+        return self.rows if peers is None else peers.total(self.rows)
 
 
 def mean(loss: Any, weights: Any, rows: Any) -> tuple[tf.Tensor, Any]:
@@ -179,6 +217,16 @@ def means(scalars: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: tf.math.divide_no_nan(pair[0], pair[1]) for name, pair in scalars.items()
     }
+
+
+def mean_of_each(sums: Any) -> np.ndarray:
+    """Returns the mean loss of each step, NaN where its weights are 0.
+
+    Args:
+      sums: what `EachLoss.sums` returned; empty for no steps.
+    """
+    loss, weight = np.asarray(sums, np.float64).reshape(-1, 2).T
+    return np.divide(loss, weight, out=np.full(len(loss), np.nan), where=weight != 0)
 
 
 def sum_over_replicas(strategy: tf.distribute.Strategy, tree: Any) -> Totals:

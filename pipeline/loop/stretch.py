@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.feed.batch import Plan, Timed
-from pipeline.loop.losses import Totals
+from pipeline.loop.losses import EachLoss, Totals
 from pipeline.strategy.peers import Peers
 from pipeline.tracing.summary_states import SummarySet, merged
 
@@ -138,6 +138,7 @@ class Stretch:
         stop: tf.Tensor,
         *,
         shows: bool = False,
+        each_loss: EachLoss | tuple[()] = (),
     ) -> Any:
         """Runs the steps up to one boundary, inside of the graph.
 
@@ -149,12 +150,13 @@ class Stretch:
           start: int64 scalar, global step before the first step.
           stop: int64 scalar, the boundary.
           shows: whether summaries are taken: at the last step, or at each.
+          each_loss: losses of the call's earlier steps; empty to keep none.
 
         Returns:
           The step reached (int64 scalar); whether more data are left (bool scalar); the
           first step whose loss was not finite (int64 scalar, -1 without any); the
-          seconds that the steps waited for input (float32 scalar); and the totals over
-          these steps.
+          seconds that the steps waited for input (float32 scalar); the totals over
+          these steps; and `each_loss` with theirs.
         """
         plan, zeros = self._plan, self._zeros()
         packing, last = TotalsPacking(zeros), stop
@@ -165,6 +167,8 @@ class Stretch:
         carried = {"step": start, "waited": tf.zeros([]), **packing.zeros()}
         if plan.asks:
             carried["more"] = tf.constant(True)
+        if each_loss:
+            carried["each_loss"] = each_loss
         none = tf.constant(-1, tf.int64)
         if self._watch_each_step:
             carried["finite"] = tf.constant(True)
@@ -188,7 +192,15 @@ class Stretch:
         if plan.num_steps is not None:
             # A plan that asks finds the end by wanting a step beyond it. So does this.
             more = stop <= data_end
-        return step, more, nonfinite, carried["waited"], packing.unpack(carried)
+        totals = packing.unpack(carried)
+        return (
+            step,
+            more,
+            nonfinite,
+            carried["waited"],
+            totals,
+            carried.get("each_loss", ()),
+        )
 
     def _steps(
         self,
@@ -220,6 +232,8 @@ class Stretch:
                 "waited": carried["waited"],
                 **packing.plus(carried, totals),
             }
+            if "each_loss" in carried:
+                after["each_loss"] = carried["each_loss"].plus(carried["step"], totals)
             finite = tf.math.is_finite(totals.loss)
             if self._watch_each_step:
                 return {**after, "finite": finite}

@@ -119,6 +119,8 @@ class Watchers:
         # that is no number, before others report it.
         bad = [segment.nonfinite_step for segment in segments]
         run.nonfinite_step = next((step for step in bad if step is not None), None)
+        each = [s.losses for s in segments if s.losses is not None]
+        run.losses = np.concatenate([np.zeros([0]), *each])
         for hook in self.hooks:
             call_method("hook", hook, "after_loop", run)
         if run.going_back is None:

@@ -35,6 +35,7 @@ def together(folder):
         saves_by_the_clock,
         nan_in_one_process,
         leaves_out,
+        leaves_out_a_spike,
         dropout,
         play,
         batch_normalization,
@@ -138,11 +139,16 @@ def nan_in_one_process(folder):
         return str(error)
 
 
-def leaves_out(folder):
+def leaves_out_a_spike(folder):
+    """The same of a batch with a finite loss, which only the second process has."""
+    return leaves_out(folder, 1e6, [ge.LossGuard(spike=30.0, window=4)])
+
+
+def leaves_out(folder, value=np.nan, hooks=()):
     """The 6th batch of the second process is bad, and left out by both; 32 of 29."""
     x, y = fakes.classification_data()
     bad = x.copy()
-    bad[5 * 16] = np.nan
+    bad[5 * 16] = value
 
     def train(name, on_nan, without=()):
         def input_fn(mode, input_context):
@@ -154,9 +160,9 @@ def leaves_out(folder):
             return data.batch(input_context.get_per_replica_batch_size(32))
 
         model_dir = folder / name
-        make_estimator(model_dir, on_nan=on_nan, save_checkpoints_steps=4).train(
-            input_fn
-        )
+        make_estimator(
+            model_dir, model_fn=fakes.far_fn, on_nan=on_nan, save_checkpoints_steps=4
+        ).train(input_fn, hooks=hooks)
         return fakes.weights(model_dir)
 
     ours = train("ours", "restore")
