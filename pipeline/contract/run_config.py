@@ -22,7 +22,7 @@ from pipeline.contract.hooks import Tool
 from pipeline.mistakes import habits
 from pipeline.mistakes.checks import check_all, checked_steps, is_int, is_number
 from pipeline.model_dir import paths
-from pipeline.process.refusals import RefusedValueError, near
+from pipeline.process.refusals import RefusedTypeError, RefusedValueError, near
 
 # A strategy, or a function that makes it of a RunConfig.
 StrategyChoice = (
@@ -151,11 +151,8 @@ class RunConfig:
         self._check_save_checkpoints()
         for name in _CHOICES:
             _check_choice(name, getattr(self, name))
-        averages.check(self.average)
         self._check_strategies()
-        check_all("RunConfig.tools", self.tools, Tool)
-        self._set("tools", tuple(self.tools))
-        params.check_flat("RunConfig.hparams", self.hparams)
+        self._check_objects()
         self._check_combinations()
         if self.cluster is None:
             self._set("cluster", environment.cluster(self.execution))
@@ -271,6 +268,17 @@ class RunConfig:
     def _set(self, name: str, value: Any) -> None:
         """Puts a field into its normal form; only while the object is being made."""
         object.__setattr__(self, name, value)
+
+    def _check_objects(self) -> None:
+        """Checks what is no number or text; a wrong field is a ValueError, always."""
+        self._set("tools", () if self.tools is None else self.tools)
+        try:
+            averages.check(self.average)
+            check_all("RunConfig.tools", self.tools, Tool)
+            params.check_flat("RunConfig.hparams", self.hparams)
+        except RefusedTypeError as error:
+            raise RefusedValueError(str(error)) from None
+        self._set("tools", tuple(self.tools))
 
     def _check_save_checkpoints(self) -> None:
         steps, secs = self.save_checkpoints_steps, self.save_checkpoints_secs

@@ -58,9 +58,10 @@ def append(folder: str, evaluated: Evaluated) -> None:
 def as_line(evaluated: Evaluated) -> str:
     """Returns an evaluation as one line of JSON."""
     fields = {**dataclasses.asdict(evaluated), "metrics": dict(evaluated.metrics)}
-    # A file of evaluations that asked for no stop has no word of it.
-    if not evaluated.stop:
-        del fields["stop"]
+    # What an evaluation has not is not spoken of.
+    for name in ("stop", "identity"):
+        if not fields[name]:
+            del fields[name]
     return json.dumps(fields, default=lambda value: value.tolist())
 
 

@@ -23,7 +23,8 @@ def test_it_looks_at_each_evaluation(tmp_path):
     assert sorted(found) == sorted([*KEYS, "step_time"])
     assert look.steps == list(range(30, 301, 30))
     assert len(list(tmp_path.glob("eval/*tfevents*"))) == 1
-    assert look.looks["event_files"][-5:] == [2] * 5
+    # The training's, that of what the run is, and the evaluation's.
+    assert look.looks["event_files"][-5:] == [3] * 5
     flat = {"per_10k_steps": 0, "low": 0, "high": 0}
     assert found["event_files"] == flat
     assert found["step_time"]["last_over_first"] > 0

@@ -180,9 +180,14 @@ def session_hook(model_dir):
     train(model_dir, hooks=[SessionHook()])
 
 
-@told("hooks holds TerminateOnNaN", "It is a Keras callback", "run.report")
-def keras_callback(model_dir):
+@told("hooks holds TerminateOnNaN", "Write RunConfig(on_nan='stop')")
+def keras_callback_for_nan(model_dir):
     train(model_dir, hooks=[keras.callbacks.TerminateOnNaN()])
+
+
+@told("hooks holds LambdaCallback", "It is a Keras callback", "run.report")
+def keras_callback(model_dir):
+    train(model_dir, hooks=[keras.callbacks.LambdaCallback()])
 
 
 @told("this task is an evaluator", "which does not train: call train_and_evaluate")

@@ -134,7 +134,7 @@ def test_a_config_with_tools_is_described_and_can_be_a_key():
     ],
 )
 def test_refused(fields, text):
-    with pytest.raises(TypeError) as error:
+    with pytest.raises(ValueError) as error:
         ge.RunConfig(**fields)
     assert text in str(error.value)
 
