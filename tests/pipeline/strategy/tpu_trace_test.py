@@ -6,6 +6,7 @@ them takes a TPU.
 """
 
 import dataclasses
+import functools
 import types
 
 import keras
@@ -82,7 +83,8 @@ def traced(runtime, mode, input_fn=input_fn):
             tf.TensorSpec([], tf.int64),
             tf.TensorSpec([None], tf.int64),
         )
-        loop = tf.function(compiled._run, input_signature=signature, autograph=False)
+        run = functools.partial(compiled._run, False)  # Without each step's loss.
+        loop = tf.function(run, input_signature=signature, autograph=False)
         graph = loop.get_concrete_function().graph
     return list(graph_defs.nodes(graph.as_graph_def()))
 
