@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import pipeline as ge
-from pipeline.model_dir import end_marker, evaluations
+from pipeline.model_dir import end_marker, evaluation_record
 from pipeline.roles.evaluation import CheckpointEvaluation
 from tests import fakes
 
@@ -159,7 +159,7 @@ def outcome(model_dir):
         "saved": fakes.checkpoint_steps(model_dir),
         "evaluated": [
             [each.step, each.metrics["score"]]
-            for each in evaluations.read(f"{model_dir}/eval")
+            for each in evaluation_record.read(f"{model_dir}/eval")
         ],
         "end": [marker.step, marker.reason, list(marker.details)],
     }

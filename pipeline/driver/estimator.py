@@ -18,7 +18,7 @@ from pipeline.contract import params as params_lib
 from pipeline.contract.hooks import Hook, Run, SavingListener
 from pipeline.contract.run_config import RunConfig
 from pipeline.driver import evaluating, exporting
-from pipeline.driver.evaluations import Evaluation
+from pipeline.driver.along import Evaluation
 from pipeline.driver.recipe import Recipe
 from pipeline.driver.runtime_pair import Runtimes
 from pipeline.driver.trainer import Trainer

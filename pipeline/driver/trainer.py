@@ -27,7 +27,7 @@ from pipeline.checkpoints import checkpoint, checkpoint_files, hook_states
 from pipeline.contract.hooks import Hook, Rate, Run, SavingListener
 from pipeline.contract.spec import ModeKeys
 from pipeline.driver import start
-from pipeline.driver.evaluations import Evaluation, Evaluations
+from pipeline.driver.along import Evaluation, Evaluations
 from pipeline.driver.programs import Program
 from pipeline.driver.runtime import Runtime
 from pipeline.feed import feed as input_lib

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from pipeline.model_dir import atomic_file, evaluations
+from pipeline.model_dir import atomic_file, evaluation_record
 from pipeline.process.refusals import RefusedTypeError
 
 FILE = "best.json"
@@ -74,7 +74,7 @@ def ranked(model_dir: str, rule: Rule, is_there: IsThere) -> list[Best]:
     """
     by_step = {
         line.step: line
-        for line in evaluations.read(os.path.join(model_dir, rule.evaluation))
+        for line in evaluation_record.read(os.path.join(model_dir, rule.evaluation))
         if _is_number(line.metrics.get(rule.metric))
     }
     sign = -1 if rule.higher_is_better else 1

@@ -14,8 +14,8 @@ from pipeline.checkpoints import checkpoint, checkpoint_files
 from pipeline.contract.hooks import Hook, Run
 from pipeline.contract.run_config import RunConfig
 from pipeline.driver.estimator import Estimator
-from pipeline.model_dir import atomic_file, best, evaluations
-from pipeline.model_dir.evaluations import Evaluated
+from pipeline.model_dir import atomic_file, best, evaluation_record
+from pipeline.model_dir.evaluation_record import Evaluated
 from pipeline.process.refusals import RefusedTypeError, RefusedValueError
 from pipeline.process.signals import PreemptedError
 from pipeline.roles import keep_best, specs
@@ -164,7 +164,7 @@ class Evaluation:
             raise
 
     def record(self, path: str | None) -> None:
-        """Appends the last evaluation to the record, see `model_dir.evaluations`.
+        """Appends the last evaluation to the record, see `model_dir.evaluation_record`.
 
         Args:
           path: path prefix of the checkpoint that holds what was evaluated, or None.
@@ -174,7 +174,7 @@ class Evaluation:
         """
         spec, estimator = self._spec, self._estimator
         keep_best.check(spec.keep_best, self.metrics)
-        evaluations.append(
+        evaluation_record.append(
             estimator.eval_dir(spec.name),
             Evaluated(
                 step=self.step,

@@ -12,11 +12,11 @@ from typing import Any
 from absl import logging
 
 from pipeline.contract.hooks import Run
+from pipeline.driver.along import Known
 from pipeline.driver.estimator import Estimator
-from pipeline.driver.evaluations import Known
 from pipeline.hooks import preemption
 from pipeline.hooks.preemption import PreemptedError, PreemptionHook
-from pipeline.model_dir import evaluations, storage
+from pipeline.model_dir import evaluation_record, storage
 from pipeline.roles import evaluation
 from pipeline.roles.evaluation import Evaluation
 from pipeline.roles.specs import EvalSpec, Result
@@ -26,7 +26,7 @@ _LOOK_SECS = 2.0
 
 
 class EvaluationAlong:
-    """One EvalSpec along a training, see `driver.evaluations`.
+    """One EvalSpec along a training, see `driver.along`.
 
     It evaluates what was saved, or every so many steps, saved or not; and the last
     step. Each checkpoint keeps whether its step is to be evaluated. A run that was
@@ -163,7 +163,7 @@ class EvaluationAlong:
             if is_chief:
                 if self._spec.keep_best:  # Only what is on disk can stay.
                     estimator.wait_until_saved()
-                with storage.writing(estimator.model_dir, evaluations.FILE):
+                with storage.writing(estimator.model_dir, evaluation_record.FILE):
                     mine.record(estimator.loaded_checkpoint)
         self._last_time = self._clock()
         if is_chief:
@@ -205,7 +205,7 @@ class EvaluationsBeside:
         """Passes over what the record holds: it is of an earlier training."""
         self._looked_at = None
         self._read = {
-            name: (evaluations.appended(folder)[1], -1)
+            name: (evaluation_record.appended(folder)[1], -1)
             for name, folder in self._folders.items()
         }
 
@@ -234,7 +234,7 @@ class EvaluationsBeside:
         new = json.loads(run.from_leader(json.dumps(new)))
         known: list[Known] = []
         for name, line in new:
-            (evaluated,) = evaluations.parsed(line)
+            (evaluated,) = evaluation_record.parsed(line)
             for asked in evaluated.stop:
                 run.request_stop(evaluation.reason(name, asked))
             known.append((name, evaluated.metrics))
@@ -258,11 +258,11 @@ class EvaluationsBeside:
         new = []
         for name, folder in self._folders.items():
             place, last = self._read[name]
-            text, place = evaluations.appended(folder, place)
-            for evaluated in evaluations.parsed(text):
+            text, place = evaluation_record.appended(folder, place)
+            for evaluated in evaluation_record.parsed(text):
                 if last < evaluated.step <= run.step:
                     last = evaluated.step
-                    new.append((last, name, evaluations.as_line(evaluated)))
+                    new.append((last, name, evaluation_record.as_line(evaluated)))
             self._read[name] = place, last
         new.sort(key=lambda each: each[0])
         return [(name, line) for _, name, line in new]

@@ -17,8 +17,8 @@ from pipeline.cluster import tf_config
 from pipeline.cluster.ports import PeerLostError
 from pipeline.contract import arguments
 from pipeline.contract.hooks import Hook, Run, SavingListener
+from pipeline.driver.along import Evaluation
 from pipeline.driver.estimator import Estimator
-from pipeline.driver.evaluations import Evaluation
 from pipeline.hooks import preemption
 from pipeline.hooks.preemption import PreemptedError
 from pipeline.mistakes.checks import kind_of

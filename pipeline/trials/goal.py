@@ -1,8 +1,8 @@
 """The goal of a sweep: a metric of an evaluation, and whether higher is better.
 
-Values come from the record that a training keeps of its evaluations in model_dir, see
-`model_dir.evaluations`. It is read here without TensorFlow, which a sweep's own process
-does without.
+Values come from the record that a training keeps of its evaluations, see
+`model_dir.evaluation_record`. It is read here without TensorFlow, which a sweep's own
+process does without.
 """
 
 import contextlib
@@ -167,7 +167,7 @@ def has_ended(model_dir: pathlib.Path, curve: Sequence[tuple[int, float]]) -> bo
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the lines of a record by step, as `model_dir.evaluations.read` does.
+    """Returns the lines of a record by step, as `evaluation_record.read` does.
 
     Args:
       path: file of the record.

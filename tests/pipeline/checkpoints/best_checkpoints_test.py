@@ -8,9 +8,9 @@ import pytest
 
 from pipeline.checkpoints import checkpoint, checkpoint_files, checkpoint_path
 from pipeline.checkpoints.retention import KeptSteps, Retention
-from pipeline.model_dir import best, evaluations
+from pipeline.model_dir import best, evaluation_record
 from pipeline.model_dir.best import Rule
-from pipeline.model_dir.evaluations import Evaluated
+from pipeline.model_dir.evaluation_record import Evaluated
 from tests import fakes
 
 ACCURACY = Rule("eval", "accuracy", True)
@@ -42,7 +42,7 @@ class ModelDir:
         evaluated = Evaluated(
             step=step, time=0.0, metrics=metrics, checkpoint=name, identity=known
         )
-        evaluations.append(str(self.path / folder), evaluated)
+        evaluation_record.append(str(self.path / folder), evaluated)
 
     def evaluate(self, step, folder="eval", **metrics):
         self.record(step, folder, **metrics)
@@ -193,7 +193,7 @@ def test_the_file_names_nothing_that_is_being_deleted(tmp_path):
 def test_half_a_line_of_the_record_is_passed_over(tmp_path):
     run = ModelDir(tmp_path, ACCURACY)
     run.train(0.9, 0.1)
-    with open(tmp_path / "eval" / evaluations.FILE, "a") as file:
+    with open(tmp_path / "eval" / evaluation_record.FILE, "a") as file:
         file.write('{"step": 30, "metrics": {"accuracy": 0.99')
     run.save(30)
     assert run.found("best") == 10
@@ -213,7 +213,7 @@ def test_an_evaluation_that_names_no_checkpoint_does_not_count(tmp_path):
     run = ModelDir(tmp_path, ACCURACY)
     run.train(0.5)
     live = Evaluated(step=15, time=0.0, metrics={"accuracy": 0.9})
-    evaluations.append(str(tmp_path / "eval"), live)
+    evaluation_record.append(str(tmp_path / "eval"), live)
     assert run.found("best") == 10
 
 

@@ -4,8 +4,8 @@ import pytest
 
 import pipeline as ge
 from pipeline.contract.hooks import Run
-from pipeline.model_dir import evaluations
-from pipeline.model_dir.evaluations import Evaluated
+from pipeline.model_dir import evaluation_record
+from pipeline.model_dir.evaluation_record import Evaluated
 from pipeline.roles.evaluation_along import EvaluationsBeside
 from tests import fakes
 
@@ -70,7 +70,7 @@ def test_in_one_process_right_after_each_and_the_last_before_the_end(whole):
 def test_each_is_on_record(whole):
     hook, estimator = whole
     for name in "ab":
-        found = evaluations.read(estimator.eval_dir(name))
+        found = evaluation_record.read(estimator.eval_dir(name))
         mine = [(step, loss) for told, step, loss in hook.told if told == name]
         assert [(e.step, round(e.metrics["loss"], 6)) for e in found] == mine
         assert [e.checkpoint for e in found] == [f"model.ckpt-{s}" for s in (2, 4, 5)]
@@ -85,7 +85,7 @@ def test_killed_and_resumed_it_learns_the_same(killed_at, whole, tmp_path):
     # Where max_steps was reached no training goes on, and nobody is left to be told.
     assert hook.told == (whole[0].told if killed_at < 5 else [])
     for name in "ab":
-        steps = [e.step for e in evaluations.read(str(tmp_path / f"eval_{name}"))]
+        steps = [e.step for e in evaluation_record.read(str(tmp_path / f"eval_{name}"))]
         assert steps == [2, 4, 5]
 
 
@@ -106,7 +106,9 @@ def test_an_evaluations_hook_stops_the_training(tmp_path, log):
     assert hook.steps == [("dev", 2)]
     assert fakes.checkpoint_steps(tmp_path) == [0, 2]
     assert "train | ended at step 2 | evaluation dev: good enough" in log()
-    assert list(evaluations.read(estimator.eval_dir("dev"))[-1].stop) == ["good enough"]
+    assert list(evaluation_record.read(estimator.eval_dir("dev"))[-1].stop) == [
+        "good enough"
+    ]
 
 
 class Beside:
@@ -126,7 +128,7 @@ class Beside:
     def evaluate(self, step, name=None, **fields):
         metrics = {"loss": 1 / (step + 1), "global_step": step}
         evaluated = Evaluated(step=step, time=0.0, metrics=metrics, **fields)
-        evaluations.append(self.estimator.eval_dir(name), evaluated)
+        evaluation_record.append(self.estimator.eval_dir(name), evaluated)
 
     def at(self, step, seconds=2):
         """Moves on to a step; returns name and step of the evaluations it tells of."""

@@ -4,7 +4,7 @@ import pytest
 
 import pipeline as ge
 from pipeline.loop import eval_loop
-from pipeline.model_dir import evaluations
+from pipeline.model_dir import evaluation_record
 from tests import fakes
 
 X, Y = fakes.classification_data(rows=40)
@@ -68,7 +68,7 @@ def test_every_so_many_steps_on_live_weights(tmp_path):
     hook = train(tmp_path, every(3))
     assert hook.steps == [3, 6, 7]
     assert fakes.checkpoint_steps(tmp_path) == [0, 4, 7]
-    found = evaluations.read(str(tmp_path / "eval"))
+    found = evaluation_record.read(str(tmp_path / "eval"))
     assert [(e.step, e.checkpoint) for e in found] == [
         (3, None),
         (6, None),
@@ -154,7 +154,7 @@ def test_one_that_fails_loses_neither_the_others_nor_the_steps(tmp_path):
     fails.at = None
     # It is made up for, the other is not made again.
     assert train(tmp_path, *specs).steps == [3, 3, 6, 6, 7, 7]
-    steps = [e.step for e in evaluations.read(str(tmp_path / "eval_good"))]
+    steps = [e.step for e in evaluation_record.read(str(tmp_path / "eval_good"))]
     assert steps == [3, 6, 7]
 
 

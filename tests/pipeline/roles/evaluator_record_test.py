@@ -4,12 +4,12 @@ import pytest
 
 import pipeline as ge
 from pipeline.checkpoints import checkpoint, lease
-from pipeline.model_dir import evaluations
+from pipeline.model_dir import evaluation_record
 from tests.evaluator_world import EVAL, Exporter, World
 
 
 def steps_on_record(world, folder="eval"):
-    return [e.step for e in evaluations.read(f"{world.model_dir}/{folder}")]
+    return [e.step for e in evaluation_record.read(f"{world.model_dir}/{folder}")]
 
 
 def test_each_evaluation_is_on_record_before_its_export_and_under_the_lease(tmp_path):
@@ -27,7 +27,7 @@ def test_each_evaluation_is_on_record_before_its_export_and_under_the_lease(tmp_
     # The last one was exported as the last, too, and evaluated once.
     assert seen == [(0, 1), (5, 1), (5, 1)]
     assert steps_on_record(world) == [0, 5]
-    found = evaluations.read(f"{world.model_dir}/eval")
+    found = evaluation_record.read(f"{world.model_dir}/eval")
     assert [e.checkpoint for e in found] == ["model.ckpt-0", "model.ckpt-5"]
 
 

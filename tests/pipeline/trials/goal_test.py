@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.model_dir import end_marker, evaluations
-from pipeline.model_dir.evaluations import Evaluated
+from pipeline.model_dir import end_marker, evaluation_record
+from pipeline.model_dir.evaluation_record import Evaluated
 from pipeline.process.refusals import RefusedValueError
 from pipeline.trials import goal as goal_lib
 from pipeline.trials.goal import Goal
@@ -21,7 +21,7 @@ def evaluated(step, **metrics):
 
 def write(folder, *lines):
     for line in lines:
-        evaluations.append(str(folder), line)
+        evaluation_record.append(str(folder), line)
 
 
 def test_a_record_is_read_as_its_own_module_reads_it(tmp_path):
@@ -33,11 +33,11 @@ def test_a_record_is_read_as_its_own_module_reads_it(tmp_path):
     write(folder, evaluated(20, a=4.0, b=np.ones(3)))
     with open(folder / "evaluations.jsonl", "ab") as file:
         file.write(b'[1]\n{"step": "x", "metrics": {}}\n\xff\n{"step": 50, "metrics"')
-    theirs = evaluations.read(str(folder))
+    theirs = evaluation_record.read(str(folder))
     ours = goal_lib.read(folder / goal_lib.RECORD)
     assert [line["step"] for line in ours] == [each.step for each in theirs] == [10, 20]
     assert ours[1]["metrics"] == {"a": 4.0, "b": [1.0, 1.0, 1.0]}
-    assert goal_lib.RECORD == evaluations.FILE
+    assert goal_lib.RECORD == evaluation_record.FILE
 
 
 def test_the_curve_of_a_metric(tmp_path):
