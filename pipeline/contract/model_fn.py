@@ -55,7 +55,7 @@ def call_model_fn(
             spec = call(model_fn, {**modules, **context, **supplied}, role="model_fn")
     except SpecError as error:
         raise SpecError(f"model_fn {name}: {error}") from error
-    except (AttributeError, TypeError) as error:
+    except AttributeError as error:
         if hint := habits.hint(error):
             error.add_note(hint)
         raise

@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from pipeline.contract.summaries import Summary
 from pipeline.contract.train_op import SpecError, TrainOp
+from pipeline.mistakes import habits
 from pipeline.mistakes.checks import kind_of
 
 # Names of the values that the driver reports itself, beside metrics and scalars.
@@ -80,6 +81,7 @@ def metric(factory: Callable[[], Any], *args: Any, **kwargs: Any) -> Metric:
     return Metric(factory, args, dict(kwargs))
 
 
+@habits.estimator_spec
 @dataclasses.dataclass(frozen=True)
 class EstimatorSpec:
     """The answer of a model_fn: what to minimise, to measure, to predict.

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from pipeline.mistakes import habits
 from pipeline.mistakes.checks import is_int, kind_of
 from pipeline.process.refusals import Refusal
 
@@ -15,6 +16,7 @@ class SpecError(Refusal, ValueError):
     """A model_fn that breaks the contract."""
 
 
+@habits.train_op
 @dataclasses.dataclass(frozen=True)
 class TrainOp:
     """One optimizer, the variables that it moves, and the loss that it minimises.

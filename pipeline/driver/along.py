@@ -20,6 +20,9 @@ class Evaluation(Protocol):
     All processes make these calls together, but for `state`: one writes the checkpoint.
     """
 
+    def check(self) -> None:
+        """Raises what would fail later; called once, before anything is said."""
+
     def begin(self, run: Run, signals: Sequence[PreemptionHook]) -> None:
         """Begins, after the hooks have; a signal may break an evaluation off."""
 

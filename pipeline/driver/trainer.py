@@ -4,6 +4,7 @@
 
     claim model_dir
     load the newest checkpoint that can be read
+    check the evaluations: a mistake in them is to end no training later
     find the input where it stood
     begin with hooks and evaluations, and what was saved of them; save the first step
     until it is decided that this is the end:
@@ -100,7 +101,8 @@ class Trainer:
         self._compiled: StepsLoop = self._program.compiled
         if wants_losses:
             self._compiled = functools.partial(self._compiled, each_loss=True)
-        hooks = [*_hooks_of(runtime), *self._hooks]
+        # What a run is, is told once no hook has refused to begin.
+        hooks = [*_hooks_of(runtime), *self._hooks, *_describing(runtime)]
         self._restoring = Restoring(
             runtime.modules, runtime.save_weights, runtime.config, self._feed
         )
@@ -126,6 +128,10 @@ class Trainer:
             if steps is not None:  # Counted from the checkpoint: known only now.
                 max_steps = runtime.modules.step + steps
             first_step = runtime.modules.step
+            # Not earlier: the train step comes first in making variables, and all
+            # processes make them in one order.
+            for evaluation in self._evaluations:
+                evaluation.check()
             while True:
                 run = runtime.run(max_steps)
                 run.rates, run.most_examples = self._rates, self._most_examples
@@ -367,17 +373,23 @@ class TrainLoop:
 
 
 def _hooks_of(runtime: Runtime) -> list[Hook]:
-    """Returns the config's hooks, which are called before the caller's."""
+    """Returns the config's hooks that are called before the caller's."""
     config = runtime.config
     result: list[Hook] = [NanHook(on=config.on_nan)]
     if config.log_step_count_steps:
         result.append(LoggingHook(config.log_step_count_steps))
     if config.save_summary_steps:
         result.append(SummaryHook(config.save_summary_steps))
-    summaries, hparams = config.save_summary_steps, runtime.recipe.hparams
-    table = runtime.parameter_table()
-    if table or (summaries and hparams):
-        result.append(DescriptionHook(table, hparams, writes_events=bool(summaries)))
     if config.tools:
-        result.append(ToolsHook(config.tools, hparams, summaries))
+        hparams = runtime.recipe.hparams
+        result.append(ToolsHook(config.tools, hparams, config.save_summary_steps))
     return result
+
+
+def _describing(runtime: Runtime) -> list[Hook]:
+    """Returns the hook that describes the run, if there is anything to say."""
+    hparams, table = runtime.recipe.hparams, runtime.parameter_table()
+    writes = bool(runtime.config.save_summary_steps)
+    if table or (writes and hparams):
+        return [DescriptionHook(table, hparams, writes_events=writes)]
+    return []

@@ -4,7 +4,7 @@ From the bottom up; a file imports only files above it:
 
     keep_best           KeepBest: the checkpoints that stay for their metrics
     specs               TrainSpec, EvalSpec
-    rules               hooks that go by evaluations, and whether these feed them
+    rules               hooks that go by evaluations, and which evaluation feeds which
     evaluation          one EvalSpec at work, wherever it is evaluated
     evaluation_along    whether an evaluation is due along a training; beside it, too
     evaluator           the job that evaluates the checkpoints of a training

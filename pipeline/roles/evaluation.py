@@ -14,6 +14,7 @@ from pipeline.checkpoints import checkpoint, checkpoint_files
 from pipeline.contract.hooks import Hook, Run
 from pipeline.contract.run_config import RunConfig
 from pipeline.driver.estimator import Estimator
+from pipeline.hooks.metric_hook import MetricHook
 from pipeline.model_dir import atomic_file, best, evaluation_record
 from pipeline.model_dir.evaluation_record import Evaluated
 from pipeline.process.refusals import RefusedTypeError, RefusedValueError
@@ -80,18 +81,35 @@ def write_best(
     best.write(model_dir, rules, is_there, replaced=replaced)
 
 
-def check_metrics(estimator: Estimator, spec: EvalSpec) -> None:
-    """Traces an evaluation, if its metrics decide what stays, and checks their names.
+def check_metrics(
+    estimator: Estimator, spec: EvalSpec, hooks: Sequence[MetricHook]
+) -> None:
+    """Traces an evaluation whose metrics decide anything, and checks their names.
 
     Args:
       estimator: Estimator whose model is evaluated.
       spec: EvalSpec of the evaluation.
+      hooks: hooks of the training that go by it.
 
     Raises:
       KeyError: there is no metric that `keep_best` names.
+      ValueError: there is none that a hook names.
+      TypeError: a hook's metric is no scalar.
     """
-    if spec.keep_best:
-        keep_best.check(spec.keep_best, estimator.eval_metrics(spec.data_fn))
+    asking = [hook.title for hook in hooks] or [str(each) for each in spec.keep_best]
+    if not asking:
+        return
+    try:
+        metrics = estimator.eval_metrics(spec.data_fn)
+    except Exception as error:
+        error.add_note(
+            f"This was found before training: the evaluation that {asking[0]} goes by "
+            "would fail."
+        )
+        raise
+    keep_best.check(spec.keep_best, metrics)
+    for hook in hooks:
+        hook.check_metric(metrics)
 
 
 class Evaluation:

@@ -17,8 +17,10 @@ from pipeline.driver.estimator import Estimator
 from pipeline.hooks import preemption
 from pipeline.hooks.preemption import PreemptedError, PreemptionHook
 from pipeline.model_dir import evaluation_record, storage
+from pipeline.process.refusals import Refusal
 from pipeline.roles import evaluation
 from pipeline.roles.evaluation import Evaluation
+from pipeline.roles.rules import FedHooks
 from pipeline.roles.specs import EvalSpec, Result
 
 # Seconds between two looks at what an evaluator job has evaluated.
@@ -39,6 +41,7 @@ class EvaluationAlong:
         spec: EvalSpec,
         all_specs: Sequence[EvalSpec],
         *,
+        fed: FedHooks | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Takes the Estimator and the spec; `throttle_secs` begin to count.
@@ -47,11 +50,13 @@ class EvaluationAlong:
           estimator: Estimator that is trained, and that evaluates and exports.
           spec: EvalSpec of this evaluation.
           all_specs: EvalSpecs of all evaluations along the training.
+          fed: hooks of the training that go by its evaluations; None for none.
           clock: function that returns seconds.
         """
         self._estimator = estimator
         self._spec = spec
         self._evaluation = Evaluation(estimator, spec, all_specs)
+        self._fed = fed.of(spec) if fed is not None else []
         self._clock = clock
         self._signals: Sequence[PreemptionHook] = ()
         # Whether it was decided to evaluate this step, and not done yet.
@@ -60,18 +65,21 @@ class EvaluationAlong:
         self._finished = False
         self._last_time = clock()
 
-    def begin(self, run: Run, signals: Sequence[PreemptionHook] = ()) -> None:
-        """Traces evaluation and exports: a mistake in them is to end no training later.
+    def check(self) -> None:
+        """Traces evaluation and exports, in all processes, as they may make variables.
 
-        All processes do, as tracing may make variables, which all make together. Not
-        earlier: the train step comes first in making them.
+        Raises:
+          Exception: the error that an evaluation or an export would raise.
         """
+        evaluation.check_metrics(self._estimator, self._spec, self._fed)
+        self._spec.check_exports(self._estimator)
+
+    def begin(self, run: Run, signals: Sequence[PreemptionHook] = ()) -> None:
+        """Begins; what was decided and evaluated before does not count."""
         self._signals = signals
         # A training that went back evaluates its steps anew.
         self._evaluation.forget()
         self._is_next, self._decided, self._finished = False, None, False
-        evaluation.check_metrics(self._estimator, self._spec)
-        self._spec.check_exports(self._estimator)
 
     def restore(self, run: Run, state: Any) -> None:
         """Has the checkpoint evaluated, maybe again: nothing says whether it was."""
@@ -184,22 +192,49 @@ class EvaluationsBeside:
     def __init__(
         self,
         estimator: Estimator,
-        names: Sequence[str | None],
+        eval_specs: Sequence[EvalSpec],
         *,
+        fed: FedHooks | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Takes the names of the evaluations; reads nothing yet.
+        """Takes the evaluations; reads nothing yet.
 
         Args:
           estimator: Estimator that is trained.
-          names: name of each EvalSpec, or None.
+          eval_specs: EvalSpecs of the evaluator job.
+          fed: hooks of the training that go by its evaluations; None for none.
           clock: function that returns seconds.
         """
-        self._folders = {name: estimator.eval_dir(name) for name in names}
+        self._estimator = estimator
+        self._eval_specs = eval_specs
+        self._folders = {s.name: estimator.eval_dir(s.name) for s in eval_specs}
+        self._fed = fed
         self._clock = clock
         self._looked_at: float | None = None
         # By name: the place in the record, and the step of the last evaluation told.
         self._read: dict[str | None, tuple[int, int]] = {}
+
+    def check(self) -> None:
+        """Looks for the metrics that hooks go by, as far as they can be traced here.
+
+        The data of an evaluation may be out of reach for the training. The evaluator
+        traces them at its own start, in any case.
+        """
+        if self._estimator.config.num_ps_replicas:
+            return  # It would take modules of its own.
+        for spec in self._eval_specs if self._fed is not None else ():
+            hooks = self._fed.of(spec)
+            try:
+                if hooks:
+                    evaluation.check_metrics(self._estimator, spec, hooks)
+            except Refusal:
+                raise
+            except Exception as error:
+                logging.warning(
+                    "train | the metrics that %s goes by cannot be checked here: %s",
+                    ", ".join(hook.title for hook in hooks),
+                    error,
+                )
 
     def begin(self, run: Run, signals: Sequence[PreemptionHook] = ()) -> None:
         """Passes over what the record holds: it is of an earlier training."""

@@ -26,6 +26,7 @@ from pipeline.roles.evaluation import (
     check_metrics,
     write_best,
 )
+from pipeline.roles.rules import FedHooks
 from pipeline.roles.specs import EvalSpec, Result
 
 _POLL_SECS = 2.0
@@ -64,6 +65,7 @@ class Evaluator:
         eval_specs: Sequence[EvalSpec],
         *,
         max_steps: int | None = None,
+        fed: FedHooks | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -74,6 +76,7 @@ class Evaluator:
           eval_specs: EvalSpecs, each of its own name.
           max_steps: global step at which training is to end; None where its input
             decides.
+          fed: hooks of the training that go by these evaluations; None for none.
           clock: function that returns seconds.
           sleep: function that waits for a number of seconds.
         """
@@ -86,6 +89,7 @@ class Evaluator:
             CheckpointEvaluation(estimator, spec, eval_specs) for spec in eval_specs
         ]
         self._max_steps = max_steps
+        self._fed = fed
         self._clock = clock
         self._sleep = sleep
         self._delay_secs = min(spec.start_delay_secs for spec in eval_specs)
@@ -129,7 +133,8 @@ class Evaluator:
         lease.prepare(self._model_dir)
         specs.keep_records(self._model_dir, self._eval_specs)
         for spec in self._eval_specs:
-            check_metrics(self._estimator, spec)
+            fed = self._fed.of(spec) if self._fed is not None else []
+            check_metrics(self._estimator, spec, fed)
             spec.check_exports(self._estimator)
         write_best(self._estimator, self._eval_specs)
         self._found = end_marker.read(self._model_dir)

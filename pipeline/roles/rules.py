@@ -1,21 +1,18 @@
-"""The hooks that go by evaluations: which evaluation feeds which, and whether it can.
+"""The hooks that go by evaluations, and which evaluation feeds which.
 
 A rule that never hears of its metric would never stop anything, without a word. So a
-name that no evaluation has, or a metric that its trace does not show, is an error
-before the first step.
+name that no evaluation has is an error before the first step; and so is a metric that
+its trace does not show, see `evaluation.check_metrics`.
 """
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from absl import logging
-
-from pipeline.contract.hooks import Hook, Run
-from pipeline.driver.estimator import Estimator
+from pipeline.contract.run_config import RunConfig
 from pipeline.hooks import early_stopping
 from pipeline.hooks.metric_hook import MetricHook
-from pipeline.process.refusals import Refusal, RefusedValueError, near
+from pipeline.process.refusals import RefusedValueError, near
 from pipeline.roles.specs import EvalSpec, TrainSpec
 
 
@@ -32,30 +29,29 @@ def rules_of(eval_specs: Sequence[EvalSpec]) -> list[MetricHook]:
     ]
 
 
-class FedHooks(Hook):
-    """Checks at the beginning of a training that its evaluations feed its hooks.
+class FedHooks:
+    """The hooks of a training that its evaluations feed.
 
-    It traces the evaluations whose metrics are asked for, in all processes, as they
-    would in their first evaluation.
+    Attributes:
+      rules: rules of the evaluations themselves.
     """
 
     def __init__(
         self,
-        estimator: Estimator,
+        config: RunConfig,
         train_spec: TrainSpec,
         eval_specs: Sequence[EvalSpec],
     ) -> None:
         """Takes the hooks of the training and of its evaluations.
 
         Args:
-          estimator: Estimator that trains or evaluates.
+          config: RunConfig of the training.
           train_spec: TrainSpec with hooks of any kind.
           eval_specs: EvalSpecs along the training.
 
         Raises:
           ValueError: a hook goes by an evaluation that there is not.
         """
-        self._estimator = estimator
         self.rules = rules_of(eval_specs)
         given = [hook for hook in train_spec.hooks if isinstance(hook, MetricHook)]
         names = [spec.name for spec in eval_specs]
@@ -72,12 +68,9 @@ class FedHooks(Hook):
                     "give it to EvalSpec(early_stopping=...), which has it stay, or "
                     f"write EvalSpec(keep_best=KeepBest({hook.metric!r}))."
                 )
-        self._fed = [
-            (spec, [h for h in (*given, *self.rules) if h.evaluation == spec.name])
-            for spec in eval_specs
-        ]
-        config = estimator.config
-        for spec, hooks in self._fed if config.save_checkpoints_steps == 0 else ():
+        self._all = (*given, *self.rules)
+        for spec in eval_specs if config.save_checkpoints_steps == 0 else ():
+            hooks = self.of(spec)
             if hooks and not (config.evaluates_inline and spec.every_steps):
                 raise RefusedValueError(
                     f"{hooks[0].title} goes by evaluations of checkpoints, and "
@@ -86,52 +79,9 @@ class FedHooks(Hook):
                     "evaluates itself."
                 )
 
-    @property
-    def has_any(self) -> bool:
-        """Whether any hook goes by an evaluation."""
-        return any(hooks for _, hooks in self._fed)
-
-    def begin(self, run: Run) -> None:
-        """Traces the evaluations that hooks go by, and looks for their metrics.
-
-        Beside an evaluator job the data of an evaluation may be out of reach here. The
-        evaluator traces them at its own start, in any case.
-        """
-        config = self._estimator.config
-        if config.evaluates_inline:
-            self.check()
-        elif not config.num_ps_replicas:  # There it would take modules of its own.
-            try:
-                self.check()
-            except Refusal:
-                raise
-            except Exception as error:
-                logging.warning(
-                    "train | the metrics that %s goes by cannot be checked here: %s",
-                    ", ".join(hook.title for _, hooks in self._fed for hook in hooks),
-                    error,
-                )
-
-    def check(self) -> None:
-        """Does what `begin` does, where nothing is trained.
-
-        Raises:
-          ValueError: a hook's metric is not among those of its evaluation.
-          TypeError: it is no scalar.
-        """
-        for spec, hooks in self._fed:
-            if not hooks:
-                continue
-            try:
-                metrics = self._estimator.eval_metrics(spec.data_fn)
-            except Exception as error:
-                error.add_note(
-                    "This was found before training: the evaluation that "
-                    f"{hooks[0].title} goes by would fail."
-                )
-                raise
-            for hook in hooks:
-                hook.check_metric(metrics)
+    def of(self, spec: EvalSpec) -> list[MetricHook]:
+        """Returns the hooks that go by one evaluation."""
+        return [hook for hook in self._all if hook.evaluation == spec.name]
 
 
 def _unknown(hook: MetricHook, names: Sequence[Any]) -> RefusedValueError:

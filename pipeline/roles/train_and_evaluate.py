@@ -80,25 +80,29 @@ def _by_role(
 ) -> Result | None:
     """Evaluates, serves, trains, or trains and evaluates, by this process's task."""
     config = estimator.config
-    fed = FedHooks(estimator, train_spec, eval_specs)
+    fed = FedHooks(config, train_spec, eval_specs)
     evaluation.check_saved(config, eval_specs)
     if config.task_type == tf_config.EVALUATOR:
-        fed.check()
-        return Evaluator(estimator, eval_specs, max_steps=train_spec.max_steps).run()
+        last = train_spec.max_steps
+        return Evaluator(estimator, eval_specs, max_steps=last, fed=fed).run()
     if config.cluster.serves:
         parameter_server.serve(config)
         return None
     kept = evaluation.KeepsBest(estimator, eval_specs)
-    train_spec = dataclasses.replace(train_spec, hooks=[kept, *train_spec.hooks])
+    hooks = [kept, *train_spec.hooks, *fed.rules]
+    train_spec = dataclasses.replace(train_spec, hooks=hooks)
     if not config.evaluates_inline:
-        names = [spec.name for spec in eval_specs]
-        train(estimator, train_spec, [EvaluationsBeside(estimator, names)], fed)
+        train(
+            estimator, train_spec, [EvaluationsBeside(estimator, eval_specs, fed=fed)]
+        )
         return None
     if config.is_chief:
         with storage.writing(estimator.model_dir, "the record of an export"):
             specs.keep_records(estimator.model_dir, eval_specs)
-    evaluations = [EvaluationAlong(estimator, spec, eval_specs) for spec in eval_specs]
-    train(estimator, train_spec, evaluations, fed)
+    evaluations = [
+        EvaluationAlong(estimator, spec, eval_specs, fed=fed) for spec in eval_specs
+    ]
+    train(estimator, train_spec, evaluations)
     results = [each.finish() for each in evaluations]
     # The chief still exports: a process that ended now would look as if it had died.
     estimator.wait_for_peers()
@@ -109,7 +113,6 @@ def train(
     estimator: Estimator,
     train_spec: TrainSpec,
     evaluations: Sequence[Evaluation] = (),
-    fed: FedHooks | None = None,
 ) -> None:
     """Trains, and leaves a marker in model_dir of how that ended, see `end_marker`.
 
@@ -117,7 +120,6 @@ def train(
       estimator: Estimator to train.
       train_spec: TrainSpec: on what to train, and how far.
       evaluations: evaluations along the training.
-      fed: rules of these evaluations, and their check; None for none.
 
     Raises:
       ValueError: this task is an evaluator.
@@ -126,7 +128,6 @@ def train(
     config = estimator.config
     arguments.check_trains(config)
     watch = _Watch(estimator)
-    rules = [*fed.rules, fed] if fed is not None and fed.has_any else []
     if config.is_chief:
         with storage.writing(estimator.model_dir, end_marker.FILE):
             checkpoint_files.make_directory(estimator.model_dir)
@@ -136,7 +137,7 @@ def train(
             estimator.train(
                 train_spec.input_fn,
                 max_steps=train_spec.max_steps,
-                hooks=[watch, *train_spec.hooks, *train_spec.limits(), *rules],
+                hooks=[watch, *train_spec.hooks, *train_spec.limits()],
                 saving_listeners=[*train_spec.saving_listeners, watch],
             )
     except (PeerLostError, ClaimedError, PreemptedError):

@@ -1,7 +1,8 @@
-"""Describes a run at its start: parameters in the log, hyperparameters in TensorBoard.
+"""Describes a run: parameters in the log, hyperparameters in TensorBoard.
 
 `parameter_table` says what a model is made of, layer by layer. `DescriptionHook` logs
-it, and writes it as text for TensorBoard, beside what its HParams tab compares runs by.
+it, and writes it as text for TensorBoard, beside what its HParams tab compares runs by;
+at the end it tells HParams that the run is done.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ from google.protobuf import struct_pb2
 
 from pipeline.contract.hooks import Hook, Run
 from pipeline.contract.params import Scalar
-from pipeline.hooks import summary
+from pipeline.hooks import preemption, summary
 from pipeline.strategy import variables
 from pipeline.strategy.modules import Modules
 from pipeline.strategy.sharding import shards_of
@@ -28,12 +29,15 @@ _MOST_LAYERS = 20
 _MOST_SHAPES = 4
 # The state of a random stream is no parameter.
 _SEED = "seed_generator_state"
+# Tags under which HParams looks for a run's start and end.
+_START, _END = "_hparams_/session_start_info", "_hparams_/session_end_info"
 
 
 class DescriptionHook(Hook):
     """Logs the parameters at the start; writes them and the hyperparameters as events.
 
-    Only the process that leads does, and once, though training goes back.
+    Only the process that leads does, and once, though training goes back. Of a run that
+    a signal ends, or an error, HParams is not told the end.
     """
 
     only_watches = True
@@ -55,6 +59,7 @@ class DescriptionHook(Hook):
         self._table = table
         self._hparams = hparams
         self._writes_events = writes_events
+        self._is_open = False
 
     def begin(self, run: Run) -> None:
         table, self._table = self._table, ()
@@ -69,9 +74,14 @@ class DescriptionHook(Hook):
                 text = "\n".join(table)
                 writer.text(run.step, "parameters", f"```\n{text}\n```")
             if hparams:
-                writer.plugin(
-                    run.step, "_hparams_/session_start_info", "hparams", start(hparams)
-                )
+                writer.plugin(run.step, _START, "hparams", start(hparams))
+                self._is_open = True
+            writer.close()
+
+    def end(self, run: Run) -> None:
+        if self._is_open and not preemption.is_stopped(run):
+            writer = summary.Writer(run.model_dir)
+            writer.plugin(run.step, _END, "hparams", end())
             writer.close()
 
 
@@ -143,9 +153,18 @@ def start(hparams: Mapping[str, Scalar]) -> bytes:
       hparams: hyperparameters by name.
     """
     entries = (_field(1, _entry(name, value)) for name, value in hparams.items())
-    # Field 5 is the start, a double: its number, and 1 for eight bytes.
-    begun = bytes([5 << 3 | 1]) + struct.pack("<d", time.time())
-    return _field(3, b"".join(entries) + begun)
+    return _field(3, b"".join(entries) + _time_now(5))
+
+
+def end() -> bytes:
+    """Returns what HParams reads of a run that is done, see `start`."""
+    # Field 1 is the status, whose 1 is a success.
+    return _field(4, b"\x08\x01" + _time_now(2))
+
+
+def _time_now(number: int) -> bytes:
+    """Returns a field of seconds since 1970, a double: 1 is for eight bytes."""
+    return bytes([number << 3 | 1]) + struct.pack("<d", time.time())
 
 
 def _entry(name: str, value: Scalar) -> bytes:

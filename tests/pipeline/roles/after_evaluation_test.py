@@ -119,7 +119,7 @@ class Beside:
         self.estimator = fakes.make_estimator(model_dir)
         self.heard = []
         self.run = Run(str(model_dir), step, None, from_leader=self._from_leader)
-        self.names = [None, "dev"]
+        self.specs = [ge.EvalSpec(EVAL), ge.EvalSpec(EVAL, name="dev")]
         self.along = self._make()
         self.along.begin(self.run, [])
         if state is not None:
@@ -138,7 +138,7 @@ class Beside:
         return [(name, metrics["global_step"]) for name, metrics in known]
 
     def _make(self):
-        return EvaluationsBeside(self.estimator, self.names, clock=lambda: self.seconds)
+        return EvaluationsBeside(self.estimator, self.specs, clock=lambda: self.seconds)
 
     def _from_leader(self, text):
         self.heard.append(text)

@@ -187,7 +187,7 @@ def refused(make, *texts):
     assert all(text in message for text in texts), message
 
 
-def test_a_metric_that_the_evaluation_does_not_have(tmp_path):
+def test_a_metric_that_the_evaluation_does_not_have(tmp_path, log):
     spec = ge.EvalSpec(EVAL, early_stopping=ge.StopIfHigher("acuracy", 0.5))
     refused(
         lambda: run(tmp_path, spec),
@@ -195,6 +195,7 @@ def test_a_metric_that_the_evaluation_does_not_have(tmp_path):
         "It has accuracy, examples, loss. Did you mean accuracy?",
     )
     assert fakes.checkpoint_steps(tmp_path) == []
+    assert not any("train | parameters" in line for line in log()), "refused first"
 
 
 def test_an_evaluation_that_there_is_not(tmp_path):

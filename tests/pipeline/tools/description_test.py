@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from absl import logging
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.hparams import plugin_data_pb2
+from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
 import pipeline as ge
 from pipeline.command import gin_config
@@ -20,7 +20,7 @@ from pipeline.tools import description
 from tests import fakes
 
 X, Y = fakes.classification_data(32)
-SESSION = "_hparams_/session_start_info"
+SESSION, END = "_hparams_/session_start_info", "_hparams_/session_end_info"
 
 
 def table_of(**factories):
@@ -167,6 +167,11 @@ def test_it_is_said_once(train, tmp_path):
     assert value.step == 0
     assert b"network/dense_1" in value.tensor_proto.string_val[0]
     assert hparams_of(tmp_path) == {"size": 3.0}
+    # Else HParams shows a run that goes on for ever.
+    content = events(tmp_path).SummaryMetadata(END).plugin_data.content
+    info = plugin_data_pb2.HParamsPluginData.FromString(content).session_end_info
+    assert info.status == api_pb2.STATUS_SUCCESS
+    assert info.end_time_secs > 1.6e9
 
 
 def test_without_summaries_there_are_no_events(train, tmp_path):
@@ -179,7 +184,11 @@ def test_hyperparameters_of_all_kinds(tmp_path):
     given = {"rate": 1e-3, "size": 3, "on": True, "net": "@cnn", "ä": long}
     hook = description.DescriptionHook([], given, writes_events=True)
     for step in (0, 5):  # Training goes back, and begins again.
-        hook.begin(Run(str(tmp_path), step, None))
+        run = Run(str(tmp_path), step, None)
+        hook.begin(run)
+    run.request_stop("preempted")
+    hook.end(run)
+    assert END not in events(tmp_path).PluginTagToContent("hparams")
     assert hparams_of(tmp_path) == given
     assert len(list(tmp_path.glob("events.*"))) == 1
 
