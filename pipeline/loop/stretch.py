@@ -41,48 +41,53 @@ class Showing:
 class TotalsPacking:
     """Totals as one vector of sums a dtype, and a matrix of the last step's scalars.
 
-    Summaries, where there are any, go by themselves.
+    The seconds of waiting for input are among the sums. Summaries, where there are any,
+    go by themselves.
     """
 
     def __init__(self, example: Totals) -> None:
         """Takes totals of zeros, for their nest, dtypes and shapes."""
         self._example = example
-        self._sums = tf.nest.flatten(_sums_of(example))
+        self._sums = tf.nest.flatten((_sums_of(example), tf.zeros([])))
         self._dtypes = sorted({x.dtype.name for x in self._sums})
 
     def zeros(self) -> dict[str, Any]:
         """Returns what the loop carries before the first step."""
-        return self._packed(self._example)
+        return self._packed(self._example, tf.zeros([]))
 
-    def plus(self, carried: dict[str, Any], totals: Totals) -> dict[str, Any]:
+    def plus(
+        self, carried: dict[str, Any], totals: Totals, waited: tf.Tensor
+    ) -> dict[str, Any]:
         """Returns what the loop carries after another step.
 
         Args:
           carried: vectors that the loop carried before the step.
           totals: totals of the step. Sums are added; scalars take the others' place.
+          waited: seconds that the step waited for input, a float32 scalar.
         """
-        packed = self._packed(totals)
+        packed = self._packed(totals, waited)
         sums = {name: carried[name] + packed[name] for name in self._dtypes}
         if self._example.summaries:
             sums["summaries"] = merged(carried["summaries"], totals.summaries)
         return {**packed, **sums}
 
-    def unpack(self, carried: dict[str, Any]) -> Totals:
-        """Returns the totals that the loop has carried."""
+    def unpack(self, carried: dict[str, Any]) -> tuple[Totals, tf.Tensor]:
+        """Returns the totals that the loop has carried, and the seconds of waiting."""
         flat: list[Any] = [None] * len(self._sums)
         for name in self._dtypes:
             places = self._places(name)
             sizes = [self._sums[i].shape.num_elements() for i in places]
             for i, part in zip(places, tf.split(carried[name], sizes), strict=True):
                 flat[i] = tf.reshape(part, self._sums[i].shape)
+        *flat, waited = flat
         tree = tf.nest.pack_sequence_as(_sums_of(self._example), flat)
         scalars = dict(self._example.scalars)
         if scalars:
             scalars = dict(zip(scalars, tf.unstack(carried["scalars"]), strict=True))
-        return Totals(*tree, scalars, carried.get("summaries", {}))
+        return Totals(*tree, scalars, carried.get("summaries", {})), waited
 
-    def _packed(self, totals: Totals) -> dict[str, Any]:
-        flat = tf.nest.flatten(_sums_of(totals))
+    def _packed(self, totals: Totals, waited: tf.Tensor) -> dict[str, Any]:
+        flat = [*tf.nest.flatten(_sums_of(totals)), waited]
         packed = {n: _joined([flat[i] for i in self._places(n)]) for n in self._dtypes}
         if self._example.scalars:
             values = [totals.scalars[name] for name in self._example.scalars]
@@ -164,7 +169,7 @@ class Stretch:
             data_end = tf.cast(self._pass_start, tf.int64) + plan.num_steps
             last = tf.minimum(stop, data_end)
 
-        carried = {"step": start, "waited": tf.zeros([]), **packing.zeros()}
+        carried = {"step": start, **packing.zeros()}
         if plan.asks:
             carried["more"] = tf.constant(True)
         if each_loss:
@@ -192,15 +197,8 @@ class Stretch:
         if plan.num_steps is not None:
             # A plan that asks finds the end by wanting a step beyond it. So does this.
             more = stop <= data_end
-        totals = packing.unpack(carried)
-        return (
-            step,
-            more,
-            nonfinite,
-            carried["waited"],
-            totals,
-            carried.get("each_loss", ()),
-        )
+        totals, waited = packing.unpack(carried)
+        return step, more, nonfinite, waited, totals, carried.get("each_loss", ())
 
     def _steps(
         self,
@@ -224,14 +222,12 @@ class Stretch:
         """
         plan = self._plan
 
-        def one(batches: Any, carried: dict[str, Any]) -> dict[str, Any]:
+        def one(
+            batches: Any, carried: dict[str, Any], waited: tf.Tensor
+        ) -> dict[str, Any]:
             totals = step_fn(batches, carried["step"])
             step = carried["step"] + 1
-            after = {
-                "step": step,
-                "waited": carried["waited"],
-                **packing.plus(carried, totals),
-            }
+            after = {"step": step, **packing.plus(carried, totals, waited)}
             if "each_loss" in carried:
                 after["each_loss"] = carried["each_loss"].plus(carried["step"], totals)
             finite = tf.math.is_finite(totals.loss)
@@ -239,9 +235,6 @@ class Stretch:
                 return {**after, "finite": finite}
             first = tf.logical_and(carried["nonfinite"] < 0, ~finite)
             return {**after, "nonfinite": tf.where(first, step, carried["nonfinite"])}
-
-        def waited(timed: Timed, carried: dict[str, Any]) -> dict[str, Any]:
-            return {**carried, "waited": carried["waited"] + timed.waited()}
 
         def goes_on(carried: dict[str, Any]) -> tf.Tensor:
             on = carried["step"] < until
@@ -254,13 +247,12 @@ class Stretch:
             timed = Timed(iterator, carried["step"], now)
             if not plan.asks:
                 batches = plan.take(timed)
-                return (one(batches, waited(timed, carried)),)
+                return (one(batches, carried, timed.waited()),)
             more, take = plan.try_take(timed)
-            carried = waited(timed, carried)
             if self._peers is not None:
                 more = self._peers.anywhere(more)
             state = {key: carried[key] for key in carried if key != "more"}
-            state = plan.where(more, lambda: one(take(), state), state)
+            state = plan.where(more, lambda: one(take(), state, timed.waited()), state)
             return ({**state, "more": more},)
 
         return tf.while_loop(goes_on, body, (carried,))[0]
