@@ -10,6 +10,10 @@ from typing import Any, Protocol
 from pipeline.contract.hooks import Run
 from pipeline.hooks.preemption import PreemptionHook
 
+# The name under which a checkpoint keeps the state of an evaluation, with a number from
+# the second one on.
+STATE = "_Evaluation"
+
 # An evaluation that became known: name of the EvalSpec or None, and the metrics.
 Known = tuple[str | None, Mapping[str, Any]]
 

@@ -27,7 +27,7 @@ from absl import logging
 from pipeline.checkpoints import checkpoint, checkpoint_files, hook_states
 from pipeline.contract.hooks import Hook, Rate, Run, SavingListener
 from pipeline.contract.spec import ModeKeys
-from pipeline.driver import start
+from pipeline.driver import along, start
 from pipeline.driver.along import Evaluation, Evaluations
 from pipeline.driver.programs import Program
 from pipeline.driver.runtime import Runtime
@@ -47,9 +47,6 @@ from pipeline.strategy.parameter_server import ParameterServers
 from pipeline.strategy.peers import Peers
 from pipeline.tools.description import DescriptionHook
 from pipeline.tools.tools_hook import ToolsHook
-
-# The name under which a checkpoint keeps the state of an evaluation.
-_EVALUATION = "_Evaluation"
 
 
 class Trainer:
@@ -220,7 +217,7 @@ class TrainLoop:
         self._data = data
         self._watchers = watchers
         self._saving = saving
-        hooks, others = watchers.hooks, [_EVALUATION] * len(evaluations)
+        hooks, others = watchers.hooks, [along.STATE] * len(evaluations)
         names = names_of(hooks, others=others)[len(hooks) :]
         self._evaluations = Evaluations(dict(zip(names, evaluations, strict=True)))
         self._signals = [hook for hook in hooks if isinstance(hook, PreemptionHook)]

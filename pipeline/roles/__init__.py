@@ -7,6 +7,7 @@ From the bottom up; a file imports only files above it:
     rules               hooks that go by evaluations, and which evaluation feeds which
     evaluation          one EvalSpec at work, wherever it is evaluated
     evaluation_along    whether an evaluation is due along a training; beside it, too
+    untold              evaluations that came after the end of training, for its tools
     evaluator           the job that evaluates the checkpoints of a training
     train_and_evaluate  the roles of tasks
     learning_rates      find_learning_rate: a training at growing rates

@@ -212,7 +212,7 @@ class EvaluationsBeside:
         self._clock = clock
         self._looked_at: float | None = None
         # By name: the place in the record, and the step of the last evaluation told.
-        self._read: dict[str | None, tuple[int, int]] = {}
+        self._read = {name: (0, -1) for name in self._folders}
 
     def check(self) -> None:
         """Looks for the metrics that hooks go by, as far as they can be traced here.

@@ -28,7 +28,7 @@ from pipeline.model_dir.end_marker import EndMarker
 from pipeline.process import exit_codes, run_log
 from pipeline.process.refusals import RefusedTypeError
 from pipeline.process.signals import EndedBySignal
-from pipeline.roles import evaluation, specs
+from pipeline.roles import evaluation, specs, untold
 from pipeline.roles.evaluation_along import EvaluationAlong, EvaluationsBeside
 from pipeline.roles.evaluator import Evaluator
 from pipeline.roles.rules import FedHooks
@@ -84,7 +84,9 @@ def _by_role(
     evaluation.check_saved(config, eval_specs)
     if config.task_type == tf_config.EVALUATOR:
         last = train_spec.max_steps
-        return Evaluator(estimator, eval_specs, max_steps=last, fed=fed).run()
+        result = Evaluator(estimator, eval_specs, max_steps=last, fed=fed).run()
+        untold.tell_tools(estimator, eval_specs)
+        return result
     if config.cluster.serves:
         parameter_server.serve(config)
         return None

@@ -1,6 +1,6 @@
 """Hands the numbers of a training to the tools of `RunConfig.tools`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -8,6 +8,27 @@ from absl import logging
 from pipeline.contract.hooks import Hook, Run, Tool
 from pipeline.hooks import preemption, summary
 from pipeline.hooks.stock import measured
+
+
+def hand_over(
+    tools: Sequence[Tool],
+    hparams: Mapping[str, Any],
+    run: Run,
+    evaluations: Iterable[tuple[str | None, Mapping[str, Any]]],
+) -> None:
+    """Hands evaluations to the tools of a training that has ended.
+
+    Args:
+      tools: tools in the order in which they are called.
+      hparams: hyperparameters by name.
+      run: run at the step at which it has ended.
+      evaluations: name and metrics of each evaluation.
+    """
+    hook = ToolsHook(tools, hparams)
+    hook.begin(run)
+    for name, metrics in evaluations:
+        hook.after_evaluation(run, name, metrics)
+    hook.close()
 
 
 class ToolsHook(Hook):
@@ -60,6 +81,10 @@ class ToolsHook(Hook):
         # The window of a run that a signal broke off is saved, and goes on.
         if self._open and not preemption.is_stopped(run) and run.report.num_steps:
             self.after_step(run)
+        self.close()
+
+    def close(self) -> None:
+        """Ends with the tools."""
         for tool in self._open:
             self._call(tool, "end")
         self._open = []

@@ -261,3 +261,26 @@ def test_values_of_all_kinds(tmp_path, ending):
     # A run that begins anew there begins with empty files.
     FILES[ending]().begin(run, {})
     assert (tmp_path / "metrics" / f"train.{ending}").read_text() == ""
+
+
+def test_what_an_evaluator_evaluates_after_the_end_is_handed_on(tmp_path, monkeypatch):
+    def run(**config):
+        notes = Notes()
+        estimator = make_estimator(
+            tmp_path, notes, ge.CsvTool(), save_checkpoints_steps=2, **config
+        )
+        times = {"throttle_secs": 0, "start_delay_secs": 0}
+        specs = [ge.EvalSpec(once(), **times), ge.EvalSpec(once(), name="b", **times)]
+        ge.train_and_evaluate(estimator, ge.TrainSpec(endless(), max_steps=4), specs)
+        return notes.calls
+
+    run(evaluation="evaluator")
+    cluster = {"cluster": {"chief": ["a:1"]}, "task": {"type": "evaluator", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    begin, *written, end = run()
+    assert (begin[:2], end) == (("begin", 4), ("end",))
+    steps = [(step, name) for name, step, _ in written]
+    assert steps == [(s, name) for s in (0, 2, 4) for name in ("eval", "eval_b")]
+    with open(tmp_path / "metrics" / "eval_b.csv") as file:
+        assert [int(row["global_step"]) for row in csv.DictReader(file)] == [0, 2, 4]
+    assert (tmp_path / "metrics" / "train.csv").exists()
