@@ -12,7 +12,6 @@ Ctrl-C at another time, or twice. Any other error keeps its traceback, with code
 """
 
 import importlib
-import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
@@ -47,10 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with signals.answered():
         try:
             options = flags_lib.parse(argv)
-            if options.help:
-                return flags_lib.say(f"{__doc__}\n{options.get_help()}")
-            if options.version:
-                return flags_lib.say(_version())
+            if flags_lib.answered(options, __doc__):
+                return 0
         except flags.Error as error:
             return exit_codes.failed(exit_codes.words_of(error))
         except gin_reader.ConfigError as error:
@@ -68,17 +65,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         # mistyped flag.
         job = importlib.import_module(f"{__package__}.command.command_job")
         return job.run(options, argv)
-
-
-def _version() -> str:
-    found = [f"Python {sys.version.partition(' ')[0]}"]
-    for name in ("gin-estimator", "tensorflow", "keras"):
-        try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            found.append(f"{name} (not installed)")
-    ours = found.pop(1)
-    return f"{ours} ({', '.join(found)})"
 
 
 if __name__ == "__main__":

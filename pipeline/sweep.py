@@ -27,7 +27,6 @@ same command goes on, after a signal; 130 for a second Ctrl-C.
 import importlib
 import os
 import pathlib
-import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -95,8 +94,8 @@ def _main(argv: Sequence[str], module: str) -> int:
     end = argv.index("--") if "--" in argv else len(argv)
     options = sweep_flags.define()
     rest = options(argv[:end])[1:]
-    if options.help:
-        return flags_lib.say(f"{__doc__}\n{options.get_help()}")
+    if flags_lib.answered(options, __doc__):
+        return 0
     if rest:
         raise flags.Error(
             f"unexpected argument {rest[0]!r} before --: write --flag=value there. For "
@@ -124,12 +123,20 @@ def _main(argv: Sequence[str], module: str) -> int:
         return jobs.collect(job)
     # Else Python writes to a file in blocks, and lines come minutes late.
     environ = {"PYTHONUNBUFFERED": "1", **run_log.given(os.environ)}
+    if options.print_commands and options.trial_timeout:
+        raise flags.Error(
+            f"--trial_timeout={options.trial_timeout} is for trials that run here: "
+            "leave it out, and give the scheduler a limit, as in sbatch --time=2:00:00."
+        )
     if options.print_commands:
         return jobs.print_commands(job, environ)
     plan = {
         "environ": environ,
         "slots": sweep_flags.slots(options),
-        "timeout_secs": sweep_flags.seconds("--timeout", options.timeout),
+        "timeout_secs": sweep_flags.seconds(
+            "--timeout", options.timeout, allows_none=True
+        ),
+        "trial_secs": sweep_flags.seconds("--trial_timeout", options.trial_timeout),
         "max_failures": options.max_failures,
         "grace_secs": options.grace_secs,
     }
@@ -171,11 +178,12 @@ def _definition(
         _check_program(arguments)
     else:
         _check_arguments(arguments, dimensions)
+    launch = options.launch
     return Definition(
         dimensions=dimensions,
         goal=goal,
         arguments=arguments,
-        launch=None if options.launch is None else shlex.split(options.launch),
+        launch=None if launch is None else sweep_flags.words("--launch", launch),
         main=module,
     )
 

@@ -5,6 +5,7 @@ once.
 """
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import os
 import pathlib
@@ -169,6 +170,34 @@ def without_sugar(argv: Sequence[str]) -> list[str]:
             name = f"{name}={waiting.pop(0)}"
         found.append(f"--gin_param={name}")
     return found
+
+
+def answered(options: flags.FlagValues, text: str) -> bool:
+    """Answers --help and --version; returns whether one of them was given.
+
+    Args:
+      options: flags of a command, those two among them.
+      text: what the command does, for --help.
+
+    Raises:
+      flags.Error: stdout cannot be written.
+    """
+    if options.help:
+        say(f"{text}\n{options.get_help()}")
+    elif options.version:
+        say(_version())
+    return bool(options.help or options.version)
+
+
+def _version() -> str:
+    found = [f"Python {sys.version.partition(' ')[0]}"]
+    for name in ("gin-estimator", "tensorflow", "keras"):
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            found.append(f"{name} (not installed)")
+    ours = found.pop(1)
+    return f"{ours} ({', '.join(found)})"
 
 
 def tpu_bindings(options: flags.FlagValues) -> list[str]:

@@ -1,7 +1,6 @@
 """Checks the values that users give, in one voice: NAME is VALUE: write LINE."""
 
 import numbers
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,11 +8,8 @@ import keras
 import tensorflow as tf
 
 from pipeline.mistakes import habits
+from pipeline.process import durations
 from pipeline.process.refusals import RefusedTypeError, RefusedValueError
-
-_NUMBER = r"(\d+(?:\.\d+)?)"
-_DURATION = re.compile("(?=.)" + "".join(f"(?:{_NUMBER}{unit})?" for unit in "dhms"))
-_UNITS = (86400, 3600, 60, 1)
 
 
 def kind_of(value: Any) -> str:
@@ -207,9 +203,8 @@ def checked_secs(name: str, value: Any) -> float:
       ValueError: it is no duration, or not above 0.
     """
     secs = value if is_number(value) else None
-    if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
-        parts = zip(match.groups(), _UNITS, strict=True)
-        secs = sum(float(number or 0) * unit for number, unit in parts)
+    if isinstance(value, str):
+        secs = durations.secs_of(value)
     if secs is None or not 0 < secs < float("inf"):
         field = name.partition(".")[2]
         raise RefusedValueError(

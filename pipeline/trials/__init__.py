@@ -10,6 +10,7 @@ From the bottom up; a file imports only files above it:
     study        the trials on disk, and who suggests the next one; by Optuna
     table        what is said of the trials: lines, a table, a file
     hparams      the columns of TensorBoard's HParams tab
+    running      a trial that runs: its process, and what is known of it
     runner       trials one after the other or several at a time, to their end
     sweep_jobs   what a sweep is asked for: run, print commands, collect
 """

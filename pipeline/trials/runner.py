@@ -8,14 +8,10 @@ that was killed, and the trials with it, goes on from what lies on disk.
 import collections
 import contextlib
 import dataclasses
-import math
-import os
 import pathlib
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import BinaryIO
 
 from pipeline.launcher.process_group import ProcessGroup
 from pipeline.process import exit_codes
@@ -23,13 +19,12 @@ from pipeline.process.refusals import Refusal
 from pipeline.trials import hparams, table
 from pipeline.trials.folder import Folder, replace, writing
 from pipeline.trials.goal import Goal
+from pipeline.trials.running import Running, in_words, last_lines
 from pipeline.trials.search import Dimension, Value
 from pipeline.trials.study import State, Study, Trial
 
 _POLL_SECS = 0.2
-# Last lines of a trial's log that are shown where it failed.
-_LAST_LINES = 15
-_PRUNED, _STOPPED = "pruned", "stopped"
+_PRUNED, _STOPPED, _LATE = "pruned", "stopped", "late"
 
 
 class TrialError(Refusal, RuntimeError):
@@ -50,6 +45,7 @@ class Plan:
       slots: for each of the trials that run at a time what is added to its environment.
       environ: environment of all trials.
       timeout_secs: seconds after which no trial begins; None for no limit.
+      trial_secs: seconds that a trial may run, over all its starts; None for any.
       max_restarts: how often in a row a trial that asks for it is started again
         without a new evaluation.
       max_failures: trials that fail in a row before the sweep ends.
@@ -64,6 +60,7 @@ class Plan:
     slots: Sequence[Mapping[str, str]] = ({},)
     environ: Mapping[str, str]
     timeout_secs: float | None = None
+    trial_secs: float | None = None
     max_restarts: int = 5
     max_failures: int = 3
     grace_secs: float = 60
@@ -80,6 +77,7 @@ class Runner:
     In each step:
         pass on signals
         read what running trials have reached, and prune
+        ask those to end that have run for too long
         judge the trials that ended
         where trials were asked to end grace_secs ago: kill
         where there is room: start the next trial
@@ -106,7 +104,7 @@ class Runner:
         self._group = group
         self._clock = clock
         self._began = clock()
-        self._running: list[_Running] = []
+        self._running: list[Running] = []
         rows = study.rows()
         # Those that a killed sweep has left, first.
         self._left = collections.deque(
@@ -156,13 +154,15 @@ class Runner:
                 each.log.close()
             elif self._clock() >= each.deadline:
                 say(f"trial {each.trial.number} does not end: SIGKILL")
-                each.deadline = math.inf
-                each.process.kill()
+                each.kill()
             # A disk that is full, or a metric that the evaluation does not have: the
             # other trials are to be saved.
             with self._stopping_on_refusal():
                 self._look(each)
-                if code is not None:
+                if code is None:
+                    self._end_if_late(each)
+                else:
+                    self._keep_time(each)
                     self._judge(each, code)
         while not self._is_stopping and self._has_room() and self._has_next():
             with self._stopping_on_refusal():
@@ -200,44 +200,54 @@ class Runner:
         if trial.report(curve):
             self._prune(trial)
             return
+        if self._is_late(trial.secs):
+            self._end_late(trial, curve)
+            return
         taken = {each.slot for each in self._running}
         slot = next(n for n in range(len(self._plan.slots)) if n not in taken)
-        self._running.append(self._started(trial, slot, set(map(repr, curve))))
+        self._running.append(self._started(trial, slot, curve))
 
-    def _started(self, trial: Trial, slot: int, seen: set[str]) -> "_Running":
+    def _started(
+        self, trial: Trial, slot: int, curve: list[tuple[int, float]]
+    ) -> Running:
         plan = self._plan
+        model_dir = plan.folder.model_dir(trial.number)
         with writing(plan.folder.path):
             log = open(plan.folder.log(trial.number), "ab")  # noqa: SIM115
-        command = plan.command(trial.values, plan.folder.model_dir(trial.number))
+        command = plan.command(trial.values, model_dir)
         environ = {**plan.environ, **plan.slots[slot]}
-        process = self._group.start(command, environ=environ, output=log)
-        return _Running(trial=trial, process=process, log=log, slot=slot, seen=seen)
+        return Running(
+            trial=trial,
+            model_dir=model_dir,
+            process=self._group.start(command, environ=environ, output=log),
+            log=log,
+            slot=slot,
+            curve=curve,
+            # As if it had begun now, with all that it has taken.
+            began=self._clock() - trial.secs,
+        )
 
-    def _look(self, each: "_Running") -> None:
+    def _look(self, each: Running) -> None:
         """Reads what a trial has reached, and asks it to end where it is pruned."""
-        number = each.trial.number
-        stamp = self._plan.goal.stamp(self._plan.folder.model_dir(number))
-        if stamp == each.stamp:
-            return
-        each.stamp = stamp
-        curve = self._plan.goal.curve(self._plan.folder.model_dir(number))
-        # As text: a NaN is none of the values before it, and itself neither.
-        new = [point for point in curve if repr(point) not in each.seen]
+        goal, number = self._plan.goal, each.trial.number
+        new = each.new_points(goal)
         if not new:
             return
+        self._keep_time(each)
         for point in new:
-            say(f"trial {number} | {table.point(self._plan.goal, *point)}")
-        each.seen, each.restarts = set(map(repr, curve)), 0
-        if each.trial.report(curve) and not each.asked and not self._is_stopping:
+            say(f"trial {number} | {table.point(goal, *point)}")
+        if each.trial.report(each.curve) and not self._is_stopping:
             self._ask(each, _PRUNED)
 
-    def _judge(self, each: "_Running", code: int) -> None:
+    def _judge(self, each: Running, code: int) -> None:
         """Ends a trial by the exit code of its process, or starts it again."""
         trial, goal = each.trial, self._plan.goal
         if code == 0:
             self._done(trial)
         elif each.asked == _PRUNED:
             self._prune(trial)
+        elif each.asked == _LATE:
+            self._end_late(trial, each.curve)
         elif code == exit_codes.REFUSED:
             self._stop(
                 TrialError(
@@ -250,11 +260,11 @@ class Runner:
             say(f"trial {trial.number} is left at {self._where(trial, goal)}")
         elif code == exit_codes.AGAIN and each.restarts < self._plan.max_restarts:
             say(f"trial {trial.number} asks to be started again")
-            again = self._started(trial, each.slot, each.seen)
+            again = self._started(trial, each.slot, each.curve)
             again.restarts = each.restarts + 1
             self._running.append(again)
         else:
-            self._fail(trial, _in_words(code))
+            self._fail(trial, in_words(code))
 
     def _done(self, trial: Trial) -> None:
         goal, folder = self._plan.goal, self._plan.folder.model_dir(trial.number)
@@ -276,14 +286,35 @@ class Runner:
         )
         self._write_table()
 
-    def _prune(self, trial: Trial) -> None:
+    def _prune(
+        self, trial: Trial, why: str = "others were better at that step"
+    ) -> None:
         trial.prune()
         self._failures = 0
-        say(
-            f"trial {trial.number} is pruned, others were better at that step | "
-            f"{self._ended()}"
-        )
+        say(f"trial {trial.number} is pruned, {why} | {self._ended()}")
         self._write_table()
+
+    def _keep_time(self, each: Running) -> None:
+        """Stores how long a trial has run, so that it counts over restarts."""
+        if self._plan.trial_secs is not None:
+            each.trial.took(self._clock() - each.began)
+
+    def _is_late(self, secs: float) -> bool:
+        return self._plan.trial_secs is not None and secs >= self._plan.trial_secs
+
+    def _end_if_late(self, each: Running) -> None:
+        if not each.asked and self._is_late(self._clock() - each.began):
+            self._keep_time(each)
+            self._ask(each, _LATE)
+
+    def _end_late(self, trial: Trial, curve: Sequence[tuple[int, float]]) -> None:
+        """Ends a trial that has taken too long, by what it has reached."""
+        why = f"it has run for --trial_timeout, {self._plan.trial_secs:g} s"
+        # A trial that has learned nothing yet has nothing to count by.
+        if any(step for step, _ in curve):
+            self._prune(trial, why)
+        else:
+            self._fail(trial, why)
 
     def _fail(self, trial: Trial, reason: str) -> None:
         say(f"trial {trial.number} failed: {reason}\n{self._last_lines(trial)}")
@@ -318,29 +349,17 @@ class Runner:
 
     def _ask_all(self) -> None:
         for each in self._running:
-            self._ask(each, each.asked or _STOPPED)
+            self._ask(each, _STOPPED)
 
-    def _ask(self, each: "_Running", why: str) -> None:
-        """Asks a trial to save and end."""
-        if not each.asked:
-            each.asked = why
-            each.deadline = self._clock() + self._plan.grace_secs
-            each.process.send_signal(signal.SIGTERM)
+    def _ask(self, each: Running, why: str) -> None:
+        each.ask(why, self._clock() + self._plan.grace_secs)
 
     def _where(self, trial: Trial, goal: Goal) -> str:
         curve = goal.curve(self._plan.folder.model_dir(trial.number))
         return table.point(goal, *curve[-1]) if curve else "its beginning"
 
     def _last_lines(self, trial: Trial) -> str:
-        path = self._plan.folder.log(trial.number)
-        try:
-            with open(path, "rb") as log:
-                log.seek(max(0, os.fstat(log.fileno()).st_size - 10_000))
-                found = log.read().decode(errors="replace").splitlines()
-        except OSError as error:  # Somebody has deleted it, say.
-            found = [str(error)]
-        indented = [f"    {line}" for line in found[-_LAST_LINES:]]
-        return "\n".join([*indented, f"All of it: {path}"])
+        return last_lines(self._plan.folder.log(trial.number))
 
     def _ended(self) -> str:
         ended = sum(row.state is not State.OPEN for row in self._study.rows())
@@ -350,36 +369,3 @@ class Runner:
         plan = self._plan
         text = table.as_csv(self._study.rows(), plan.dimensions, plan.goal)
         replace(plan.folder.table, text)
-
-
-@dataclasses.dataclass(kw_only=True)
-class _Running:
-    """A trial's process, and what is known of it.
-
-    Attributes:
-      trial: the trial.
-      process: its process.
-      log: file that gets what it writes.
-      slot: its place among those that run at a time.
-      seen: evaluations that were read.
-      stamp: state of the files that they were read from.
-      restarts: restarts since the last one of these.
-      asked: why it was asked to end; "" where it was not.
-      deadline: when it is killed, by the runner's clock.
-    """
-
-    trial: Trial
-    process: subprocess.Popen
-    log: BinaryIO
-    slot: int
-    seen: set[str]
-    stamp: object = None
-    restarts: int = 0
-    asked: str = ""
-    deadline: float = math.inf
-
-
-def _in_words(code: int) -> str:
-    if code >= 0:
-        return f"it exited with {code}"
-    return f"it was killed by {signal.Signals(-code).name}"

@@ -25,7 +25,7 @@ from pipeline.trials.search import Dimension, Value
 
 _NAME = "sweep"
 # Attributes of a trial in the storage.
-_REASON, _STEP = "reason", "step"
+_REASON, _STEP, _SECS = "reason", "step", "secs"
 # Attribute of the study.
 _GOAL = "goal"
 
@@ -207,6 +207,12 @@ class Study:
                 warnings.simplefilter("ignore", RuntimeWarning)
                 return optuna.trial.Trial(self._study, trial_id).should_prune()
 
+    def secs(self, number: int) -> float:
+        """Returns for how long a trial has run, see `Trial.took`."""
+        with self._storing():
+            trial = self._storage.get_trial(self._trial_id(number))
+            return trial.user_attrs.get(_SECS, 0.0)
+
     def _trial_id(self, number: int) -> int:
         return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
 
@@ -278,6 +284,16 @@ class Trial:
           curve: values by step, in the order of steps; of a trial from its beginning.
         """
         return self._owner.report(self.number, curve)
+
+    @property
+    def secs(self) -> float:
+        """Seconds for which it has run, over all starts."""
+        return self._owner.secs(self.number)
+
+    def took(self, secs: float) -> None:
+        """Stores for how many seconds it has run, over all starts."""
+        with self._owner._storing():
+            self._trial.set_user_attr(_SECS, secs)
 
     def done(self, step: int, value: float) -> None:
         """Ends the trial with its result."""

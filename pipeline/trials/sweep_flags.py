@@ -6,6 +6,7 @@ from typing import Any
 
 from absl import flags
 
+from pipeline.process import durations
 from pipeline.trials import goal as goal_lib
 
 DEFAULT_TRIALS = 20
@@ -80,6 +81,11 @@ def define() -> flags.FlagValues:
     )
     integer("seed", 0, "Seed of what is suggested.", 0)
     string("timeout", "Time after which no trial begins: 8h, 45m or seconds.")
+    string(
+        "trial_timeout",
+        "Time that a trial may run, over all restarts: 2h, 45m or seconds. One that "
+        "takes longer is ended, and counts by what it has reached, or as failed.",
+    )
     integer("max_failures", 3, "Trials that fail in a row before the sweep ends.", 1)
     flags.DEFINE_float(
         "grace_secs",
@@ -101,6 +107,7 @@ def define() -> flags.FlagValues:
     flags.DEFINE_multi_integer(
         "fail", [], "Give up a trial that has not ended. Repeatable.", **own
     )
+    boolean("version", "Print the versions of this project and what it runs on.")
     boolean("help", "Show this help.", short_name="h")
     return values
 
@@ -116,13 +123,13 @@ def slots(options: flags.FlagValues) -> list[dict[str, str]]:
     """
     found = []
     for text in options.slot:
-        words = shlex.split(text)
-        if not words or not all(re.match(r"[A-Za-z_]\w*=", word) for word in words):
+        given = words("--slot", text)
+        if not given or not all(re.match(r"[A-Za-z_]\w*=", word) for word in given):
             raise flags.Error(
                 f"--slot={text}: write NAME=VALUE, such as "
                 "--slot=CUDA_VISIBLE_DEVICES=0 --slot=CUDA_VISIBLE_DEVICES=1."
             )
-        found.append(dict(word.split("=", 1) for word in words))
+        found.append(dict(word.split("=", 1) for word in given))
     if found and options.parallel not in (None, len(found)):
         raise flags.Error(
             f"--parallel={options.parallel} with {len(found)} --slot: leave --parallel "
@@ -131,24 +138,38 @@ def slots(options: flags.FlagValues) -> list[dict[str, str]]:
     return found or [{}] * (options.parallel or 1)
 
 
-def seconds(name: str, text: str | None) -> float | None:
+def seconds(name: str, text: str | None, *, allows_none: bool = False) -> float | None:
     """Returns the seconds of '90', '90s', '45m', '8h' or '1h30m'; of None, None.
 
     Args:
       name: the flag, for the message.
       text: its value.
+      allows_none: whether it may be 0.
 
     Raises:
       flags.Error: it is no duration.
     """
     if text is None:
         return None
-    number = r"(\d+(?:\.\d+)?)"
-    units = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-    found = re.fullmatch("".join(f"(?:{number}{unit})?" for unit in units), text)
-    if re.fullmatch(number, text):
-        return float(text)
-    if not text or found is None:
+    found = durations.secs_of(text)
+    # A number by itself is of seconds.
+    found = durations.secs_of(f"{text}s") if found is None else found
+    if found is None or not (found or allows_none):
         raise flags.Error(f"{name}={text}: write {name}=8h, 45m, 1h30m or seconds.")
-    parts = zip(found.groups(), units.values(), strict=True)
-    return sum(float(part or 0) * secs for part, secs in parts)
+    return found
+
+
+def words(name: str, text: str) -> list[str]:
+    """Splits a flag's value as a shell does.
+
+    Args:
+      name: the flag, for the message.
+      text: its value.
+
+    Raises:
+      flags.Error: a quote is open.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise flags.Error(f"{name}={text}: {error}: close each quote.") from error

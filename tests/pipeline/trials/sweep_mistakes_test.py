@@ -36,6 +36,18 @@ MISTAKES = [
         "--timeout=1x: write --timeout=8h, 45m",
     ),
     (
+        (SEARCH, "--metric=loss", "--trial_timeout=0s", "--", "--gin_file=a"),
+        "--trial_timeout=0s: write --trial_timeout=8h, 45m",
+    ),
+    (
+        (SEARCH, "--metric=loss", "--launch='a", "--", "--gin_file=a"),
+        "--launch='a: No closing quotation: close each quote",
+    ),
+    (
+        (SEARCH, "--metric=loss", '--slot=A="b', "--", "--gin_file=a"),
+        '--slot=A="b: No closing quotation: close each quote',
+    ),
+    (
         (SEARCH, "--metric=loss", "--slot=a", "--", "--gin_file=a"),
         "--slot=a: write NAME=VALUE",
     ),

@@ -9,24 +9,7 @@ import pytest
 
 from pipeline import sweep
 from tests import patience
-from tests.clusters import ROOT
-from tests.sweeps import CURVE, Sweeps
-
-
-@pytest.fixture
-def sweeps(tmp_path, monkeypatch):
-    """Makes sweeps of a program, for this process and for those that it starts."""
-
-    def make(program=CURVE, check=""):
-        made = Sweeps(tmp_path, program, check)
-        for name, text in made.environ.items():
-            monkeypatch.setenv(name, text)
-        monkeypatch.setattr("pipeline.trials.runner._POLL_SECS", 0.01)
-        monkeypatch.chdir(ROOT)
-        return made
-
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    return make
+from tests.sweeps import CURVE
 
 
 def test_the_best_trial_is_told_with_its_command(sweeps, capfd):
@@ -296,12 +279,6 @@ if number == 5:
     )
     assert made.run("--trials=6", "--grace_secs=0.1") == 0
     assert made.states()[5] == "pruned"
-
-
-def test_after_the_timeout_no_trial_begins(sweeps):
-    made = sweeps()
-    assert made.run("--trials=3", "--timeout=0s") == 1
-    assert made.run("--trials=3", "--timeout=1h") == 0
 
 
 def test_a_grid_has_all_combinations(sweeps):
