@@ -77,6 +77,10 @@ class ShardedEmbedding(tf.Module):
         Args:
           ids: integers of any shape, below `input_dim`.
         """
+        if isinstance(
+            self.table, tf.Variable
+        ):  # Its lookup reads a mirrored one whole.
+            return tf.gather(self.table, ids)
         return tf.nn.embedding_lookup(self.table, ids)
 
 

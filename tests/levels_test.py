@@ -233,6 +233,26 @@ PRIVATE = {
         "Keras adds up gradients that are all-reduced already",
         "steps_test.py::test_keras_still_reduces_where_we_turn_it_off",
     ),
+    ("stand_in", "_get_variable_index"): (
+        "Keras tells its formulas by it where a variable's slots are",
+        "optimizers_test.py::test_rows_move_as_whole_tables_do",
+    ),
+    ("optimizers", "_get_variable_index"): (
+        "Keras tells its formulas by it where a variable's slots are",
+        "optimizers_test.py::test_rows_move_as_whole_tables_do",
+    ),
+    ("optimizers", "_clip_gradients"): (
+        "Keras makes rows dense where it clips them",
+        "optimizers_test.py::test_a_step_reads_and_makes_no_whole_table",
+    ),
+    ("optimizers", "_apply_weight_decay"): (
+        "Keras decays all rows",
+        "optimizers_test.py::test_lazy_rows_move_as_by_the_dense_gradient_and_others_stay",
+    ),
+    ("optimizers", "_use_weight_decay"): (
+        "Keras does not say publicly which variables decay",
+        "optimizers_test.py::test_lazy_rows_move_as_by_the_dense_gradient_and_others_stay",
+    ),
     ("variables", "_layers"): (
         "Keras lists the sublayers of models alone",
         "variables_test.py::test_keras_still_keeps_sublayers_where_the_walk_looks",

@@ -81,11 +81,19 @@ class Trainer:
 
     def step(self, *replicas):
         """One step on `(features, labels[, share])` by replica and micro-batch."""
-        batches = [
+        return self.call(self._as_tensors(replicas))
+
+    def graph(self, replicas):
+        """The graph of a step."""
+        given = self._as_tensors(replicas), tf.constant(0, tf.int64)
+        return self._call.get_concrete_function(*given).graph
+
+    @staticmethod
+    def _as_tensors(replicas):
+        return [
             [tuple(None if p is None else tf.constant(p) for p in part) for part in r]
             for r in replicas
         ]
-        return self.call(batches)
 
     def call(self, batches):
         """As `step`, of tensors."""

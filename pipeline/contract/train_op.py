@@ -40,6 +40,13 @@ class TrainOp:
       sequential: whether the gradient is taken from a forward pass of its own on
         the step's batch, after the ops listed before were applied. False: the op
         shares the pass of the op before it, and does not see that op's update.
+      lazy: whether an update moves only the rows of a table that its batch used, with
+        optimizers that would move all of them by momentum or decay (Adam, AdamW, Nadam,
+        Adamax, RMSprop, Adadelta, Lion, SGD with momentum or weight decay, FTRL at
+        changing rates). Each of these rows, and its slots, moves as by the whole
+        gradient, with the count of all updates; the other rows and their slots stay. A
+        table is a variable from which model_fn gathers rows, by `tf.gather` on it. SGD
+        and Adagrad move no other rows anyway, and need no `lazy`.
 
     Raises:
       SpecError: a field has a wrong type or value.
@@ -53,6 +60,7 @@ class TrainOp:
     repeat: int = 1
     at: int | Sequence[int] | None = None
     sequential: bool = False
+    lazy: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from pipeline.contract.train_op import SpecError, TrainOp
+from pipeline.rows.slices import dense, squared_norm, times
 from pipeline.strategy import variables
 from pipeline.strategy.modules import Modules
 from pipeline.tracing.summary_states import States, number
@@ -24,8 +25,12 @@ class Gradient:
     values: list[Any]
     weight: Any
 
+    def as_dense(self) -> "Gradient":
+        """Makes tensors of rows, of the shapes of the variables."""
+        return Gradient([dense(g) for g in self.values], self.weight)
+
     def as_sum(self) -> "Gradient":
-        """Turns a mean into a sum, dense, so that several can be added."""
+        """Turns a mean into a sum, so that several can be added."""
         weight = tf.convert_to_tensor(self.weight, tf.float32)
         return Gradient([times(g, weight) for g in self.values], weight)
 
@@ -93,9 +98,8 @@ class Norms:
         """
         squares = dict.fromkeys(self._of_op[index], tf.zeros([]))
         for value, variable in zip(values, trained, strict=True):
-            dense = tf.convert_to_tensor(value)
-            square = tf.reduce_sum(tf.square(tf.cast(dense, tf.float32) * factor))
-            squares[self._owners[id(variables.raw(variable))]] += square
+            owner = self._owners[id(variables.raw(variable))]
+            squares[owner] += squared_norm(value, factor)
         states = {
             f"gradient_norm/{part}": number(tf.sqrt(squares[module]))
             for module, part in self._of_op[index].items()
@@ -164,29 +168,3 @@ def gradient_of(
             "from the network's output inside of model_fn?"
         )
     return [values[i] for i in present], [op.variables[i] for i in present]
-
-
-def each_row_once(gradient: Any, *, sparse: bool = True) -> Any:
-    """Adds up repeated rows of a gradient.
-
-    Keras' optimizers would square each of them by itself, where the square of their sum
-    is right.
-
-    Args:
-      gradient: tensor or IndexedSlices, also of several replicas.
-      sparse: whether slices stay slices. A TPU needs False, for the number of distinct
-        rows is not known before they are computed.
-    """
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    if not sparse:
-        return tf.convert_to_tensor(gradient)
-    rows, places = tf.unique(gradient.indices)
-    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
-    return tf.IndexedSlices(values, rows, gradient.dense_shape)
-
-
-def times(gradient: Any, factor: tf.Tensor) -> tf.Tensor:
-    """Multiplies a gradient by a scalar, and makes it dense."""
-    dense = tf.convert_to_tensor(gradient)
-    return dense * tf.cast(factor, dense.dtype)

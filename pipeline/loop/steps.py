@@ -21,6 +21,7 @@ from pipeline.loop.gradients import Gradient, Norms, gradient_of
 from pipeline.loop.losses import Totals
 from pipeline.loop.metrics import MetricSet
 from pipeline.loop.updates import Updates, turn
+from pipeline.rows.slices import plus, spec_of_sums
 from pipeline.strategy import loss_scale
 from pipeline.strategy.modules import Modules
 from pipeline.strategy.replicas import Replicas, all_reduce, has_one_trace, run_each
@@ -69,7 +70,7 @@ class TrainStep:
           summaries: summaries that the totals hold; None for none.
           norms: norms that are among the summaries; None for none.
         """
-        self._alike, self._norms = alike, norms
+        self._alike, self._norms, self._sparse = alike, norms, sparse
         self._model_fn = model_fn
         self._strategy = modules.strategy
         self._metrics = metrics
@@ -225,8 +226,9 @@ class TrainStep:
         gradients = []
         for i in active:
             values, self._trained[i] = gradient_of(tape, scaled[i], spec.train_op[i])
-            own_weight = objectives[i][1]
-            gradients.append(Gradient(values, losses.shared(own_weight, batch.share)))
+            weight_of_op = losses.shared(objectives[i][1], batch.share)
+            gradient = Gradient(values, weight_of_op)
+            gradients.append(gradient if self._sparse else gradient.as_dense())
         given = batch, self._metrics, self._summaries
         return losses.totals_of(spec, loss, weight, *given), gradients
 
@@ -243,20 +245,25 @@ class TrainStep:
         It is a loop in the graph, which traces model_fn once for all of them.
         """
 
+        def sum_of(gradient: Gradient) -> Gradient:
+            # XLA has no shapes that grow, as those of rows do.
+            return (gradient.as_dense() if self._jit_compile else gradient).as_sum()
+
         def body(index: tf.Tensor, tree: Any, values: Any, weights: Any) -> Any:
-            batch = choose(mine, index)
-            totals, gradients = self._one(batch, step, active)
-            more = [g.as_sum() for g in gradients]
-            values = tf.nest.map_structure(tf.add, values, [g.values for g in more])
+            totals, gradients = self._one(choose(mine, index), step, active)
+            more = [sum_of(g) for g in gradients]
+            values = tf.nest.map_structure(plus, values, [g.values for g in more])
             weights = [w + g.weight for w, g in zip(weights, more, strict=True)]
             return index + 1, Totals(*tree).plus(totals).as_tree(), values, weights
 
-        first = [g.as_sum() for g in gradients]
-        start = [g.values for g in first], [g.weight for g in first]
+        first = [sum_of(g) for g in gradients]
+        values, weights = [g.values for g in first], [g.weight for g in first]
+        start = tf.constant(1), totals.as_tree(), values, weights
         _, tree, values, weights = tf.while_loop(
             lambda index, *_: index < len(mine),
             body,
-            (tf.constant(1), totals.as_tree(), *start),
+            start,
+            shape_invariants=tf.nest.map_structure(spec_of_sums, start),
         )
         sums = [Gradient(v, w) for v, w in zip(values, weights, strict=True)]
         return Totals(*tree), [g.as_mean() for g in sums]

@@ -11,8 +11,9 @@ import keras
 import tensorflow as tf
 
 from pipeline.contract.train_op import TrainOp
-from pipeline.loop.gradients import each_row_once, times
 from pipeline.mistakes.user_errors import call
+from pipeline.rows.optimizers import RowOptimizer
+from pipeline.rows.slices import each_row_once, is_finite, times
 from pipeline.strategy import loss_scale
 from pipeline.strategy.loss_scale import LossScale
 
@@ -43,8 +44,13 @@ class Updates:
         is_scaled = loss_scale.is_used(driver_state)
         numbers = range(len(ops)) if is_scaled else ()
         self._scales = [LossScale(driver_state, i) for i in numbers]
+        by_optimizer: dict[int, list[TrainOp]] = {}
         for op in ops:
             _leave_reduction_to_us(op.optimizer)
+            by_optimizer.setdefault(id(op.optimizer), []).append(op)
+        self._optimizers = {
+            key: RowOptimizer(mine, strategy) for key, mine in by_optimizer.items()
+        }
 
     def scaled(self, index: int, objective: tf.Tensor) -> tf.Tensor:
         """Returns the objective whose gradient `apply` expects.
@@ -115,7 +121,8 @@ class Updates:
             if op.clip_norm is not None:
                 mine, _ = tf.clip_by_global_norm(mine, op.clip_norm)
             where = f"optimizer {op.optimizer.name}, a {type(op.optimizer).__name__}"
-            call(lambda w=where: w, op.optimizer.apply, mine, trained[i])
+            apply = self._optimizers[id(op.optimizer)].apply
+            call(lambda w=where: w, apply, mine, trained[i])
 
     def _unscaled(self, index: int, values: Any) -> tuple[Any, tf.Tensor]:
         """Takes the loss scale out of an op's gradient.
@@ -126,9 +133,8 @@ class Updates:
 
         def on_replica(values: list[Any]) -> tuple[list[Any], tf.Tensor]:
             factor = self._scales[index].factor()
-            dense = [times(value, factor) for value in values]
-            finite = [tf.reduce_all(tf.math.is_finite(value)) for value in dense]
-            return dense, tf.reduce_all(finite)
+            unscaled = [times(value, factor) for value in values]
+            return unscaled, tf.reduce_all([is_finite(each) for each in unscaled])
 
         values, per_replica = self._strategy.run(on_replica, args=(values,))
         # The gradient is all-reduced, so every replica comes to the same answer.

@@ -26,7 +26,7 @@ from pipeline.process.refusals import RefusedTypeError
 from pipeline.strategy import loss_scale, variables
 from pipeline.strategy.averages import Averages
 from pipeline.strategy.replicas import Replicas, aggregated, all_reduce
-from pipeline.strategy.sharding import shards_of
+from pipeline.strategy.sharding import let_gather, shards_of
 from pipeline.tracing import replica_means, seeds, trace_checks
 from pipeline.tracing.compiling import compiled
 
@@ -156,6 +156,7 @@ class Modules:
         if stray:
             raise trace_checks.stray_error(stray)
         self._build_optimizers(spec, owned)
+        let_gather(self.named_variables().values())
         if self.averages is not None:
             slots = variables.optimizer_prefixes(self.by_name)
             self.averages.build(self.named_variables(), slots, spec.train_op)

@@ -1,12 +1,13 @@
-"""Cuts large tables into shards, which lie on several parameter servers.
+"""Large tables: cut into shards on several parameter servers, and gathered by rows.
 
-A layer asks for it, in a block of `sharding`. No other variable is cut: Keras' layers
-and optimizers train whole variables only.
+A layer asks for shards, in a block of `sharding`. No other variable is cut: Keras'
+layers and optimizers train whole variables only.
 """
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -50,3 +51,30 @@ def shards_of(variable: Any) -> list[Any]:
     if isinstance(variable, ShardedVariable):
         return list(variable.variables)
     return [variable]
+
+
+def let_gather(made: Iterable[Any]) -> None:
+    """Lets `tf.gather` read only the rows that it gathers from mirrored variables.
+
+    TensorFlow lets it for other variables. Of a mirrored one it reads all rows first,
+    for which it copies the table where rows of it were updated.
+
+    Args:
+      made: variables of a strategy.
+    """
+    for variable in made:
+        mirrored = isinstance(variable, tf.distribute.DistributedValues)
+        if mirrored and getattr(variable, "trainable", False):
+            variable.sparse_read = functools.partial(_gathered, variable)
+
+
+def _gathered(variable: Any, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
+    """Returns rows of this replica's copy; in cross-replica context of the first."""
+    replica, place = tf.distribute.get_replica_context(), 0
+    copies = variable.values
+    if replica is not None and len(copies) > 1:
+        number = tf.get_static_value(replica.replica_id_in_sync_group)
+        if number is None:  # Where one trace serves all replicas, as on a TPU.
+            raise AttributeError("sparse_read")
+        place = int(number) % len(copies)
+    return copies[place].sparse_read(indices, name=name)

@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.loop import gradients
 from pipeline.loop.gradients import Gradient
+from pipeline.rows import slices
 
 
 def after_two_updates(make_optimizer, change):
@@ -25,17 +25,8 @@ def after_two_updates(make_optimizer, change):
 )
 def test_a_sparse_gradient_updates_as_the_dense_one(optimizer):
     dense = after_two_updates(optimizer, tf.convert_to_tensor)
-    sparse = after_two_updates(optimizer, gradients.each_row_once)
+    sparse = after_two_updates(optimizer, slices.each_row_once)
     np.testing.assert_allclose(sparse, dense, rtol=1e-6)
-
-
-def test_rows_are_summed_and_dense_gradients_left_alone():
-    sparse = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0]]), [2, 0, 2], [3, 1])
-    once = gradients.each_row_once(sparse)
-    assert once.indices.numpy().tolist() == [2, 0]
-    assert once.values.numpy().tolist() == [[5.0], [2.0]]
-    dense = tf.constant([1.0])
-    assert gradients.each_row_once(dense) is dense
 
 
 def test_sums_and_means_by_weight():

@@ -1,0 +1,243 @@
+"""Keras' optimizers, on the rows that a gradient has.
+
+The formula is Keras' own, see `stand_in.py`. What is decided here is whether a variable
+moves by it whole, or those rows alone.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from pipeline.contract.train_op import SpecError, TrainOp
+from pipeline.rows import stand_in
+from pipeline.rows.slices import dense
+from pipeline.strategy import variables
+from pipeline.strategy.replicas import Replicas
+
+_K = keras.optimizers
+# Optimizers whose formula computes each row by itself.
+_KNOWN = (
+    _K.SGD,
+    _K.Adagrad,
+    _K.Ftrl,
+    _K.Adam,
+    _K.RMSprop,
+    _K.Nadam,
+    _K.Adamax,
+    _K.Lion,
+    _K.Adadelta,
+)
+# The cost of all rows of a table of this size is worth a line.
+_LARGE_BYTES = 10_000_000
+# Numbers that are settled at one time, which bounds the memory for them.
+_SETTLED_AT_ONCE = 2**22
+
+
+class RowOptimizer:
+    """A Keras optimizer that moves the rows of a gradient alone.
+
+    It does so where the optimizer's formula leaves all others where they are: SGD
+    without momentum, Adagrad, and FTRL without shrinkage. The result is that of the
+    dense gradient. FTRL computes weights of its slots and of the learning rate alone,
+    whatever they were before. So it computes all rows anew after an update whose rate
+    differs from that of the one before, as in the first.
+
+    Of a lazy op it does so with all optimizers that it knows. The rows and their slots
+    move as by the dense gradient, with the count of all updates; the other rows stay:
+    neither momentum nor decay moves them.
+    """
+
+    def __init__(
+        self, ops: Sequence[TrainOp], strategy: tf.distribute.Strategy
+    ) -> None:
+        """Takes the place of the optimizer's own update.
+
+        Args:
+          ops: all train ops of one optimizer.
+          strategy: strategy of the ops' variables.
+
+        Raises:
+          SpecError: an op is lazy and its optimizer is not known to compute each row by
+            itself, or has a loss_scale_factor; or another op of it is not lazy.
+        """
+        optimizer = ops[0].optimizer
+        self._optimizer, self._kind = optimizer, type(optimizer)
+        self._lazy = any(op.lazy for op in ops)
+        formula = next((k for k in _KNOWN if _has_formula_of(k, optimizer)), None)
+        _check(ops, formula)
+        self._by_rows = self._lazy or _others_stay(optimizer, formula)
+        self._speaks = Replicas.of(strategy).process == 0
+        self._said: set[int] = set()
+        # Ids of the variables whose rows are moved in the update under way.
+        self._tables: set[int] = set()
+        # By a variable's number, the learning rate that all rows were computed with.
+        self._rates: dict[int, tf.Variable] = {}
+        if self._by_rows and not self._lazy and formula is _K.Ftrl:
+            self._rates = _rates(ops, strategy)
+        optimizer.update_step = self._update_step
+        optimizer._clip_gradients = self._clip
+        if self._lazy and optimizer.weight_decay:
+            optimizer._apply_weight_decay = self._decay_whole_ones
+
+    def apply(self, gradients: Sequence[Any], trained: Sequence[Any]) -> None:
+        """Updates variables; in replica context.
+
+        Args:
+          gradients: gradient by variable, no row twice.
+          trained: the variables.
+        """
+        if self._optimizer.loss_scale_factor:  # Keras divides only tensors by it.
+            gradients = [dense(gradient) for gradient in gradients]
+        pairs = zip(gradients, trained, strict=True)
+        tables = [v for g, v in pairs if _has_rows(g)]
+        self._tables = {id(variables.raw(table)) for table in tables}
+        for table in tables:
+            self._say(table)
+        self._optimizer.apply(gradients, trained)
+
+    def _update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Stands in the place of Keras' method; called for each device's variable."""
+        if not self._by_rows or not _has_rows(gradient):
+            self._kind.update_step(self._optimizer, gradient, variable, learning_rate)
+            return
+        if self._lazy and self._decays(variable):
+            rows = stand_in.Rows(variable, gradient.indices)
+            rate = tf.cast(learning_rate, rows.dtype)
+            rows.assign_sub(
+                rows * tf.cast(self._optimizer.weight_decay, rows.dtype) * rate
+            )
+        stand_in.update(self._optimizer, gradient, variable, learning_rate)
+        if self._rates:
+            number = self._optimizer._get_variable_index(variable)
+            self._settle(variable, learning_rate, self._rates[number])
+
+    def _clip(self, gradients: Sequence[Any]) -> list[Any]:
+        """Clips as Keras does, which would make rows dense."""
+        values = [g.values if _has_rows(g) else g for g in gradients]
+        clipped = self._kind._clip_gradients(self._optimizer, values)
+        return [
+            tf.IndexedSlices(value, g.indices, g.dense_shape) if _has_rows(g) else value
+            for value, g in zip(clipped, gradients, strict=True)
+        ]
+
+    def _decays(self, variable: Any) -> bool:
+        decays = self._optimizer.weight_decay is not None
+        return decays and self._optimizer._use_weight_decay(variable)
+
+    def _decay_whole_ones(self, trained: Sequence[Any]) -> None:
+        """Decays the variables whose gradient is not of rows."""
+        whole = [v for v in trained if id(variables.raw(v)) not in self._tables]
+        self._kind._apply_weight_decay(self._optimizer, whole)
+
+    def _settle(self, variable: Any, rate: Any, settled: tf.Variable) -> None:
+        """Computes all rows by the rate where it has changed, a part at a time."""
+        rate = tf.cast(rate, settled.dtype)
+        num_rows = variable.shape[0]
+        size = max(1, _SETTLED_AT_ONCE // max(1, variable.shape[1:].num_elements()))
+
+        def some(first: tf.Tensor) -> tuple[tf.Tensor]:
+            last = tf.minimum(first + size, num_rows)
+            rows = tf.range(first, last)
+            shape = tf.concat([[last - first], variable.shape[1:]], 0)
+            # A gradient of 0 adds nothing to the slots.
+            nothing = tf.IndexedSlices(tf.zeros(shape, variable.dtype), rows)
+            stand_in.update(self._optimizer, nothing, variable, rate)
+            return (last,)
+
+        def all_rows() -> bool:
+            tf.while_loop(
+                lambda first: first < num_rows,
+                some,
+                [tf.constant(0)],
+                parallel_iterations=1,
+            )
+            settled.assign(rate)
+            return True
+
+        # At first it is NaN, which equals nothing.
+        tf.cond(tf.equal(settled, rate), lambda: False, all_rows)
+
+    def _say(self, table: Any) -> None:
+        """Says once what a large table costs in each update."""
+        bytes_ = table.shape.num_elements() * tf.as_dtype(table.dtype).size
+        if id(table) in self._said or bytes_ < _LARGE_BYTES or not self._speaks:
+            return
+        self._said.add(id(table))
+        given = variables.given_rate(self._optimizer)
+        if not self._by_rows:
+            why = f"{self._kind.__name__} moves them all"
+        elif self._rates and isinstance(given, _K.schedules.LearningRateSchedule):
+            why = "Ftrl moves them all where a schedule changes its learning rate"
+        elif not self._lazy and self._decays(variables.raw(table)):
+            why = "the weight decay moves them all"
+        else:
+            return
+        logging.warning(
+            "Each update computes all %d rows of %s, and a batch uses few of them: %s. "
+            "TrainOp(..., lazy=True) moves only the rows of a batch.",
+            table.shape[0],
+            table.name,
+            why,
+        )
+
+
+def _has_rows(gradient: Any) -> bool:
+    return isinstance(gradient, tf.IndexedSlices)
+
+
+def _has_formula_of(kind: type, optimizer: Any) -> bool:
+    return type(optimizer).update_step is kind.update_step
+
+
+def _others_stay(optimizer: Any, formula: type | None) -> bool:
+    """Whether a row without a gradient stays where it is."""
+    if formula is _K.SGD:
+        return not optimizer.momentum
+    if formula is _K.Ftrl:
+        return not optimizer.l2_shrinkage_regularization_strength
+    return formula is _K.Adagrad
+
+
+def _check(ops: Sequence[TrainOp], formula: type | None) -> None:
+    optimizer, lazy = ops[0].optimizer, {op.lazy for op in ops}
+    if len(lazy) > 1:
+        raise SpecError(
+            f"TrainOp.lazy is True and False in ops of one optimizer, {optimizer.name}:"
+            " write lazy=True in all of them."
+        )
+    if lazy == {True} and optimizer.loss_scale_factor:
+        raise SpecError(
+            f"TrainOp.lazy is True, and optimizer {optimizer.name} has a "
+            "loss_scale_factor, which takes no rows: leave it out, and write "
+            "RunConfig(precision='mixed_float16') to have losses scaled."
+        )
+    if lazy == {True} and formula is None:
+        known = ", ".join(kind.__name__ for kind in _KNOWN)
+        raise SpecError(
+            f"TrainOp.lazy is True, and {type(optimizer).__name__} may not compute "
+            f"each row by itself: leave lazy out, or choose one of {known}."
+        )
+
+
+def _rates(
+    ops: Sequence[TrainOp], strategy: tf.distribute.Strategy
+) -> dict[int, tf.Variable]:
+    """Returns, by a variable's number, the rate of its last update, which none was.
+
+    They are in no checkpoint: the first update of a run computes all rows anew, for
+    others may have set them.
+    """
+    found: dict[int, tf.Variable] = {}
+    for variable in (variables.raw(v) for op in ops for v in op.variables):
+        where = strategy.extended
+        with tf.init_scope(), strategy.scope(), where.colocate_vars_with(variable):
+            found[ops[0].optimizer._get_variable_index(variable)] = tf.Variable(
+                float("nan"),
+                trainable=False,
+                name="settled_learning_rate",
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+    return found
