@@ -53,7 +53,7 @@ class RowOptimizer:
     def __init__(
         self, ops: Sequence[TrainOp], strategy: tf.distribute.Strategy
     ) -> None:
-        """Takes the place of the optimizer's own update.
+        """Finds out which rows the optimizer moves.
 
         Args:
           ops: all train ops of one optimizer.
@@ -77,10 +77,6 @@ class RowOptimizer:
         self._rates: dict[int, tf.Variable] = {}
         if self._by_rows and not self._lazy and formula is _K.Ftrl:
             self._rates = _rates(ops, strategy)
-        optimizer.update_step = self._update_step
-        optimizer._clip_gradients = self._clip
-        if self._lazy and optimizer.weight_decay:
-            optimizer._apply_weight_decay = self._decay_whole_ones
 
     def apply(self, gradients: Sequence[Any], trained: Sequence[Any]) -> None:
         """Updates variables; in replica context.
@@ -96,6 +92,10 @@ class RowOptimizer:
         self._tables = {id(variables.raw(table)) for table in tables}
         for table in tables:
             self._say(table)
+        # At each trace anew: another training may have put its own there.
+        self._optimizer.update_step = self._update_step
+        self._optimizer._clip_gradients = self._clip
+        self._optimizer._apply_weight_decay = self._decay_others
         self._optimizer.apply(gradients, trained)
 
     def _update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -127,9 +127,10 @@ class RowOptimizer:
         decays = self._optimizer.weight_decay is not None
         return decays and self._optimizer._use_weight_decay(variable)
 
-    def _decay_whole_ones(self, trained: Sequence[Any]) -> None:
-        """Decays the variables whose gradient is not of rows."""
-        whole = [v for v in trained if id(variables.raw(v)) not in self._tables]
+    def _decay_others(self, trained: Sequence[Any]) -> None:
+        """Decays as Keras does the variables of which not only some rows decay."""
+        by_rows = self._tables if self._lazy else ()
+        whole = [v for v in trained if id(variables.raw(v)) not in by_rows]
         self._kind._apply_weight_decay(self._optimizer, whole)
 
     def _settle(self, variable: Any, rate: Any, settled: tf.Variable) -> None:
