@@ -113,6 +113,7 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
     from pipeline.roles.first_look import fast_dev_run, overfit_batches
     from pipeline.roles.keep_best import KeepBest
     from pipeline.roles.learning_rates import find_learning_rate
+    from pipeline.roles.replay import replay
     from pipeline.roles.specs import EvalSpec, TrainSpec
     from pipeline.roles.train_and_evaluate import train_and_evaluate
     from pipeline.tools.files import CsvTool, JsonLinesTool
@@ -133,6 +134,7 @@ _FILES = {
     "fast_dev_run": "roles.first_look",
     "overfit_batches": "roles.first_look",
     "find_learning_rate": "roles.learning_rates",
+    "replay": "roles.replay",
     "run": "mistakes.exits",
     "ModeKeys": "contract.spec",
     "EstimatorSpec": "contract.spec",
@@ -203,6 +205,7 @@ __all__ = [
     "fast_dev_run",
     "overfit_batches",
     "find_learning_rate",
+    "replay",
     "run",
     "ModeKeys",
     "EstimatorSpec",

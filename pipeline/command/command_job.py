@@ -21,9 +21,12 @@ from pipeline.contract.run_config import RunConfig
 from pipeline.driver.estimator import Estimator
 from pipeline.mistakes import exits
 from pipeline.model_dir import paths
-from pipeline.roles import first_look, learning_rates, train_and_evaluate
+from pipeline.rescue import bad_batches
+from pipeline.roles import first_look, learning_rates, replay, train_and_evaluate
 from pipeline.roles.specs import TrainSpec
 from pipeline.strategy import strategies
+
+_OF_ONE_PROCESS = ("predict", "export", "replay")
 
 
 def run(options: flags.FlagValues, argv: Sequence[str]) -> int:
@@ -57,7 +60,7 @@ def _run(options: flags.FlagValues, argv: Sequence[str]) -> None:
         raise gin_config.ConfigError(
             f"--job={options.job} needs --model_dir: where the checkpoints lie."
         )
-    if options.job in ("predict", "export") and len(config.cluster.training_tasks) > 1:
+    if options.job in _OF_ONE_PROCESS and len(config.cluster.training_tasks) > 1:
         raise gin_config.ConfigError(
             f"--job={options.job} is for one process, and TF_CONFIG names "
             f"{len(config.cluster.training_tasks)} tasks: unset it, and leave out "
@@ -70,13 +73,19 @@ def _run(options: flags.FlagValues, argv: Sequence[str]) -> None:
         )
     if options.dry_run:
         for line in dry_run.lines(
-            options.job, config, checkpoint=options.checkpoint_path
+            options.job,
+            config,
+            checkpoint=options.checkpoint_path,
+            bad_batch=options.bad_batch,
         ):
             flags_lib.say(line)
         for name in ("fast_dev_run", "overfit_batches"):
             if options[name].value:
                 flags_lib.say(f"{name} {options[name].value}")
         return
+    if options.job == "replay" and not config.model_dir:
+        folder = bad_batches.found(options.bad_batch)
+        config = config.replace(model_dir=bad_batches.model_dir_of(folder))
     logging.info("job %s | %s", options.job, report.words(config.describe()))
     if config.hparams is None:
         config = config.replace(hparams=gin_config.hparams())
@@ -210,6 +219,14 @@ def _find_learning_rate(
     yield f"curve {paths.shown(os.path.join(estimator.model_dir, learning_rates.FILE))}"
 
 
+def _replay(
+    estimator: Any, options: flags.FlagValues, argv: Sequence[str]
+) -> Iterator[str]:
+    """Makes a bad step again; yields what went wrong in it."""
+    del argv
+    yield from replay.replay(estimator, options.bad_batch).lines()
+
+
 def _fast_dev_run(
     estimator: Any, options: flags.FlagValues, argv: Sequence[str]
 ) -> Iterator[str]:
@@ -233,6 +250,7 @@ _JOBS: dict[str, Callable[..., Iterator[str]]] = {
     "predict": _predict,
     "export": _export,
     "find_learning_rate": _find_learning_rate,
+    "replay": _replay,
     "fast_dev_run": _fast_dev_run,
 }
 

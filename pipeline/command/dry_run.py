@@ -10,13 +10,18 @@ from pipeline.driver import xla_check
 from pipeline.driver.estimator import Estimator
 from pipeline.model_dir import paths
 from pipeline.process.refusals import RefusedValueError
+from pipeline.rescue import bad_batches
 from pipeline.roles import learning_rates
 from pipeline.roles.specs import TrainSpec
 from pipeline.strategy import strategies, tpu
 
 
 def lines(
-    job: str, config: RunConfig, *, checkpoint: str | None = None
+    job: str,
+    config: RunConfig,
+    *,
+    checkpoint: str | None = None,
+    bad_batch: str | None = None,
 ) -> Iterator[str]:
     """Yields lines for the user; trains nothing and writes nothing.
 
@@ -27,6 +32,7 @@ def lines(
       job: one of `flags.JOBS`, for which gin is configured.
       config: RunConfig of the command.
       checkpoint: the flag --checkpoint_path, or None.
+      bad_batch: the flag --bad_batch, or None.
 
     Raises:
       ValueError: no TPU can run a step or take its input, see
@@ -43,6 +49,11 @@ def lines(
         try:
             path = checkpoint_path.found(checkpoint, paths.normal(config.model_dir))
             yield f"checkpoint {path}"
+        except RefusedValueError as error:
+            yield f"warning: {error} Here this command would be refused."
+    if bad_batch:
+        try:
+            yield f"bad batch {bad_batches.found(bad_batch)}"
         except RefusedValueError as error:
             yield f"warning: {error} Here this command would be refused."
     if missing := strategies.absent(config):

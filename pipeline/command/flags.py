@@ -27,6 +27,7 @@ JOBS = (
     "predict",
     "export",
     "find_learning_rate",
+    "replay",
 )
 OF_ONE_CHECKPOINT = ("evaluate", "predict", "export")
 
@@ -74,6 +75,7 @@ def define() -> flags.FlagValues:
         "checkpoint_path",
         "For evaluate, predict, export: a path, or best; default: the latest.",
     )
+    string("bad_batch", "For replay: a step's folder, runs/1/bad_batches/step-70.")
     boolean("all_checkpoints", "For evaluate: each checkpoint, as a table.")
     string("output", "For predict: the file to write to instead of stdout.")
     boolean(
@@ -141,6 +143,13 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
             f"--checkpoint_path is for --job={', '.join(OF_ONE_CHECKPOINT)}; training "
             "goes on from the latest in model_dir. To start from other weights: "
             "Estimator.warm_start_from = 'path' in gin."
+        )
+    if options.bad_batch and options.job != "replay":
+        raise flags.Error(f"--bad_batch is for --job=replay, not --job={options.job}.")
+    if options.job == "replay" and not options.bad_batch:
+        raise flags.Error(
+            "--job=replay makes a step that went wrong again: say which one, "
+            "--bad_batch=runs/1/bad_batches/step-70."
         )
     looks = [n for n in ("fast_dev_run", "overfit_batches") if options[n].value]
     if looks and options.job != JOBS[0]:

@@ -50,6 +50,7 @@ _NEEDS = {
     "train_and_evaluate": (_MODEL_FN, _TRAIN_INPUT, _EVAL_INPUT),
     "train": (_MODEL_FN, _TRAIN_INPUT),
     "find_learning_rate": (_MODEL_FN, _TRAIN_INPUT),
+    "replay": (_MODEL_FN,),
     "evaluate": (_MODEL_FN, _EVAL_INPUT),
     "predict": (_MODEL_FN, _PREDICT_INPUT),
     "export": (_MODEL_FN, (*_PREDICT_INPUT, "ExportSpec.serving_input_receiver_fn")),

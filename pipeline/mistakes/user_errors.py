@@ -199,8 +199,17 @@ def place_of(error: BaseException) -> str:
 
 def lines_of(error: BaseException) -> list[str]:
     """Returns the user's lines that led to an error, as a traceback shows them."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return list(_shown(_users([(f.filename, f.lineno or 0, f.name) for f in frames])))
+    return lines_in(traceback.extract_tb(error.__traceback__))
+
+
+def lines_in(stack: Iterable[Any]) -> list[str]:
+    """Returns the user's lines of a stack, as a traceback shows them.
+
+    Args:
+      stack: frames as `traceback` has them, or as `tf.Operation.traceback`.
+    """
+    frames = [(f.filename, f.lineno or 0, f.name) for f in stack]
+    return list(_shown(_users(frames)))
 
 
 def _frames_in(text: str) -> list[Frame]:

@@ -9,27 +9,78 @@ TensorFlow alone reads an element back, with its structure, ragged, sparse and s
 tensors included: `next(iter(tf.data.Dataset.load(path)))`.
 """
 
+import contextlib
+import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from pipeline.checkpoints import checkpoint
 from pipeline.feed.batch import LeftOut
 from pipeline.mistakes.checks import components
-from pipeline.model_dir import atomic_file
+from pipeline.model_dir import atomic_file, paths
+from pipeline.process.refusals import RefusedValueError
 
 FOLDER = "bad_batches"
+_RECORDS = "left_out.json"
 # Most numbers of examples that a message lists.
 _MOST_LISTED = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class BadStepFiles:
+    """What lies in the folder of a step that went wrong.
+
+    Attributes:
+      folder: the folder.
+      weights: path prefix of the checkpoint before the step.
+      batches: elements of each batch that are there, by the batch's number.
+      reasons: why each batch was left out.
+      missing: elements that are not there, as other processes wrote them elsewhere.
+    """
+
+    folder: str
+    weights: str
+    batches: Mapping[int, Sequence[Any]]
+    reasons: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    @classmethod
+    def read(cls, given: str | os.PathLike[str]) -> "BadStepFiles":
+        """Reads the folder of a step; writes nothing.
+
+        Args:
+          given: path as a user gave it.
+
+        Raises:
+          ValueError: it is no such folder, or not all of it is there.
+        """
+        folder = found(given)
+        weights = checkpoint.latest(folder)
+        try:
+            batches = read(folder)
+        except (tf.errors.OpError, OSError, ValueError) as error:
+            raise _unfinished(
+                folder, f"a batch in it cannot be read ({error:.200})"
+            ) from error
+        if weights is None or not batches:
+            raise _unfinished(folder, f"it has no {'batch' if weights else 'weights'}")
+        return cls(folder, weights, batches, _reasons(folder), tuple(_missing(folder)))
 
 
 def folder_of(model_dir: str, step: int) -> str:
     """Returns the folder of a step that went wrong."""
     return os.path.join(model_dir, FOLDER, f"step-{step}")
+
+
+def model_dir_of(folder: str) -> str:
+    """Returns the model_dir of a step's folder."""
+    return os.path.dirname(os.path.dirname(folder))
 
 
 def steps_in(model_dir: str) -> list[int]:
@@ -38,6 +89,32 @@ def steps_in(model_dir: str) -> list[int]:
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
     numbers = [name.rstrip("/").removeprefix("step-") for name in names]
     return sorted(int(number) for number in numbers if number.isdigit())
+
+
+def found(given: str | os.PathLike[str]) -> str:
+    """Returns the folder of a step that a user named, normalized.
+
+    Raises:
+      ValueError: there is none; names those that are there.
+    """
+    folder = paths.normal(given)
+    name = os.path.basename(folder)
+    if name.startswith("step-") and tf.io.gfile.isdir(folder):
+        return folder
+    near = (folder, os.path.dirname(folder), model_dir_of(folder))
+    model_dir = next((place for place in near if steps_in(place)), None)
+    if model_dir is None:
+        raise RefusedValueError(
+            f"bad_batch is {os.fspath(given)!r}, where no batches are that went wrong: "
+            "write bad_batch='runs/1/bad_batches/step-70'. A training with "
+            "RunConfig(on_nan='restore'), or 'record', writes such a folder."
+        )
+    steps = steps_in(model_dir)
+    example = paths.shown(folder_of(model_dir, steps[0]))
+    raise RefusedValueError(
+        f"bad_batch is {os.fspath(given)!r}, which is no folder of a step: write "
+        f"bad_batch={example!r}. Steps that are there: {', '.join(map(str, steps))}."
+    )
 
 
 def digest_of(elements: Sequence[Any]) -> str:
@@ -60,15 +137,15 @@ def not_finite(element: Any) -> list[str]:
     features, labels = element if isinstance(element, tuple) else (element, None)
     found = []
     for name, leaf in components((features, labels)):
-        values = leaf.values if hasattr(leaf, "values") else leaf
+        values = getattr(leaf, "flat_values", getattr(leaf, "values", leaf))
         if not getattr(values, "dtype", tf.string).is_floating:
             continue
         if isinstance(leaf, tf.Tensor) and leaf.shape.rank:
-            bad = ~np.isfinite(np.asarray(tf.cast(leaf, tf.float32)))
+            bad = ~np.isfinite(np.asarray(tf.cast(leaf, tf.float64)))
             rows = np.flatnonzero(bad.reshape(len(bad), -1).any(1)).tolist()
             if rows:
                 found.append(f"{name}, {listed(rows)}")
-        elif not np.isfinite(np.asarray(tf.cast(values, tf.float32))).all():
+        elif not np.isfinite(np.asarray(tf.cast(values, tf.float64))).all():
             found.append(name)
     return found
 
@@ -119,5 +196,32 @@ def read(folder: str) -> dict[int, list[Any]]:
 
 def describe(folder: str, records: Sequence[Mapping[str, Any]]) -> None:
     """Writes down what is known of a step's batches."""
-    path = os.path.join(folder, "left_out.json")
+    path = os.path.join(folder, _RECORDS)
     atomic_file.write(path, f"{json.dumps(list(records), indent=1)}\n")
+
+
+def _reasons(folder: str) -> tuple[str, ...]:
+    """Returns why batches were left out, each reason once; none of a damaged file."""
+    text = atomic_file.read(os.path.join(folder, _RECORDS))
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        return tuple(dict.fromkeys(each["reason"] for each in json.loads(text or "[]")))
+    return ()
+
+
+def _missing(folder: str) -> Iterator[str]:
+    """Yields what a batch's elements say of others that are not there."""
+    for name in sorted(tf.io.gfile.listdir(folder)):
+        if not name.startswith("batch-"):
+            continue
+        parts = tf.io.gfile.listdir(os.path.join(folder, name))
+        numbers = [part.rstrip("/").split("-") for part in parts]
+        total = max((int(number[3]) for number in numbers), default=0)
+        for each in sorted({*range(total)} - {int(number[1]) for number in numbers}):
+            yield f"element {each} of {name.rstrip('/')}"
+
+
+def _unfinished(folder: str, why: str) -> RefusedValueError:
+    return RefusedValueError(
+        f"bad_batch is {folder!r}, and {why}: a training is writing it, or was killed "
+        "while it did. Try again later, or run that training again."
+    )

@@ -27,6 +27,7 @@ from pipeline.contract.run_config import RunConfig
 from pipeline.feed.batch import LeftOut
 from pipeline.feed.feed import AnyFeed, Feed
 from pipeline.hooks.stock import NanLossDuringTrainingError
+from pipeline.model_dir import paths
 from pipeline.process.refusals import RefusedValueError
 from pipeline.rescue import bad_batches
 from pipeline.strategy.modules import Modules
@@ -204,7 +205,8 @@ class Restoring(Hook):
         if block.ends:
             raise NanLossDuringTrainingError(
                 f"{block.reason}. {self._words()}. The batch, and the weights before "
-                f"it, are in {folder}. No checkpoint was saved after it."
+                f"it, are in {folder}. No checkpoint was saved after it. To see which "
+                f"operation it was: --job=replay --bad_batch={paths.shown(folder)}"
             )
 
     def _restore(self, run: Run, bad: BadStep) -> None:

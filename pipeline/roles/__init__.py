@@ -11,5 +11,6 @@ From the bottom up; a file imports only files above it:
     evaluator           the job that evaluates the checkpoints of a training
     train_and_evaluate  the roles of tasks
     learning_rates      find_learning_rate: a training at growing rates
+    replay              replay: a step that went wrong, made again
     first_look          fast_dev_run and overfit_batches: a little of everything
 """

@@ -165,7 +165,7 @@ def two_ops_fn(features, labels, mode, network, optimizer, other):
 
 
 def test_several_train_ops_and_all_batches_of_a_step(tmp_path):
-    """A step takes two micro-batches, and two replicas share each of them."""
+    """A step takes two micro-batches, and two replicas share each; it is replayed."""
 
     def train(model_dir, on_nan, without=()):
         config = ge.RunConfig(
@@ -180,13 +180,19 @@ def test_several_train_ops_and_all_batches_of_a_step(tmp_path):
         factories["network"] = fakes.network
         estimator = ge.Estimator(two_ops_fn, modules=factories, config=config)
         estimator.train(data(poisoned([14]), without=without), max_steps=12)
+        return estimator
 
-    train(tmp_path / "ours", "restore")
+    ours = train(tmp_path / "ours", "restore")
     train(tmp_path / "theirs", "stop", without=[13, 14])
     assert named(tmp_path / "ours") == [7]  # Of batches of two elements.
     assert not differing(tmp_path / "ours", tmp_path / "theirs")
     for path in (tmp_path / "theirs" / "hooks").iterdir():
         assert "Restoring" not in path.read_text()
+    replayed = ge.replay(ours, tmp_path / "ours" / "bad_batches" / "step-7")
+    first, second = replayed.elements
+    assert (first.batch, first.cause, second.cause.where) == (7, None, ("loss",))
+    assert second.cause.held == ("features, example 3",)
+    assert second.examples.alone == (3,)
 
 
 class Dies(ge.Hook):
