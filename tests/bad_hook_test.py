@@ -248,6 +248,16 @@ def listeners_are_one_listener(model_dir):
     estimator.train(data(), steps=1, saving_listeners=ge.SavingListener())
 
 
+@told("EvalSpec.hooks holds StopIfHigher, which acts in a training", "early_stopping=")
+def rule_among_the_hooks_of_an_evaluation(model_dir):
+    ge.EvalSpec(data(), hooks=[ge.StopIfHigher("accuracy", 0.9)])
+
+
+@told("hooks holds LossGuard, which acts in a training", "TrainSpec(input_fn, hooks=")
+def guard_among_the_hooks_of_an_evaluation(model_dir):
+    fakes.make_estimator(model_dir).evaluate(data(), hooks=[ge.LossGuard(max_loss=1)])
+
+
 @pytest.mark.parametrize("row", table.rows)
 def test_mistake(row, tmp_path):
     table.check(row, tmp_path)

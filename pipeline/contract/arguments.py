@@ -159,7 +159,34 @@ def evaluation(steps: Any, name: Any, hooks: Any) -> None:
     """
     checks.check_positive("steps", steps)
     evaluation_name("name", name)
-    checks.check_all("hooks", hooks, Hook)
+    evaluation_hooks("hooks", hooks)
+
+
+def evaluation_hooks(name: str, hooks: Any) -> None:
+    """Checks the hooks of an evaluation, which calls `begin`, `after_loop` and `end`.
+
+    Args:
+      name: name of the argument.
+      hooks: list or tuple of hooks.
+
+    Raises:
+      TypeError: `hooks` is no list, or holds what is no hook.
+      ValueError: a hook acts in a training alone, and would do nothing.
+    """
+    checks.check_all(name, hooks, Hook)
+    for hook in hooks:
+        own, base = type(hook), Hook
+        is_called = own.after_loop is not base.after_loop or own.end is not base.end
+        waits = own.after_step is not base.after_step
+        waits = waits or own.after_evaluation is not base.after_evaluation
+        acts = hook.wants_losses or hook.sets_rates or hook.leaves_out
+        if acts or (waits and not is_called):
+            raise RefusedValueError(
+                f"{name} holds {own.__name__}, which acts in a training, and an "
+                "evaluation calls begin, after_loop and end of its hooks alone: write "
+                "TrainSpec(input_fn, hooks=[...]), or EvalSpec(input_fn, "
+                "early_stopping=...) for a rule."
+            )
 
 
 def all_checkpoints(value: Any, checkpoint_path: str | None) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from pipeline.mistakes import habits
 from pipeline.mistakes.checks import is_int, is_number
 from pipeline.process.refusals import RefusedValueError
 
@@ -120,6 +121,7 @@ class Average:
         raise NotImplementedError
 
 
+@habits.named
 @dataclasses.dataclass(frozen=True)
 class ExponentialAverage(Average):
     """An average in which a step counts `decay` times as much as the one after it.
@@ -159,6 +161,7 @@ class ExponentialAverage(Average):
         return tf.where(number <= new, tf.ones_like(part), part)
 
 
+@habits.named
 @dataclasses.dataclass(frozen=True)
 class StochasticWeightAverage(Average):
     """The plain mean of the weights since a step (SWA, Izmailov et al., 2018).

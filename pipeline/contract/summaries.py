@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contract.train_op import SpecError
-from pipeline.mistakes.checks import is_int, is_number, kind_of
+from pipeline.mistakes.checks import checked_names, is_int, is_number, kind_of
 
 # Classes whose pairs are counted at the most: a million numbers.
 _MOST_CLASSES = 1000
@@ -229,7 +229,7 @@ def image(
         pixels.dtype.name,
         None if value_range is None else tuple(map(float, value_range)),
         tuple(words),
-        tuple(map(str, class_names)),
+        checked_names("class_names of image()", class_names),
         None if columns is None else _count("columns of image()", columns),
     )
     return Summary(kind, tensors)
@@ -338,7 +338,7 @@ def confusion_matrix(
             f"num_classes of confusion_matrix() is {number}: write {_MOST_CLASSES} or "
             "less, of classes that are put into groups."
         )
-    names = tuple(map(str, class_names))
+    names = checked_names("class_names of confusion_matrix()", class_names)
     if names and len(names) != number:
         raise SpecError(
             f"class_names of confusion_matrix() has {len(names)} entries for "

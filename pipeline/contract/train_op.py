@@ -16,7 +16,7 @@ class SpecError(Refusal, ValueError):
     """A model_fn that breaks the contract."""
 
 
-@habits.train_op
+@habits.named
 @dataclasses.dataclass(frozen=True)
 class TrainOp:
     """One optimizer, the variables that it moves, and the loss that it minimises.

@@ -205,7 +205,8 @@ class ProfilerHook(Hook):
         return next((bound for bound in self._bounds if bound > step), None)
 
     def after_step(self, run: Run) -> None:
-        if run.step == self._bounds[0] and run.leads:
+        # A training that goes back may come here again while it records.
+        if run.step == self._bounds[0] and run.leads and not self._recording:
             tf.profiler.experimental.start(self._logdir or run.model_dir)
             self._recording = True
         elif self._recording:

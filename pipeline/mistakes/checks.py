@@ -106,6 +106,21 @@ def check_all(name: str, values: Any, kind: type) -> None:
             )
 
 
+def checked_names(name: str, values: Any) -> tuple[str, ...]:
+    """Returns names that a caller gave, as a tuple of texts.
+
+    Args:
+      name: name of the argument.
+      values: list or tuple of names.
+
+    Raises:
+      TypeError: it is one text, which Python takes for its letters.
+    """
+    if isinstance(values, (str, bytes)):
+        raise RefusedTypeError(f"{name} is {values!r:.60}: write ('cat', 'dog').")
+    return tuple(map(str, values))
+
+
 def check_alike(spec: Any, mode: str, other: Any, other_mode: str) -> None:
     """Checks that a model_fn gets the same dtypes in two modes.
 

@@ -8,11 +8,12 @@ import numpy as np
 
 from pipeline.hooks import early_stopping
 from pipeline.hooks.metric_hook import StoppingRule
-from pipeline.mistakes import checks
+from pipeline.mistakes import checks, habits
 from pipeline.process import metric_names
 from pipeline.process.refusals import RefusedKeyError, RefusedValueError, near
 
 
+@habits.named
 @dataclasses.dataclass(frozen=True)
 class KeepBest:
     """The k best checkpoints by a metric of an evaluation, which stay.

@@ -130,7 +130,7 @@ class EvalSpec:
         _check_input_fn("EvalSpec", self.input_fn)
         checks.check_positive("EvalSpec.steps", self.steps)
         arguments.evaluation_name("EvalSpec.name", self.name)
-        checks.check_all("EvalSpec.hooks", self.hooks, Hook)
+        arguments.evaluation_hooks("EvalSpec.hooks", self.hooks)
         if isinstance(self.exporters, Exporter):
             object.__setattr__(self, "exporters", (self.exporters,))
         checks.check_all("EvalSpec.exporters", self.exporters, Exporter)

@@ -188,6 +188,18 @@ def test_the_profiler_asks_for_its_two_ends_alone():
     assert steps == [100, 100, 110, 110, None]
 
 
+def test_the_profiler_goes_on_where_a_training_goes_back(tmp_path, monkeypatch):
+    calls = []
+    profiler = stock.tf.profiler.experimental
+    monkeypatch.setattr(profiler, "start", lambda logdir: calls.append("start"))
+    monkeypatch.setattr(profiler, "stop", lambda: calls.append("stop"))
+    hook = stock.ProfilerHook(first_step=100, num_steps=10)
+    run = make_run(100)
+    for run.step in (100, 100, 110):
+        hook.after_step(run)
+    assert calls == ["start", "stop"]
+
+
 def points(logdir):
     """`(step, value)`s by tag."""
     events = EventAccumulator(str(logdir))

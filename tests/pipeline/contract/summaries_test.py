@@ -58,13 +58,21 @@ REFUSED = {
         lambda: ge.confusion_matrix(Y, Y, 3, ("a", "b")),
         "2 entries for 3 classes: write one name a class",
     ),
+    "matrix of one name": (
+        lambda: ge.confusion_matrix(Y, Y, 3, "cat"),
+        r"class_names of confusion_matrix\(\) is 'cat': write \('cat', 'dog'\)",
+    ),
+    "image of one name": (
+        lambda: ge.image(X, class_names="cat"),
+        r"class_names of image\(\) is 'cat'",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(case):
     declare, message = REFUSED[case]
-    with pytest.raises(ge.SpecError, match=message):
+    with pytest.raises(ge.Refusal, match=message):
         declare()
 
 

@@ -118,6 +118,11 @@ def test_fields_of_a_run_config_that_are_gone(name):
             lambda: ge.TrainOp(optimiser=None),
             "TrainOp takes no optimiser. Did you mean optimizer?",
         ),
+        (lambda: ge.KeepBest("loss", kk=3), "KeepBest takes no kk. Did you mean k?"),
+        (
+            lambda: ge.ExponentialAverage(decya=0.9),
+            "ExponentialAverage takes no decya. Did you mean decay?",
+        ),
     ],
 )
 def test_the_nearest_name_is_told(call, words):
