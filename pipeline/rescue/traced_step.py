@@ -24,7 +24,6 @@ from pipeline.contract.model_fn import BoundModelFn
 from pipeline.contract.spec import EstimatorSpec
 from pipeline.feed.batch import pair_of, rows_in
 from pipeline.loop import losses
-from pipeline.loop.gradients import each_row_once
 from pipeline.mistakes.checks import components
 from pipeline.mistakes.user_errors import lines_in
 from pipeline.rescue import bad_batches
@@ -382,7 +381,8 @@ def _measured(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _norm(gradient: Any) -> tf.Tensor:
-    dense = tf.cast(each_row_once(gradient, sparse=False), tf.float64)
+    # Of slices it adds up those of the same row.
+    dense = tf.cast(tf.convert_to_tensor(gradient), tf.float64)
     return tf.sqrt(tf.reduce_sum(tf.square(dense)))
 
 
