@@ -30,20 +30,52 @@ The modules of each model_fn:
     gan         generator, discriminator, noise,
                 generator_optimizer, discriminator_optimizer
 
+A model_fn of one's own takes its loss, metrics and predictions from a head:
+
+    head = BinaryClassHead(weight_column="weight")
+    return head.create_estimator_spec(
+        features, mode, logits, labels, optimizer, network.trainable_variables
+    )
+
 Networks take no input shape: their layers are built on the first call.
 """
 
+from .classification_heads import BinaryClassHead, MultiClassHead, MultiLabelHead
 from .classifier import classifier
 from .dcgan import dcgan_discriminator, dcgan_generator, gaussian_noise
 from .embedding import ShardedEmbedding
 from .gan import gan
+from .head_metrics import AccuracyBaseline, Calibration, GroupAUC
+from .heads import Head
+from .multi_head import MultiHead
 from .networks import cnn, linear, mlp
+from .ranking_heads import PairwiseRankingHead, SoftmaxRankingHead
+from .regression_heads import (
+    LogisticRegressionHead,
+    LogNormalRegressionHead,
+    PoissonRegressionHead,
+    RegressionHead,
+)
 from .regressor import regressor
 from .resnet import resnet
 from .schedules import piecewise_by_epoch, warmup_cosine
 
 __all__ = (
+    "AccuracyBaseline",
+    "BinaryClassHead",
+    "Calibration",
+    "GroupAUC",
+    "Head",
+    "LogNormalRegressionHead",
+    "LogisticRegressionHead",
+    "MultiClassHead",
+    "MultiHead",
+    "MultiLabelHead",
+    "PairwiseRankingHead",
+    "PoissonRegressionHead",
+    "RegressionHead",
     "ShardedEmbedding",
+    "SoftmaxRankingHead",
     "classifier",
     "cnn",
     "dcgan_discriminator",
