@@ -43,7 +43,7 @@ Networks take no input shape: their layers are built on the first call.
 from .classification_heads import BinaryClassHead, MultiClassHead, MultiLabelHead
 from .classifier import classifier
 from .dcgan import dcgan_discriminator, dcgan_generator, gaussian_noise
-from .embedding import ShardedEmbedding
+from .embedding import Embedding, ShardedEmbedding
 from .gan import gan
 from .head_metrics import AccuracyBaseline, Calibration, GroupAUC
 from .heads import Head
@@ -64,6 +64,7 @@ __all__ = (
     "AccuracyBaseline",
     "BinaryClassHead",
     "Calibration",
+    "Embedding",
     "GroupAUC",
     "Head",
     "LogNormalRegressionHead",

@@ -25,6 +25,7 @@ from pipeline.rows.slices import plus, spec_of_sums
 from pipeline.strategy import loss_scale
 from pipeline.strategy.modules import Modules
 from pipeline.strategy.replicas import Replicas, all_reduce, has_one_trace, run_each
+from pipeline.tracing import compiling
 from pipeline.tracing.summary_states import States, SummarySet, number
 
 # Batches by local replica and micro-batch; or by micro-batch, of values that differ by
@@ -397,4 +398,5 @@ def _compiled(fn: Callable[[], Any], jit_compile: bool | None) -> Callable[[], A
     """
     if jit_compile is False:
         return fn
-    return tf.function(fn, jit_compile=jit_compile, autograph=False)
+    told = compiling.told_of_xla(fn)
+    return tf.function(told, jit_compile=jit_compile, autograph=False)

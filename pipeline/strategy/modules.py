@@ -23,11 +23,10 @@ from pipeline.contract.train_op import SpecError
 from pipeline.mistakes import user_errors
 from pipeline.mistakes.checks import kind_of
 from pipeline.process.refusals import RefusedTypeError
-from pipeline.strategy import loss_scale, variables
+from pipeline.strategy import loss_scale, sharding, variables
 from pipeline.strategy.averages import Averages
 from pipeline.strategy.replicas import Replicas, aggregated, all_reduce
-from pipeline.strategy.sharding import let_gather, shards_of
-from pipeline.tracing import replica_means, seeds, trace_checks
+from pipeline.tracing import keras_tables, replica_means, seeds, trace_checks
 from pipeline.tracing.compiling import compiled
 
 # Odd and large, so that the streams of replicas do not meet.
@@ -147,16 +146,18 @@ class Modules:
                 specs.append(model_fn(features, labels, step))
 
         mine = self.by_name.values()
-        with self._seeds.drawn(), trace_checks.no_updates(mine, owns=self._owns):
+        guarded = trace_checks.no_updates(mine, owns=self._owns)
+        with self._seeds.drawn(), guarded, sharding.cut_by(self.strategy):
             graph = trace.get_concrete_function(element_spec).graph
         spec = specs[-1]
         self._say(trace_checks.remarks(graph, spec, _rows(element_spec[0])))
+        self._say(keras_tables.remarks(variables.parts(self.by_name)))
         owned = self._ids()
         stray = [v.name for v in created if id(v) not in owned]
         if stray:
             raise trace_checks.stray_error(stray)
         self._build_optimizers(spec, owned)
-        let_gather(self.named_variables().values())
+        sharding.let_gather(self.named_variables().values())
         if self.averages is not None:
             slots = variables.optimizer_prefixes(self.by_name)
             self.averages.build(self.named_variables(), slots, spec.train_op)
@@ -263,7 +264,7 @@ class Modules:
     def _ids(self) -> set[int]:
         """Returns the ids of all `tf.Variable`s, each shard by itself."""
         named = self.named_variables()
-        return {id(shard) for v in named.values() for shard in shards_of(v)}
+        return {id(shard) for v in named.values() for shard in sharding.shards_of(v)}
 
     def _owns(self, variable: Any) -> bool:
         """Whether it is a module's, or that of a metric that a layer has for itself."""

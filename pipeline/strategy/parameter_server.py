@@ -62,6 +62,7 @@ class ParameterServers(tf.distribute.ParameterServerStrategy):
 
     Attributes:
       cluster: the tasks.
+      partitioner: cuts the tables that a layer asks to have cut.
       steps_per_closure: most steps that a worker does in one go.
       lost_after_secs: seconds that the chief waits for workers that it needs.
       resume_input: whether workers skip what was read of their data before.
@@ -81,12 +82,13 @@ class ParameterServers(tf.distribute.ParameterServerStrategy):
 
         Args:
           cluster: the tasks; this process is the chief.
-          partitioner: cuts the variables that a layer asks to have cut.
+          partitioner: see the class.
           steps_per_closure: see the class.
           lost_after_secs: see the class.
           resume_input: see the class.
         """
         self.cluster = cluster
+        self.partitioner = partitioner
         self.steps_per_closure = steps_per_closure
         self.lost_after_secs = lost_after_secs
         self.resume_input = resume_input
@@ -102,7 +104,7 @@ class ParameterServers(tf.distribute.ParameterServerStrategy):
             {name: tasks[name] for name in tasks if name != "chief 0"},
             lost_after_secs=lost_after_secs,
         )
-        super().__init__(resolver, sharding.where_asked(partitioner))
+        super().__init__(resolver)
 
     @property
     def num_workers(self) -> int:
@@ -138,7 +140,7 @@ def parameter_server(
     Args:
       config: how to run; `cluster` says who takes part.
       min_shard_bytes: least bytes of a shard of a table that is cut, see
-        `models.ShardedEmbedding`.
+        `models.Embedding`.
       max_shards: most shards of one table; None for one on each server.
       steps_per_closure: most steps that the chief hands to a worker in one go. More
         steps cost less time between them, and more are done again where a worker dies.

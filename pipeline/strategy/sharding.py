@@ -1,7 +1,7 @@
 """Large tables: cut into shards on several parameter servers, and gathered by rows.
 
-A layer asks for shards, in a block of `sharding`. No other variable is cut: Keras'
-layers and optimizers train whole variables only.
+A layer asks how to cut, and makes a Keras variable of each shard. They train as any
+variables do, and are saved as one. No other variable is cut.
 """
 
 import contextlib
@@ -10,40 +10,80 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 Partitioner = Callable[..., Sequence[int]]
 
-# The class of what `tf.Variable(...)` returns under a strategy with a partitioner. It
-# is no `tf.Variable`, and TensorFlow documents it without a public name.
+# Variables that are saved as one. It is no `tf.Variable`, and TensorFlow documents it
+# without a public name.
 ShardedVariable = tf.__internal__.distribute.ShardedVariable
 
-_asked = contextvars.ContextVar("asked", default=False)
+_strategy = contextvars.ContextVar("strategy", default=None)
+
+
+class Table(ShardedVariable):
+    """Keras variables that are the shards of one table.
+
+    Attributes:
+      parts: the Keras variables, in order of their rows.
+    """
+
+    def __init__(self, parts: Sequence[keras.Variable]) -> None:
+        """Makes one variable of them.
+
+        Args:
+          parts: Keras variables, in order of their rows.
+        """
+        super().__init__([part.value for part in parts])
+        self.parts = parts
 
 
 @contextlib.contextmanager
-def sharding() -> Iterator[None]:
-    """Lets the strategy cut the variables that are made in the block, by their rows."""
-    token = _asked.set(True)
+def cut_by(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Has tables that are made in the block cut as the strategy says.
+
+    Without a block it is the strategy of the scope; a trace is in none.
+    """
+    token = _strategy.set(strategy)
     try:
         yield
     finally:
-        _asked.reset(token)
+        _strategy.reset(token)
 
 
-def where_asked(partitioner: Partitioner) -> Partitioner:
-    """Returns a partitioner that cuts in a block of `sharding`, and nowhere else.
+def rows_of_shards(shape: tuple[int, int], dtype: str) -> list[int]:
+    """Returns the number of rows of each shard of a table, as TensorFlow divides them.
 
     Args:
-      partitioner: how to cut there, one of `tf.distribute.experimental.partitioners`.
+      shape: rows and columns of the table.
+      dtype: dtype of its numbers.
     """
+    strategy = _strategy.get() or tf.distribute.get_strategy()
+    partitioner: Partitioner | None = getattr(strategy, "partitioner", None)
+    if partitioner is None:
+        return [shape[0]]
+    count = partitioner(shape=tf.TensorShape(shape), dtype=tf.as_dtype(dtype))[0]
+    rows, more = divmod(shape[0], count)
+    return [rows + (i < more) for i in range(count)]
 
-    def partition(shape: Any, dtype: Any, **options: Any) -> Sequence[int]:
-        if _asked.get():
-            return partitioner(shape, dtype, **options)
-        return [1] * len(shape)
 
-    return partition
+def join(parts: Sequence[keras.Variable]) -> None:
+    """Has Keras variables saved as one, see `whole`."""
+    if len(parts) > 1:
+        for part in parts:
+            part.shards = parts
+
+
+def whole(variable: Any) -> Any:
+    """Returns the `Table` that a Keras variable is a shard of; itself for another."""
+    parts = getattr(variable, "shards", None)
+    return variable if parts is None else Table(parts)
+
+
+def without_later_shards(variables: Sequence[Any]) -> list[Any]:
+    """Returns the variables, of each table the first shard alone."""
+    return [v for v in variables if getattr(v, "shards", (v,))[0] is v]
 
 
 def shards_of(variable: Any) -> list[Any]:
@@ -69,12 +109,26 @@ def let_gather(made: Iterable[Any]) -> None:
 
 
 def _gathered(variable: Any, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
-    """Returns rows of this replica's copy; in cross-replica context of the first."""
+    copy = copy_here(variable)
+    if copy is variable:
+        raise AttributeError("sparse_read")  # TensorFlow reads all of it, then.
+    return copy.sparse_read(indices, name=name)
+
+
+def copy_here(variable: Any) -> Any:
+    """Returns this replica's copy of a mirrored variable; without replicas the first.
+
+    Args:
+      variable: a `tf.Variable`; it is returned itself where it is not mirrored, or
+        where one trace serves all replicas, as on a TPU.
+    """
+    if not isinstance(variable, tf.distribute.DistributedValues):
+        return variable
     replica, place = tf.distribute.get_replica_context(), 0
     copies = variable.values
     if replica is not None and len(copies) > 1:
         number = tf.get_static_value(replica.replica_id_in_sync_group)
-        if number is None:  # Where one trace serves all replicas, as on a TPU.
-            raise AttributeError("sparse_read")
+        if number is None:
+            return variable
         place = int(number) % len(copies)
-    return copies[place].sparse_read(indices, name=name)
+    return copies[place]

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from pipeline.mistakes.checks import kind_of
 from pipeline.process.refusals import RefusedRuntimeError, RefusedTypeError
+from pipeline.strategy import sharding
 from pipeline.strategy.sharding import ShardedVariable, shards_of
 
 # Each variable or lookup table by its module's name and by its name in the module.
@@ -68,14 +69,15 @@ def named_state(module: Any, references: Mapping[str, Any] | None = None) -> dic
         return _unique(_optimizer_names(module, references or {}))
     if isinstance(module, keras.Layer):
         names = {id(v): name for name, v in _unique(_layer_names(module)).items()}
-        lost = [v.path for v in module.variables if id(v) not in names]
+        mine = sharding.without_later_shards(module.variables)
+        lost = [v.path for v in mine if id(v) not in names]
         if lost:
             raise RefusedRuntimeError(
                 f"Keras variables {lost} of {module.name} are in none of its layers, "
                 "and would be missing from checkpoints: make them by add_weight in a "
                 "layer that is an attribute of it."
             )
-        return {names[id(v)]: v for v in module.variables}
+        return {names[id(v)]: sharding.whole(v) for v in mine}
     return _unique(_object_names(module, seen=set()))
 
 
@@ -244,7 +246,7 @@ def _optimizer_names(
     prefixes = {
         _slot_prefix(shard): name
         for name, variable in references.items()
-        for shard in shards_of(variable)
+        for shard in getattr(variable, "parts", None) or shards_of(variable)
     }
     # The longest first: `dense_` begins the slots of `dense_1_` as well.
     by_length = sorted(prefixes, key=len, reverse=True)
@@ -297,7 +299,7 @@ def _layer_names(layer: keras.Layer) -> Iterator[tuple[str, Any]]:
     """Yields the variables of a layer, each by the innermost layer that has it."""
     for prefix, each in layers(layer):
         below = {id(v) for child in _children(each) for v in child.variables}
-        for variable in each.variables:
+        for variable in sharding.without_later_shards(each.variables):
             if id(variable) not in below:
                 yield f"{prefix}{variable.name}", variable
 

@@ -43,7 +43,7 @@ ROWS, BATCH = 960, 16
 IDS = np.arange(ROWS)
 X, Y = fakes.classification_data(ROWS)
 VOCABULARY = 200
-TABLE = "table/table"
+TABLE = "table/embedding/embeddings"
 
 
 def config(name, *, local=False, **options):
@@ -274,12 +274,17 @@ def ids_fn(mode):
 def embedding():
     """Trains a table cut in two, goes on with it whole, and cut again; averages it."""
     found = {}
-    averages = []
+    averages, tables = [], []
+
+    def table():
+        tables.append(keras.Sequential([models.Embedding(VOCABULARY, 4)]))
+        return tables[-1]
+
     for name, steps, local in (("cut", 150, False), ("whole", 20, True)) * 2:
         trained = ge.Estimator(
             embedding_fn,
             modules={
-                "table": lambda: models.ShardedEmbedding(VOCABULARY, 4),
+                "table": table,
                 "head": lambda: keras.layers.Dense(2),
                 "optimizer": lambda: keras.optimizers.Adam(0.01),
             },
@@ -310,6 +315,7 @@ def embedding():
         step=trained.global_step,
         shapes=shapes,
         averages=averages,
+        parts=[len(each.trainable_variables) for each in tables],
         norms=shown.norms(OUT / "embedding"),
     )
 
