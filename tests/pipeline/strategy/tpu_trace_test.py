@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import models
 import pipeline as ge
 from pipeline import ModeKeys
 from pipeline.driver.recipe import Recipe
@@ -117,11 +118,12 @@ def test_predictions(strategy, tmp_path):
     assert len(named(nodes, "TPUReplicateMetadata")) == 1
 
 
-def test_an_embeddings_gradient_is_added_up_too(strategy, tmp_path):
+@pytest.mark.parametrize("layer", [keras.layers.Embedding, models.Embedding])
+def test_an_embeddings_gradient_is_added_up_too(layer, strategy, tmp_path):
     """TPUStrategy makes its slices dense."""
 
     def network():
-        return keras.Sequential([keras.layers.Embedding(50, 4), fakes.network()])
+        return keras.Sequential([layer(50, 4), fakes.network()])
 
     def tokens(input_context):
         x = np.arange(64, dtype=np.int32) % 50
