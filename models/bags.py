@@ -50,8 +50,9 @@ class Bags:
         """
         weights = self.weights
         if kept is not None:
-            mask = tf.cast(kept, rows.dtype)
-            weights = mask if weights is None else weights * mask
+            # Not by a product: what pads weights may be NaN.
+            weights = tf.ones_like(rows[:, 0]) if weights is None else weights
+            weights = tf.where(kept, weights, tf.zeros_like(weights))
         if self.total is None:
             return self.shaped(rows if weights is None else rows * weights[:, None])
         return self.shaped(_combined(rows, weights, combiner, self.total))
@@ -84,12 +85,13 @@ def bags_of(
     ids = _integers(ids, num_ids, table)
     if weights is not None:
         _check_weights(ids, weights, combiner, table)
-    if not ids.shape.rank and (ids.shape.rank is None or combiner is not None):
+    is_sparse, rank = isinstance(ids, tf.SparseTensor), ids.shape.rank
+    if rank is None or (combiner and rank < 1 + is_sparse):
         raise SpecError(
-            f"{table} is given ids of shape {ids.shape}: give them a batch dimension, "
-            "ids = tf.ensure_shape(ids, [None, None])."
+            f"{table} is given ids of shape {ids.shape}: give them the dimensions of "
+            "the batch and of its bags, tf.reshape(ids, [-1, 1])."
         )
-    if isinstance(ids, tf.SparseTensor):
+    if is_sparse:
         if combiner is None:
             raise SpecError(
                 f"{table} is given sparse ids, and combiner is None: write "

@@ -177,7 +177,7 @@ def test_a_bag_is_what_tensorflow_makes_of_it(combiner, weighted):
         weights = {
             "ragged": WEIGHTS,
             "sparse": WEIGHTS.to_sparse(),
-            "zero": WEIGHTS.to_tensor(9.0),
+            "zero": WEIGHTS.to_tensor(float("nan")),
         }[dense]
 
         def ours(layer=layer, ids=ids, weights=weights):
@@ -326,7 +326,8 @@ def test_arguments_are_checked(options, message):
         (RAGGED, {"weights": PADDED, "combiner": "sum"}, "of the ids' kind and"),
         (PADDED, {"weights": PADDED[:2], "combiner": "sum"}, "of the ids' kind and"),
         ({"a": RAGGED}, {"weights": {"b": WEIGHTS}, "combiner": "sum"}, "same keys"),
-        (tf.constant(1), {"combiner": "sum"}, "give them a batch dimension"),
+        (tf.constant(1), {"combiner": "sum"}, "the dimensions of"),
+        (tf.sparse.from_dense([1]), {"combiner": "sum"}, "the dimensions of"),
     ],
 )
 def test_inputs_are_checked(ids, options, message):
