@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipeline.checkpoints import checkpoint
-from tests import clusters, fakes, patience, players, shown, shuffled
+from tests import clusters, fakes, patience, players, row_tables, shown, shuffled
 
 HEARTBEAT_SECS = 3
 
@@ -75,6 +75,11 @@ def test_dropout_differs_between_processes_and_after_a_restore(found):
 def test_updates_in_turn_and_scalars_are_those_of_one_process(found):
     for each in found["play"]:
         assert each == pytest.approx(players.EXPECTED, rel=1e-6)
+
+
+def test_rows_move_as_whole_tables_do(found):
+    for each in found["rows"]:
+        row_tables.check(each)
 
 
 def test_statistics_become_one(found):

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import pipeline as ge
 from pipeline.checkpoints import checkpoint
-from tests import clusters, fakes, players, shown, shuffled
+from tests import clusters, fakes, players, row_tables, shown, shuffled
 
 TASK = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 
@@ -38,6 +38,7 @@ def together(folder):
         leaves_out_a_spike,
         dropout,
         play,
+        rows,
         batch_normalization,
         evaluates_along,
         goes_on,
@@ -212,6 +213,12 @@ def dropout(folder):
 
 def play(folder):
     return players.play(folder, execution="multi_worker")
+
+
+def rows(folder):
+    return row_tables.train(
+        ge.RunConfig(model_dir=str(folder), execution="multi_worker")
+    )
 
 
 def batch_normalization(folder):

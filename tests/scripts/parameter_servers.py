@@ -29,7 +29,7 @@ from pipeline import PeerLostError
 from pipeline.cluster import server
 from pipeline.cluster.tf_config import Cluster
 from pipeline.strategy import parameter_server
-from tests import fakes, shown
+from tests import fakes, row_tables, shown
 from tests.scripts import forked_servers
 
 OUT = pathlib.Path(sys.argv[1])
@@ -320,6 +320,11 @@ def embedding():
     )
 
 
+def rows():
+    """Trains tables that are cut, one step after the other."""
+    report("rows", **row_tables.train(config("rows")))
+
+
 def digits():
     """The same model on the servers and on the chief alone."""
     accuracy = {}
@@ -386,6 +391,7 @@ def run_task():
     counts()
     worker_dies()
     embedding()
+    rows()
     digits()
     steered()
     tasks = ge.RunConfig().cluster.training_tasks

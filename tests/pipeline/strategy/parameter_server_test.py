@@ -13,7 +13,7 @@ import pytest
 import pipeline as ge
 from pipeline.cluster.tf_config import Cluster
 from pipeline.strategy import parameter_server, strategies
-from tests import clusters, fakes, patience
+from tests import clusters, fakes, patience, row_tables
 
 LIMIT_SECS = 240
 
@@ -236,3 +236,7 @@ def test_what_workers_cannot_do_is_refused(options, instead):
     task = {"task_type": "chief", "task_id": 0}
     with pytest.raises(ValueError, match=instead):
         parameter_server.parameter_server(config(JOBS, task=task, **options))
+
+
+def test_rows_of_shards_move_as_whole_tables_do(ran):
+    row_tables.check(ran["rows"])
