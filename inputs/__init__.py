@@ -22,6 +22,8 @@ saved.
 """
 
 from .batching import Batching, make_batching
+from .columns import Column
+from .csv_input import csv_input_fn
 from .digits import digits_input_fn, load_digits
 from .numpy_input import array_dataset, constant_arrays, numpy_input_fn
 from .preprocess import scale_image
@@ -30,8 +32,10 @@ from .tfrecord_input import tfrecord_input_fn
 
 __all__ = [
     "Batching",
+    "Column",
     "array_dataset",
     "constant_arrays",
+    "csv_input_fn",
     "digits_input_fn",
     "load_digits",
     "make_batching",

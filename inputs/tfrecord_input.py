@@ -3,7 +3,6 @@
 files -> this pipeline's files -> records -> shuffle -> repeat -> batch -> parse
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import tensorflow as tf
 
 from pipeline import ModeKeys, RefusedValueError
 
+from . import files as input_files
 from .batching import Batching, make_batching
 
 FeatureSpec = Mapping[str, Any]
@@ -81,10 +81,13 @@ def tfrecord_input_fn(
         )
     if mode == ModeKeys.PREDICT:
         spec.pop(label_key, None)
-    if batching.is_training:
-        files = _matching_files(train_files, "train_files")
-    else:
-        files = _matching_files(eval_files, "eval_files")
+    files = input_files.of_mode(
+        batching,
+        train_files,
+        eval_files,
+        owner="tfrecord_input_fn",
+        example="/data/part-*.tfrecord",
+    )
     records = _read(files, batching, shuffle=bool(shuffle_buffer), seed=seed)
     records = batching.shuffle_and_repeat(
         records, buffer_size=shuffle_buffer, seed=seed
@@ -133,48 +136,18 @@ def _parser(name: str, value: Any) -> Any:
     return tf.io.FixedLenFeature(shape, tf.as_dtype(dtype))
 
 
-def _matching_files(patterns: str | Sequence[str] | None, argument: str) -> list[str]:
-    """Returns the files of all patterns, each once, in the same order everywhere."""
-    if not patterns:
-        raise RefusedValueError(
-            f"This mode reads {argument}, which is {patterns!r}: write "
-            f"tfrecord_input_fn.{argument} = '/data/part-*.tfrecord'."
-        )
-    files: set[str] = set()
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        found = tf.io.gfile.glob(os.path.expanduser(pattern))
-        if not found:
-            raise RefusedValueError(
-                f"{argument}: no file matches {pattern!r}: write a pattern of files "
-                f"that are there, tfrecord_input_fn.{argument} = '/data/part-*'."
-            )
-        files.update(found)
-    return sorted(files)
-
-
 def _read(
     files: list[str], batching: Batching, *, shuffle: bool, seed: int | None
 ) -> tf.data.Dataset:
     """Reads this pipeline's records of one epoch."""
-    by_file = len(files) >= batching.num_pipelines
-    if by_file:
-        files = files[batching.pipeline_id :: batching.num_pipelines]
-    compression = ["GZIP" if file.endswith(".gz") else "" for file in files]
-    sources = tf.data.Dataset.from_tensor_slices((files, compression))
-    if shuffle and batching.is_training:
-        sources = sources.shuffle(len(files), seed=seed)
+    shared = input_files.are_shared(files, batching)
 
     def read_file(file: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(file, compression_type=compression)
         # Shards within each file: which pipeline reads a record then does not depend
         # on the order of the files.
-        return records if by_file else batching.shard(records)
+        return batching.shard(records) if shared else records
 
-    # A pass over PREDICT's files is in their order.
-    return sources.interleave(
-        read_file,
-        cycle_length=1 if batching.mode == ModeKeys.PREDICT else min(16, len(files)),
-        block_length=16,
-        num_parallel_calls=tf.data.AUTOTUNE,
-        deterministic=True,
+    return input_files.read_in_turns(
+        files, read_file, batching=batching, shuffle=shuffle, seed=seed, block_length=16
     )

@@ -40,6 +40,13 @@ _NOISE = re.compile(
     r"Traceback \(most recent call last\):|\d+ root error\(s\) found\.|\s.*|"
     r"\d+ successful operations\.|\d+ derived errors ignored\.|"
 )
+# The operation of a dataset whose function failed, by TensorFlow's numbers.
+_TRANSFORMATION = re.compile(
+    r"Error in user-defined function passed to \S+ transformation with iterator: \S+: "
+)
+# The words of an assertion, in which TensorFlow puts a backslash before each quote.
+_ASSERTION = re.compile(r"assertion failed: \[(.*)\]")
+_ESCAPE = re.compile(r"\\(['\"\\])")
 # Errors whose callers know what they mean: the death of a task, as the others of its
 # cluster see it (`peers`), and the end of padded data.
 _KNOWN = (
@@ -167,6 +174,8 @@ def words_of(error: tf.errors.OpError) -> str:
     """Returns the words of an operation's error, without the stack that made it."""
     text = re.sub(r"\{\{function_node [^}]*\}\}\s*", "", str(error.message))
     text = re.sub(r"\s*\[Op:\w+\].*", "", text)
+    text = _TRANSFORMATION.sub("", text)
+    text = _ASSERTION.sub(lambda match: _ESCAPE.sub(r"\1", match[1]), text)
     # A failure of several roots numbers them: "  (0) INVALID_ARGUMENT:  ...".
     text = re.sub(r"(?m)^\s+\(\d+\) [A-Z_]+:\s*", "", text)
     lines = [line for line in text.split("\n") if not _NOISE.fullmatch(line)]

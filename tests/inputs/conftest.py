@@ -4,6 +4,8 @@ Training data are the numbers 0 to 22, evaluation data 100 to 110; the label of 
 example is ten times its number.
 """
 
+import gzip
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -55,8 +57,19 @@ def records_dir(tmp_path_factory):
     return str(folder)
 
 
-@pytest.fixture(params=["numpy", "tfds", "tfrecord"])
-def make_input(request, tfds_dir, records_dir):
+@pytest.fixture(scope="session")
+def csv_dir(tmp_path_factory):
+    """train-0.csv, train-1.csv and train-2.csv.gz with 8, 8 and 7 rows; one test."""
+    folder = tmp_path_factory.mktemp("csv")
+    for index, start in enumerate((0, 8, 16)):
+        suffix = ".gz" if index == 2 else ""
+        _write_csv(folder / f"train-{index}.csv{suffix}", TRAIN[start : start + 8])
+    _write_csv(folder / "test.csv", EVAL)
+    return str(folder)
+
+
+@pytest.fixture(params=["numpy", "tfds", "tfrecord", "csv"])
+def make_input(request, tfds_dir, records_dir, csv_dir):
     """`make_input(mode, input_context, **arguments)` of each input_fn in turn.
 
     Features are numbers or {'id': numbers}.
@@ -71,17 +84,31 @@ def make_input(request, tfds_dir, records_dir):
             return inputs.tfds_input_fn(
                 mode, input_context, name="tiny_numbers", data_dir=tfds_dir, **arguments
             )
+        folder = csv_dir if request.param == "csv" else records_dir
+        arguments |= {
+            "train_files": f"{folder}/train*",
+            "eval_files": f"{folder}/test*",
+        }
+        if request.param == "csv":
+            columns = {"id": "id", "label": "id"}
+            return inputs.csv_input_fn(
+                mode, input_context, columns=columns, label="label", **arguments
+            )
         return inputs.tfrecord_input_fn(
             mode,
             input_context,
             feature_spec={"id": ("int64", []), "label": ("int64", [])},
             label_key="label",
-            train_files=f"{records_dir}/train*",
-            eval_files=f"{records_dir}/test*",
             **arguments,
         )
 
     return make
+
+
+def _write_csv(path, numbers):
+    rows = [f'{number},"a ""word"", {number}",{10 * number}' for number in numbers]
+    text = "\r\n".join(["id,word,label", *rows, ""]).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
 
 
 def _write(path, numbers):
