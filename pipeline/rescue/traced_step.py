@@ -12,11 +12,9 @@ which one it belongs to. And it holds for the whole process.
 
 import contextlib
 import dataclasses
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -28,12 +26,10 @@ from pipeline.mistakes.checks import components
 from pipeline.mistakes.user_errors import lines_in
 from pipeline.rescue import bad_batches
 from pipeline.rescue.findings import Cause, Operation, Values
+from pipeline.rescue.step_graph import GRADIENT, StepGraph
 from pipeline.strategy import variables
 from pipeline.strategy.modules import Modules
 
-_GRADIENT = "replayed_gradient"
-# Operations that read from a list of tensors, as loops return them.
-_READ_A_LIST = ("TensorListStack", "TensorListGetItem", "TensorListPopBack", "Identity")
 _NAN, _INF = 0, 1  # Columns of `Seen.stats`.
 # The number of train ops is known after a trace alone.
 _SCALES = tf.TensorSpec([None], tf.float32)
@@ -53,7 +49,6 @@ class TracedStep:
         self._model_fn = model_fn
         self._modules = modules
         self._variables = modules.named_variables()
-        self._layers = _layer_names(modules)
         # What a forward pass may change: moving statistics, random streams.
         slots = (*variables.optimizer_prefixes(modules.by_name), "driver/")
         self._moving = [
@@ -62,9 +57,7 @@ class TracedStep:
             if not v.trainable and not name.startswith(slots)
         ]
         # Set by the trace.
-        self._ops: list[tf.Operation] = []
-        self._kinds: dict[str, str] = {}
-        self._rows: dict[str, int] = {}
+        self._graph: StepGraph | None = None
         self._places: dict[str, str] = {}
         self._trained: list[list[str]] = []
         self._targets: dict[str, list[str]] = {}
@@ -73,11 +66,6 @@ class TracedStep:
         self._run = trace.get_concrete_function(
             pair_of(element), tf.identity(modules.global_step), _SCALES
         )
-
-    @property
-    def num_ops(self) -> int:
-        """The number of train ops."""
-        return len(self._trained)
 
     def __call__(self, element: Any, scales: Sequence[float]) -> "Seen":
         """Computes an element; the modules are as they were.
@@ -107,12 +95,12 @@ class TracedStep:
         targets = [tensor for name in where for tensor in where[name]]
         names = tuple(where)
         bad = stats[:, _NAN] + stats[:, _INF] > 0
-        roots = self._roots(bad, targets)
+        roots = self._graph.roots(bad, targets)
         held = [name for op in roots for name in self._held_by(op, seen.element)]
         if held:
             return Cause(names, tuple(dict.fromkeys(held)), None, None)
         computed = [op for op in roots if op.type not in ("Const", "Placeholder")]
-        nans = self._roots(stats[:, _NAN] > 0, targets)
+        nans = self._graph.roots(stats[:, _NAN] > 0, targets)
         # Constants such as a mask's -Inf are meant: what made NaN of one is not.
         first = computed[0] if computed else (nans or roots)[0]
         nan = nans[0] if nans and nans[0] is not first else None
@@ -164,19 +152,11 @@ class TracedStep:
         for i, op in enumerate(spec.train_op):
             if op.loss is not None:
                 self._losses[f"loss of train_op[{i}]"] = [objectives[i].name]
-        forward = {op.name: op.type for op in graph.get_operations()}
         norms = self._gradients(spec, objectives, scales)
-        self._places, self._kinds = places, forward
-        self._ops = [op for op in graph.get_operations() if op.name not in aside]
-        measured = {
-            tensor.name: _measured(tensor)
-            for op in self._ops
-            for tensor in op.outputs
-            if tensor.dtype.is_floating
-        }
-        self._rows = {name: row for row, name in enumerate(measured)}
+        ops = [op for op in graph.get_operations() if op.name not in aside]
+        self._places, self._graph = places, StepGraph(ops, self._modules)
         return {
-            "stats": tf.stack(list(measured.values())),
+            "stats": tf.stack([_measured(tensor) for tensor in self._graph.tensors]),
             "loss": loss,
             "norms": norms,
             "each": _each_loss(spec, rows),
@@ -191,9 +171,7 @@ class TracedStep:
         for i, op in enumerate(spec.train_op):
             raw = [variables.raw(v) for v in op.variables]
             # Unlike a tape, it names each operation by the one whose gradient it is.
-            found = tf.gradients(
-                objectives[i] * scales[i], raw, name=f"{_GRADIENT}_{i}"
-            )
+            found = tf.gradients(objectives[i] * scales[i], raw, name=f"{GRADIENT}_{i}")
             pairs = [(v, g) for v, g in zip(raw, found, strict=True) if g is not None]
             trained = [names.get(id(v), v.name) for v, _ in pairs]
             for name, (_, gradient) in zip(trained, pairs, strict=True):
@@ -208,7 +186,7 @@ class TracedStep:
         """Returns what is not finite: the loss, else variables' gradients, by name."""
 
         def broken(tensors: Sequence[str]) -> list[str]:
-            rows = [self._rows[tensor] for tensor in tensors]
+            rows = [self._graph.rows[tensor] for tensor in tensors]
             return [
                 tensor
                 for tensor, row in zip(tensors, rows, strict=True)
@@ -221,29 +199,6 @@ class TracedStep:
             if any(found.values()):
                 return {name: tensors for name, tensors in found.items() if tensors}
         return {}
-
-    def _roots(self, bad: np.ndarray, targets: Sequence[str]) -> list[tf.Operation]:
-        """Returns the operations from which what is bad comes to the targets, in order.
-
-        An operation is one of them where its output is bad, and no input of it.
-
-        Args:
-          bad: whether a tensor is bad, by row.
-          targets: names of tensors.
-        """
-        origins: dict[str, frozenset[int]] = {}
-        numbers = {op.name: number for number, op in enumerate(self._ops)}
-        for op in self._ops:
-            inputs = frozenset().union(*(origins.get(t.name, ()) for t in op.inputs))
-            for tensor in op.outputs:
-                if tensor.dtype.is_floating:
-                    if bad[self._rows[tensor.name]]:
-                        made = frozenset([numbers[_maker_of(op).name]])
-                        origins[tensor.name] = inputs or made
-                elif tensor.dtype == tf.variant:
-                    origins[tensor.name] = inputs  # A list of tensors, as loops have.
-        reached = frozenset().union(*(origins.get(name, ()) for name in targets))
-        return [self._ops[number] for number in sorted(reached)]
 
     def _held_by(self, op: tf.Operation, element: Any) -> list[str]:
         """Returns what of the batch and the weights an operation took NaN or Inf from.
@@ -264,12 +219,12 @@ class TracedStep:
 
     def _operation(self, op: tf.Operation, stats: np.ndarray) -> Operation:
         """Returns an operation with what went in and out."""
-        forward = self._forward_of(op.name)
+        forward = self._graph.forward_of(op.name)
         maker = op if forward is None else op.graph.get_operation_by_name(forward)
         return Operation(
             op.type,
             op.name,
-            self._layer_of(maker.name),
+            self._graph.layer_of(maker.name),
             tuple(lines_in(maker.traceback)),
             None if forward is None else maker.type,
             tuple(self._values(op.inputs, stats)),
@@ -280,8 +235,10 @@ class TracedStep:
         self, tensors: Sequence[tf.Tensor], stats: np.ndarray
     ) -> Iterator[Values]:
         for tensor in tensors:
-            if tensor.name in self._rows:
-                nan, inf, lowest, highest = stats[self._rows[tensor.name]].tolist()
+            if tensor.name in self._graph.rows:
+                nan, inf, lowest, highest = stats[
+                    self._graph.rows[tensor.name]
+                ].tolist()
                 shape = "" if tensor.shape.rank is None else str(tensor.shape.as_list())
                 name, kind = self._name_of(tensor), tensor.dtype.name
                 yield Values(name, kind, shape, lowest, highest, int(nan), int(inf))
@@ -291,28 +248,6 @@ class TracedStep:
         reads = tensor.op.type == "ReadVariableOp"
         source = tensor.op.inputs[0] if reads else tensor
         return self._places.get(source.name, "")
-
-    def _forward_of(self, name: str) -> str | None:
-        """Returns the operation whose gradient another one computes, by their names."""
-        if not name.startswith(f"{_GRADIENT}_"):
-            return None
-        parts = name.split("/")[1:]
-        for end, part in enumerate(parts, 1):
-            forward = "/".join([*parts[: end - 1], part.removesuffix("_grad")])
-            if part.endswith("_grad") and forward in self._kinds:
-                return forward
-        return None
-
-    def _layer_of(self, name: str) -> str | None:
-        """Returns the innermost layer in whose scope an operation was made."""
-        found: list[str] = []
-        for scope in name.split("/")[:-1]:
-            # Keras enters a layer to build it, too: the next scope has a number.
-            layers = self._layers.get(re.sub(r"_\d+$", "", scope))
-            layers = layers or self._layers.get(scope, [])
-            inner = [n for n in layers if any(n.startswith(f"{o}/") for o in found)]
-            found = inner or layers or found
-        return " or ".join(found) or None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -357,16 +292,6 @@ def _inlined() -> Iterator[None]:
         tf.config.run_functions_eagerly(before)
 
 
-def _maker_of(op: tf.Operation) -> tf.Operation:
-    """Returns the operation that computed what another one only reads from a list."""
-    while op.type in _READ_A_LIST:
-        lists = [tensor.op for tensor in op.inputs if tensor.dtype == tf.variant]
-        if not lists:
-            break
-        op = lists[0]
-    return op
-
-
 def _measured(tensor: tf.Tensor) -> tf.Tensor:
     """Returns a row of `Seen.stats`."""
     exact = tensor if tensor.dtype == tf.float64 else tf.cast(tensor, tf.float32)
@@ -394,14 +319,3 @@ def _each_loss(spec: EstimatorSpec, rows: Any) -> tf.Tensor:
     if spec.loss_weights is not None:
         loss *= tf.cast(spec.loss_weights, tf.float32)
     return tf.reduce_mean(tf.reshape(loss, [rows, -1]), 1)
-
-
-def _layer_names(modules: Modules) -> dict[str, list[str]]:
-    """Returns full names of layers, by the names that open their scopes."""
-    found: dict[str, list[str]] = {}
-    for module, value in modules.by_name.items():
-        for prefix, layer in variables.parts(value):
-            if isinstance(layer, keras.Layer):
-                full = f"{module}/{prefix}".rstrip("/")
-                found.setdefault(layer.name, []).append(full)
-    return found
