@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline import RefusedValueError, SpecError
-from pipeline.strategy import sharding
+from pipeline.strategy import sharding, variables
 
 from . import bags
 from .unknown_ids import CHOICES, UnknownIds
@@ -358,7 +358,7 @@ class ShardedEmbedding(Embedding):
     @property
     def table(self) -> Any:
         """The table, a `tf.Variable`; a `ShardedVariable` where it is cut."""
-        return sharding.whole(self._parts[0])
+        return variables.raw(sharding.whole(self._parts[0]))
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments, for `from_config`."""
@@ -376,12 +376,13 @@ def _of_shard(initializer: Any, start: int, shape: tuple[int, int]) -> Any:
       shape: shape of the table.
     """
 
+    if isinstance(initializer, _BY_NUMBER):
+        return _reseeded(initializer, start)
+
     def sliced(of_shard: Any, dtype: Any = None) -> tf.Tensor:
         # Its numbers depend on the table's shape, as those of "glorot_uniform" do.
         return initializer(shape, dtype=dtype)[start : start + of_shard[0]]
 
-    if isinstance(initializer, _BY_NUMBER):
-        return _reseeded(initializer, start)
     return sliced
 
 

@@ -233,6 +233,14 @@ def test_several_inputs_share_a_table_in_one_gather():
     )
     kinds_of_ops = [op.type for op in graph.get_operations()]
     assert kinds_of_ops.count("ResourceGather") == 1
+    slopes = [
+        gradient(compute, layer.embeddings.value)[0]
+        for compute in (
+            lambda: tf.concat([*tf.nest.flatten(layer(inputs))], 0),
+            lambda: tf.concat([layer(each) for each in inputs.values()], 0),
+        )
+    ]
+    np.testing.assert_allclose(*slopes, rtol=1e-5, atol=1e-6)
     masked = made(mask_zero=True)([PADDED, PADDED[:, :1]])
     assert [each._keras_mask.shape for each in masked] == [[3, 3], [3, 1]]
 
@@ -386,6 +394,10 @@ def test_shards_are_saved_under_the_name_of_the_table():
     assert named["embedding/embeddings"].shape == [11, 4]
     slots = variables.named_state(optimizer, named)
     assert slots["accumulator/embedding/embeddings"].shape == [11, 4]
+    # The names in checkpoints that it has always had.
+    sharded = ShardedEmbedding(11, 4)
+    assert list(variables.named_state(sharded)) == ["table"]
+    assert isinstance(sharded.table, tf.Variable)
 
 
 @pytest.mark.parametrize("initializer", ["glorot_uniform", "orthogonal"])
