@@ -25,10 +25,12 @@ from pipeline.export.saved_model import (
 from pipeline.mistakes import user_errors
 from pipeline.mistakes.checks import kind_of
 from pipeline.model_dir import atomic_file, storage
+from pipeline.process import metric_names
 from pipeline.process.refusals import (
     RefusedKeyError,
     RefusedTypeError,
     RefusedValueError,
+    near,
 )
 
 __all__ = [
@@ -130,6 +132,18 @@ class Exporter:
         self.serving_input_receiver_fn = serving_input_receiver_fn
         self._weights = weights
         self._exports_to_keep = exports_to_keep
+
+    @property
+    def goes_by(self) -> str | None:
+        """The metric that decides what is exported; None where none does."""
+        return None
+
+    def check_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Checks that an evaluation has the metric that this one goes by.
+
+        Args:
+          metrics: metrics of an evaluation, by name.
+        """
 
     @property
     def is_stock(self) -> bool:
@@ -237,7 +251,7 @@ class BestExporter(Exporter):
         serving_input_receiver_fn: ServingFn | None = None,
         *,
         metric: str = "loss",
-        higher_is_better: bool = False,
+        higher_is_better: bool | None = None,
         compare_fn: Callable[[Mapping[str, Any], Mapping[str, Any]], bool]
         | None = None,
         weights: str | None = None,
@@ -249,7 +263,8 @@ class BestExporter(Exporter):
           name: see `Exporter`.
           serving_input_receiver_fn: see `Exporter`.
           metric: name of the metric that is compared.
-          higher_is_better: whether more is better, as of an accuracy.
+          higher_is_better: whether more is better. None: by the metric's name, as of
+            "accuracy" or "loss"; a name that does not tell is refused.
           compare_fn: function of the best and of the current evaluation that returns
             whether the current is better, in place of `metric`.
           weights: see `Exporter`.
@@ -261,9 +276,45 @@ class BestExporter(Exporter):
             weights=weights,
             exports_to_keep=exports_to_keep,
         )
+        if higher_is_better is None and compare_fn is None:
+            higher_is_better = metric_names.higher_is_better(metric)
         self._metric = metric
         self._higher_is_better = higher_is_better
         self._compare_fn = compare_fn
+
+    @property
+    def goes_by(self) -> str | None:
+        """The metric that is compared; None with a function that compares."""
+        return self._metric if self._compare_fn is None else None
+
+    def check_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Checks that an evaluation has the metric, and that it can be compared.
+
+        Args:
+          metrics: metrics of an evaluation, by name.
+
+        Raises:
+          KeyError: it has no such metric; lists those that it has.
+          ValueError: it is an array, or nothing says whether more of it is better.
+        """
+        if self._metric not in metrics:
+            names = sorted(metrics)
+            raise RefusedKeyError(
+                f"BestExporter {self.name!r} compares {self._metric!r}, which the "
+                f"evaluation does not have: it has {names}; write one of these."
+                f"{near(self._metric, names)}"
+            )
+        if self._higher_is_better is None:
+            raise RefusedValueError(
+                f"BestExporter(metric={self._metric!r}) does not say whether more is "
+                "better: write higher_is_better=True, or False."
+            )
+        if shape := np.shape(metrics[self._metric]):
+            raise RefusedValueError(
+                f"{type(self).__name__} {self.name!r} compares {self._metric!r}, which "
+                f"is an array of shape {shape}: write compare_fn=better, of the best "
+                "and the current evaluation."
+            )
 
     def _is_due(
         self, export_path: str, eval_result: Mapping[str, Any], is_final: bool
@@ -300,19 +351,8 @@ class BestExporter(Exporter):
             return best is None or bool(
                 user_errors.call(lambda: where, self._compare_fn, best, current)
             )
-        if self._metric not in current:
-            raise RefusedKeyError(
-                f"BestExporter {self.name!r} compares {self._metric!r}, which the "
-                f"evaluation does not have: it has {sorted(current)}; write one of "
-                "these."
-            )
+        self.check_metrics(current)
         value = current[self._metric]
-        if np.ndim(value) > 0:
-            raise RefusedValueError(
-                f"{type(self).__name__} {self.name!r} compares {self._metric!r}, which "
-                f"is an array of shape {np.shape(value)}: write compare_fn=better, of "
-                "the best and the current evaluation."
-            )
         # NaN is never the best, and any number is better than NaN.
         if math.isnan(value):
             return False

@@ -86,17 +86,21 @@ def check_metrics(
 ) -> None:
     """Traces an evaluation whose metrics decide anything, and checks their names.
 
+    Every evaluation has its loss.
+
     Args:
       estimator: Estimator whose model is evaluated.
       spec: EvalSpec of the evaluation.
       hooks: hooks of the training that go by it.
 
     Raises:
-      KeyError: there is no metric that `keep_best` names.
+      KeyError: there is no metric that `keep_best` or an exporter names.
       ValueError: there is none that a hook names.
       TypeError: a hook's metric is no scalar.
     """
-    asking = [hook.title for hook in hooks] or [str(each) for each in spec.keep_best]
+    exporters = [e for e in spec.exporters if e.goes_by not in (None, "loss")]
+    asking = [hook.title for hook in hooks] + [str(each) for each in spec.keep_best]
+    asking += [f"the exporter {each.name!r}" for each in exporters]
     if not asking:
         return
     try:
@@ -108,6 +112,8 @@ def check_metrics(
         )
         raise
     keep_best.check(spec.keep_best, metrics)
+    for exporter in exporters:
+        exporter.check_metrics(metrics)
     for hook in hooks:
         hook.check_metric(metrics)
 

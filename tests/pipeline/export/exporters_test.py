@@ -97,7 +97,8 @@ def test_nan_is_never_best(first, run):
 
 
 def test_higher_may_be_better(run):
-    exporter = ge.BestExporter(metric="accuracy", higher_is_better=True)
+    # More is better: its name tells.
+    exporter = ge.BestExporter(metric="accuracy")
     results = [{"loss": 1.0, "accuracy": a} for a in (0.5, 0.4, 0.6)]
     assert run(exporter, *results) == [True, False, True]
 
@@ -116,6 +117,13 @@ def test_a_metric_that_there_is_not(run):
         "BestExporter 'best' compares 'auc', which the evaluation does not have: it "
         "has ['global_step', 'loss']; write one of these." in str(error.value)
     )
+
+
+def test_a_metric_whose_name_does_not_tell_what_is_better(run):
+    with pytest.raises(ValueError, match="write higher_is_better=True, or False"):
+        run(ge.BestExporter(metric="height"), {"height": 2.0})
+    less = ge.BestExporter(metric="height", higher_is_better=False)
+    assert run(less, {"height": 2.0}, {"height": 1.0}) == [True, True]
 
 
 def test_the_record_takes_arrays(run):

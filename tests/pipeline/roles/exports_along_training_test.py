@@ -133,6 +133,12 @@ def test_a_broken_export_is_found_before_training(predictions, kind, text, tmp_p
     assert fakes.checkpoint_steps(tmp_path) == []
 
 
+def test_a_metric_that_there_is_not_is_found_before_training(tmp_path):
+    with pytest.raises(KeyError, match=r"compares 'ema/auc', .* does not have: it has"):
+        run(tmp_path, [ge.BestExporter(metric="ema/auc")])
+    assert fakes.checkpoint_steps(tmp_path) == []
+
+
 def test_an_exporter_of_ones_own_is_not_tried(tmp_path):
     reader = Reader()
     assert run(tmp_path, reader, predictions=fails) == [None]
