@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from pipeline.contract.averages import KINDS, Average
 from pipeline.contract.train_op import SpecError, TrainOp
-from pipeline.process.refusals import RefusedRuntimeError
+from pipeline.process.refusals import RefusedRuntimeError, near
 from pipeline.strategy import loss_scale
 from pipeline.strategy.replicas import has_one_trace
 from pipeline.strategy.sharding import ShardedVariable, shards_of
@@ -102,12 +102,18 @@ class Averages:
                     self._pairs[name] = variable, average
                     self._state[f"{self.settings.kind}/{name}"] = average
         if ops:
-            self._check(by_name, slots, ops)
+            self._check(by_name, left_out, slots, ops)
 
     def _check(
-        self, by_name: Iterable[str], slots: Sequence[str], ops: Sequence[TrainOp]
+        self,
+        by_name: Iterable[str],
+        left_out: tuple[str, ...],
+        slots: Sequence[str],
+        ops: Sequence[TrainOp],
     ) -> None:
         own, patterns = type(self.settings).__name__, self.settings.patterns
+        names = {name for name in by_name if not name.startswith(left_out)}
+        averaged = sorted({name.partition("/")[0] for name in names}) or ["network"]
         for pattern in patterns or ():
             choice = dataclasses.replace(self.settings, modules=pattern)
             if not any(choice.chooses(name) for name in self._pairs):
@@ -117,9 +123,9 @@ class Averages:
                         "optimizers' variables, and these have no average: leave it "
                         "out."
                         if any(choice.chooses(name) for name in slots)
-                        else "no variable of floats of a fixed shape: write an "
-                        "expression that matches a module or some of "
-                        f"{sorted(by_name)} in full."
+                        else "no variable of floats of a fixed shape: write the name "
+                        f"of a module, of {averaged}, or {averaged[0]}/.* for the "
+                        f"variables in it.{near(str(pattern), averaged)}"
                     )
                 )
         for op in ops:

@@ -150,6 +150,7 @@ def test_modules_of_which_some_are_averaged(tmp_path):
     ("settings", "text"),
     [
         (EMA(modules="generator"), "'generator', which chooses no variable of floats"),
+        (EMA(modules="netwrk"), r"of \['network'\], or .* Did you mean network\?"),
         (EMA(modules=["network", "optimizer"]), "'optimizer', which chooses optimiz"),
     ],
 )
