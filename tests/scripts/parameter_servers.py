@@ -24,7 +24,6 @@ import tensorflow as tf
 
 import models
 import pipeline as ge
-from inputs.digits import digits_input_fn
 from pipeline import PeerLostError
 from pipeline.cluster import server
 from pipeline.cluster.tf_config import Cluster
@@ -220,9 +219,14 @@ def worker_dies():
     )
 
 
+def finite(name):
+    """An Estimator for data that end: few steps are handed out beyond."""
+    return estimator(name, save_checkpoints_steps=100)
+
+
 def unequal():
     """Trains to the end of the data, of which each worker has another part."""
-    trained, recorder = estimator("unequal"), fakes.Recorder()
+    trained, recorder = finite("unequal"), fakes.Recorder()
     trained.train(unequal_rows_fn, hooks=[recorder])
     report(
         "unequal",
@@ -236,7 +240,7 @@ def in_parts(name, input_fn, *parts):
     """Trains in several runs, each to a step or to the data's end, with a hook."""
     values = []
     for max_steps, *hooks in parts:
-        trained, recorder = estimator(name), fakes.Recorder()
+        trained, recorder = finite(name), fakes.Recorder()
         trained.train(input_fn, max_steps=max_steps, hooks=[recorder, *hooks])
         values.append(recorder.values[-1])
     report(
@@ -325,28 +329,6 @@ def rows():
     report("rows", **row_tables.train(config("rows")))
 
 
-def digits():
-    """The same model on the servers and on the chief alone."""
-    accuracy = {}
-    for name, local in (("servers", False), ("alone", True)):
-        trained = ge.Estimator(
-            models.classifier,
-            modules={
-                "network": functools.partial(models.mlp, hidden=(64,)),
-                "optimizer": lambda: keras.optimizers.Adam(0.003),
-            },
-            config=config(f"digits_{name}", local=local),
-        )
-        input_fn = functools.partial(digits_input_fn, batch_size=64)
-        metrics, _ = ge.train_and_evaluate(
-            trained,
-            ge.TrainSpec(input_fn, max_steps=400),
-            ge.EvalSpec(input_fn, throttle_secs=0),
-        )
-        accuracy[name] = metrics["accuracy"]
-    report("digits", **accuracy)
-
-
 def steered():
     """Halves a scheduled rate after evaluations, until a rule ends the training."""
     schedule = keras.optimizers.schedules.ExponentialDecay(0.125, 1, 1.0)
@@ -392,7 +374,6 @@ def run_task():
     worker_dies()
     embedding()
     rows()
-    digits()
     steered()
     tasks = ge.RunConfig().cluster.training_tasks
     server.wait_for({"worker 1": tasks["worker 1"]}, timeout_secs=120)
