@@ -1,8 +1,9 @@
-"""A training that is killed twenty times ends as the one that never was.
+"""A training that is killed ten times ends as the one that never was.
 
-Each of the twenty is a SIGKILL to a real process: between steps, within one, inside of
-a save, while it starts, and some time after a SIGTERM. The seed of their places is told
-where a test fails; FAULTS_SEED=7 takes another one.
+Each of the ten is a SIGKILL to a real process, and each comes in a way of its own:
+between steps, within one, in five places of a save, while it starts, and some time
+after a SIGTERM. The seed of their places is told where a test fails; FAULTS_SEED=7
+takes another one, and FAULTS_ROUNDS=5 kills five times in each way.
 """
 
 import collections
@@ -18,16 +19,16 @@ import tensorflow as tf
 from pipeline.checkpoints import hook_states
 from tests import fakes, faults, patience
 from tests.faults import AGAIN, SAVE_STEPS, Fault
-from tests.killed_trainings import BATCH_SIZE, CASES, NUM_EXAMPLES, NUM_STEPS
+from tests.killed_trainings import BATCH_SIZE, CASES, NUM_EXAMPLES, NUM_STEPS, ROUNDS
 
-NUM_KILLS = 20
 SEED = int(os.environ.get("FAULTS_SEED", "0"))
 KILLED = -signal.SIGKILL
 
-# Where a process is killed, and how often of twenty.
-INSIDE_A_SAVE = {"position": 2, "data": 2, "index": 2, "commit": 2, "saved": 1}
-FROM_OUTSIDE = {"starting": 3, "running": 3, "terminated": 2}
-KINDS = {**INSIDE_A_SAVE, **FROM_OUTSIDE, "step": 1, "graph": 2}
+# Where a process is killed.
+INSIDE_A_SAVE = ("position", "data", "index", "commit", "saved")
+FROM_OUTSIDE = ("starting", "running", "terminated")
+KINDS = (*INSIDE_A_SAVE, *FROM_OUTSIDE, "step", "graph")
+NUM_KILLS = ROUNDS * len(KINDS)
 # What one process writes for all.
 BY_THE_CHIEF = ("data", "index", "commit")
 
@@ -74,7 +75,7 @@ class Killing:
     starting, before there is a checkpoint
     inside of the first save
     all other kinds, shuffled, in one process or the other
-    until twenty were killed; then it is left to end
+    until all were killed; then it is left to end
     """
 
     def __init__(self, case, folder, processes):
@@ -103,7 +104,7 @@ class Killing:
         return steps
 
     def _kinds(self):
-        kinds = [kind for kind, count in KINDS.items() for _ in range(count)]
+        kinds = [*KINDS] * ROUNDS
         for first in ("starting", "index"):
             kinds.remove(first)
         self._random.shuffle(kinds)

@@ -14,6 +14,7 @@ import pathlib
 import runpy
 import signal
 import sys
+import traceback
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -36,6 +37,8 @@ class Program:
     """
 
     def __init__(self, command, environ, log, *, leads_group=False):
+        # Who reads it need not wait for the process to open it.
+        pathlib.Path(log).touch()
         self._process = SERVER.Process(
             target=_run, args=(command, environ, str(log), leads_group)
         )
@@ -61,13 +64,36 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
 
-def _run(command, environ, log, leads_group):
-    if leads_group:
-        os.setsid()
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for stream in (sys.stdout, sys.stderr):
-        os.dup2(file, stream.fileno())
-        stream.reconfigure(line_buffering=True)
+def fork(work):
+    """Forks this process, which has imported TensorFlow and run nothing of it.
+
+    Args:
+      work: function without arguments that the child calls; it ends with the code of
+        the SystemExit that this raises, or with 0, or 1 for another exception.
+
+    Returns:
+      The child's pid.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        work()
+        code = 0
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Without the parent's atexit functions.
+        os._exit(code)
+
+
+def run(command, environ):
+    """Runs a command, see `Program`, in this process, with another environment."""
     os.environ.clear()
     os.environ.update(environ)
     os.chdir(ROOT)
@@ -77,3 +103,13 @@ def _run(command, environ, log, leads_group):
     else:
         sys.argv = list(command)
         runpy.run_path(command[0], run_name="__main__")
+
+
+def _run(command, environ, log, leads_group):
+    if leads_group:
+        os.setsid()
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(file, stream.fileno())
+        stream.reconfigure(line_buffering=True)
+    run(command, environ)

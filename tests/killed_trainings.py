@@ -5,6 +5,7 @@ What trained on which examples is in the checkpoint itself: row `step` of the va
 """
 
 import dataclasses
+import os
 
 import keras
 import tensorflow as tf
@@ -15,7 +16,9 @@ from models import dcgan
 from pipeline.strategy import strategies
 from tests import fakes
 
-NUM_STEPS = 180
+# How often it is killed in each way, and steps enough for that.
+ROUNDS = int(os.environ.get("FAULTS_ROUNDS", "1"))
+NUM_STEPS = 120 * ROUNDS
 NUM_EXAMPLES = 96
 BATCH_SIZE = 16
 HEARTBEAT_SECS = 3

@@ -8,11 +8,10 @@ Each task calls `run_task` with its TF_CONFIG, and has a log of its own.
 import json
 import os
 import signal
-import sys
 import time
-import traceback
 
 from pipeline import launch
+from tests import forked
 
 CHIEF = "chief 0"
 
@@ -71,22 +70,12 @@ def _write(path, values):
 
 def _start(run_task, config, log):
     """Forks a process for a task; its pid."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
+
+    def work():
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, 1)
         os.dup2(file, 2)
         os.environ["TF_CONFIG"] = config
         run_task()
-        code = 0
-    except SystemExit as end:
-        code = end.code
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        # Without the parent's atexit functions.
-        os._exit(code)
+
+    return forked.fork(work)

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 import pipeline as ge
 from pipeline import PeerLostError
+from pipeline.cluster import liveness
 from pipeline.strategy import parameter_server
 from tests import fakes
 from tests.scripts import forked_servers
@@ -62,4 +63,5 @@ def run_task():
 
 
 if __name__ == "__main__":
+    liveness._NOTICE_SECS = 2.0
     forked_servers.run(OUT, run_task, stopped=VICTIM)

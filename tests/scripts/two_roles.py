@@ -1,11 +1,14 @@
 """The trainer or the evaluator of a training; writes what it did as JSON.
 
-python -m tests.scripts.two_roles trainer MODEL_DIR
-python -m tests.scripts.two_roles evaluator MODEL_DIR
+python -m tests.scripts.two_roles trainer FOLDER
+python -m tests.scripts.two_roles evaluator FOLDER
+
+The training is in FOLDER/run, what they did in FOLDER/trainer.json and evaluator.json.
 """
 
 import json
 import os
+import pathlib
 import sys
 import time
 
@@ -70,13 +73,13 @@ class Reads(ge.Exporter):
         self.steps.append(checkpoint.step_of(checkpoint_path))
 
 
-def main(role, model_dir):
+def main(role, folder):
     if role == "evaluator":
         task = {"task": {"type": "evaluator", "index": 0}}
         os.environ["TF_CONFIG"] = json.dumps(task)
     run_log.set_up(debug=False)
     estimator = fakes.make_estimator(
-        model_dir,
+        pathlib.Path(folder, "run"),
         save_checkpoints_steps=1,
         keep_checkpoint_max=KEEP_MAX,
         async_checkpoint=True,
@@ -97,7 +100,7 @@ def main(role, model_dir):
     done = {"steps": slow.evaluated, "read": reads.steps}
     if result is not None:
         done["global_step"] = result[0]["global_step"]
-    sys.stdout.write(json.dumps(done))
+    pathlib.Path(folder, f"{role}.json").write_text(json.dumps(done))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ import pipeline as ge
 from pipeline import main
 from pipeline.command import gin_config
 from pipeline.process import signals
-from tests import clusters, fakes, patience
+from tests import clusters, fakes
+from tests import forked as processes
 from tests.clusters import ROOT
 
 X, Y = fakes.classification_data(64)
@@ -359,23 +360,20 @@ def test_other_signals_that_stop_a_training(capfd):
 # Real processes.
 
 
-def test_a_wait_in_tensorflow_is_ended(tmp_path, monkeypatch):
+def test_a_wait_in_tensorflow_is_ended(tmp_path):
     """Where Python runs no handler, and would not until TensorFlow returns."""
     log = tmp_path / "log"
-    with (
-        open(log, "w") as stream,
-        subprocess.Popen(
-            [sys.executable, OWN_MAIN, "waits_in_tensorflow"],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=stream,
-            stderr=stream,
-        ) as process,
-    ):
-        task = clusters.Task("program", process, log, log)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = processes.Program([OWN_MAIN, "waits_in_tensorflow"], environ, log)
+    task = clusters.Task("program", process, log, log)
+    try:
         task.wait_for("waiting")
         task.kill(signal.SIGTERM)
-        assert process.wait(timeout=patience.stretched(60)) == 75
+        clusters.wait([task], timeout=60)
+    finally:
+        task.kill()
+        process.wait()
+    assert task.code == 75
     assert "ended by SIGTERM" in task.text
 
 
@@ -384,11 +382,13 @@ def test_two_workers_of_ones_own_program(tmp_path, number):
     """One gets a signal: both save; or the other one names it. 75 asks for a start."""
     model_dir = tmp_path / "run"
     command = [OWN_MAIN, "trains_and_evaluates", str(model_dir), "1000000"]
-    with clusters.started(command, tmp_path, start=clusters.anew) as tasks:
+    killed = number == signal.SIGKILL
+    # Who answers a signal does so from the start of Python on.
+    start = processes.Program if killed else clusters.anew
+    with clusters.started(command, tmp_path, start=start) as tasks:
         tasks[0].wait_for("train | step 200 ")
         tasks[1].kill(number)
         clusters.wait(tasks, timeout=90)
-    killed = number == signal.SIGKILL
     assert [task.code for task in tasks] == [75, -9 if killed else 75]
     expected = "worker 1 of the cluster is lost" if killed else "was saved: the same"
     assert expected in tasks[0].text

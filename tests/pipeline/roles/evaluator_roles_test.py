@@ -1,18 +1,15 @@
 """Who evaluates, and an evaluator beside a training, in one process and in two."""
 
-import json
+import os
 import pathlib
 import re
-import subprocess
-import sys
 import time
 
 import pytest
 
 import pipeline as ge
 from pipeline.cluster import tf_config
-from tests import fakes, patience
-from tests.clusters import ROOT
+from tests import clusters, fakes, forked, patience
 from tests.evaluator_world import EVAL, TRAIN
 
 EVALUATOR = tf_config.Cluster(task_type="evaluator")
@@ -62,38 +59,30 @@ def test_an_evaluator_needs_a_model_dir():
 NUM_STEPS = 30
 
 
-def start(role, model_dir):
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.scripts.two_roles", role, str(model_dir)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def outcome(process):
-    """What it wrote, and its log."""
-    out, log = process.communicate(timeout=patience.stretched(120))
-    assert process.returncode == 0, log
-    return json.loads(out), log
+def start(role, folder):
+    log = folder / f"{role}.log"
+    command = ["-m", "tests.scripts.two_roles", role, str(folder)]
+    process = forked.Program(command, {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}, log)
+    return clusters.Task(role, process, log, log.with_suffix(".json"))
 
 
 def test_a_trainer_and_a_slow_evaluator(tmp_path):
     """Retention keeps two, and an evaluation lasts until there are three newer ones."""
-    processes = [start("evaluator", tmp_path)]
+    model_dir = tmp_path / "run"
+    tasks = [start("evaluator", tmp_path)]
     try:
         is_over = patience.deadline(120)
-        while not (tmp_path / "readers").exists():
+        while not (model_dir / "readers").exists():
             assert not is_over()
-            time.sleep(0.1)
-        processes.append(start("trainer", tmp_path))
-        outcome(processes[1])
-        evaluator, log = outcome(processes[0])
+            time.sleep(0.05)
+        tasks.append(start("trainer", tmp_path))
+        clusters.wait(tasks)
     finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+        for task in tasks:
+            task.kill()
+            task.process.wait()
+    assert [task.code for task in tasks] == [0, 0], [task.text for task in tasks]
+    evaluator, log = tasks[0].result, tasks[0].text
     steps = evaluator["steps"]
     assert steps == sorted(set(steps))
     assert 1 < len(steps) < NUM_STEPS
@@ -105,9 +94,9 @@ def test_a_trainer_and_a_slow_evaluator(tmp_path):
     assert end in log
     gone = {int(step) for step in re.findall(r"eval \| step (\d+) is skipped", log)}
     assert not gone & set(steps)
-    assert fakes.checkpoint_steps(tmp_path)[-2:] == [29, 30]
+    assert fakes.checkpoint_steps(model_dir)[-2:] == [29, 30]
     # One that is started when all is over.
-    later = fakes.make_estimator(tmp_path, cluster=EVALUATOR)
+    later = fakes.make_estimator(model_dir, cluster=EVALUATOR)
     train_spec = ge.TrainSpec(TRAIN, max_steps=NUM_STEPS)
     metrics, _ = ge.train_and_evaluate(later, train_spec, ge.EvalSpec(EVAL))
     assert metrics["global_step"] == NUM_STEPS
