@@ -40,7 +40,7 @@ class UnknownIds:
           table: how the table is called, for the error that names an id.
         """
         if self.oov == "error":
-            return self._checked(ids, table)
+            return ids if _under_xla() else self._checked(ids, table)
         known = self.known(ids)
         if self.oov == "hash":
             bucket = self.num_ids + _hashed(ids, self.num_buckets)
@@ -52,16 +52,13 @@ class UnknownIds:
     def marked(self, rows: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
         """Returns the rows, with NaN for unknown ids where nothing else tells of them.
 
-        XLA drops checks, and reads the first or last row in the place of an unknown.
+        XLA reads the first or the last row in the place of an unknown one.
 
         Args:
           rows: `[n, dim]`, as they were read.
           ids: int64 `[n]`.
         """
-        under_xla = compiling.is_for_xla() or has_one_trace(
-            tf.distribute.get_strategy()
-        )
-        if self.oov != "error" or not under_xla:
+        if self.oov != "error" or not _under_xla():
             return rows
         return tf.where(self.known(ids)[:, None], rows, float("nan"))
 
@@ -81,6 +78,11 @@ class UnknownIds:
         )
         with tf.control_dependencies([check] if check is not None else []):
             return tf.identity(ids)
+
+
+def _under_xla() -> bool:
+    """Whether XLA compiles what is traced, which drops checks without a word."""
+    return compiling.is_for_xla() or has_one_trace(tf.distribute.get_strategy())
 
 
 def _hashed(ids: tf.Tensor, num_buckets: int) -> tf.Tensor:

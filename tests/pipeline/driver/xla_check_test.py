@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import models
 import pipeline as ge
 from pipeline import ModeKeys, main
 from pipeline.driver import xla_check
@@ -234,11 +235,12 @@ def test_the_check_comes_before_the_compiler():
         compiled(input_fn=ragged)
 
 
-def test_integer_features_are_fed_as_they_are():
+@pytest.mark.parametrize("layer", [keras.layers.Embedding, models.Embedding])
+def test_integer_features_are_fed_as_they_are(layer):
     tokens = np.arange(ROWS, dtype=np.int32)
 
     def network():
-        return keras.Sequential([keras.layers.Embedding(ROWS, 4), fakes.network()])
+        return keras.Sequential([layer(ROWS, 4), fakes.network()])
 
     lines = compiled(input_fn=static(tokens, tokens % 3), network=network)
     assert len(lines) == 2
