@@ -40,14 +40,42 @@ class Gradient:
         return Gradient([times(g, factor) for g in self.values], self.weight)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Clipping:
+    """The norms to which an op's gradient is clipped, in this order.
+
+    Attributes:
+      together: greatest global norms, the driver's and the optimizer's.
+      each: greatest norm of each variable's gradient, or None.
+    """
+
+    together: Sequence[float]
+    each: float | None
+
+    @classmethod
+    def of(cls, op: TrainOp) -> "_Clipping | None":
+        """Returns the norms of an op; None where it clips none."""
+        together = [op.clip_norm, op.optimizer.global_clipnorm]
+        made = cls([most for most in together if most], op.optimizer.clipnorm)
+        return made if made.together or made.each else None
+
+    def clipped(self, norms: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """Returns the norms after clipping of gradients with these norms."""
+        for most in self.together:
+            scale = most / tf.maximum(tf.linalg.global_norm(norms), most)
+            norms = [norm * scale for norm in norms]
+        return [tf.minimum(n, self.each) for n in norms] if self.each else norms
+
+
 class Norms:
     """The norms of what each module's variables are moved by, for summaries.
 
     Attributes:
       names: names of the norms: `gradient_norm/network`, all-reduced and before
-        clipping; `clipped_gradient_norm/network`, of an op that clips by `clip_norm`;
-        and `update_norm/network`, of the change of the weights in a step. Where
-        several ops train a module, each has its gradients' norms: `.../network/1`.
+        clipping; `clipped_gradient_norm/network`, of an op that clips by `clip_norm`,
+        or whose optimizer clips norms itself; and `update_norm/network`, of the change
+        of the weights in a step. Where several ops train a module, each has its
+        gradients' norms: `.../network/1`.
     """
 
     def __init__(self, ops: Sequence[TrainOp], modules: Modules) -> None:
@@ -81,7 +109,7 @@ class Norms:
             }
             for i in range(len(ops))
         ]
-        self._clips = [op.clip_norm for op in ops]
+        self._clips = [_Clipping.of(op) for op in ops]
         self.names = [f"update_norm/{module}" for module in self._trained]
         self.names += self.of_ops(range(len(ops)))
 
@@ -96,20 +124,20 @@ class Norms:
           trained: variables of the values.
           factor: number by which the gradient is multiplied before it is applied.
         """
-        squares = dict.fromkeys(self._of_op[index], tf.zeros([]))
-        for value, variable in zip(values, trained, strict=True):
-            owner = self._owners[id(variables.raw(variable))]
-            squares[owner] += squared_norm(value, factor)
-        states = {
-            f"gradient_norm/{part}": number(tf.sqrt(squares[module]))
-            for module, part in self._of_op[index].items()
-        }
-        if clip := self._clips[index]:
-            whole = tf.sqrt(tf.add_n(list(squares.values())))
-            scale = clip / tf.maximum(whole, clip)
+        owners = [self._owners[id(variables.raw(variable))] for variable in trained]
+        norms = [tf.sqrt(squared_norm(value, factor)) for value in values]
+
+        def by_part(name: str, each: Sequence[tf.Tensor]) -> States:
+            found = {}
             for module, part in self._of_op[index].items():
-                norm = tf.sqrt(squares[module]) * scale
-                states[f"clipped_gradient_norm/{part}"] = number(norm)
+                own = [n for n, o in zip(each, owners, strict=True) if o == module]
+                norm = tf.linalg.global_norm(own) if own else tf.zeros([])
+                found[f"{name}/{part}"] = number(norm)
+            return found
+
+        states = by_part("gradient_norm", norms)
+        if clipping := self._clips[index]:
+            states |= by_part("clipped_gradient_norm", clipping.clipped(norms))
         return states
 
     def of_ops(self, indices: Iterable[int]) -> list[str]:

@@ -28,7 +28,7 @@ def model_fn(features, labels, mode, slope, shift, optimizer, late, params):
     return ge.EstimatorSpec(mode, loss=error**2, train_op=ops)
 
 
-def trained(folder, *, late=0, **options):
+def trained(folder, *, late=0, clips=None, **options):
     """The last step's norms by name, and the gradients that it had."""
     estimator = ge.Estimator(
         model_fn,
@@ -36,7 +36,7 @@ def trained(folder, *, late=0, **options):
             "slope": lambda: tf.Variable([0.5, 0.5]),
             "shift": lambda: tf.Variable(0.25),
             "optimizer": lambda: keras.optimizers.SGD(RATE),
-            "late": lambda: keras.optimizers.SGD(RATE),
+            "late": lambda: keras.optimizers.SGD(RATE, **clips or {}),
         },
         params={"late": late},
         config=ge.RunConfig(
@@ -107,6 +107,14 @@ def test_an_op_that_is_not_due_has_no_norm(tmp_path, every):
     assert found["update_norm/shift"] == pytest.approx(moved[1], rel=1e-3)
     due = every < 3
     assert (found["gradient_norm/shift"] > 0) == (moved[1] > 0) == due
+
+
+@pytest.mark.parametrize("clips", ["clipnorm", "global_clipnorm"])
+def test_an_optimizer_may_clip_by_itself(tmp_path, clips):
+    found, _, moved = trained(tmp_path, late=1, clips={clips: CLIP})
+    assert found["gradient_norm/shift"] > 2 * CLIP
+    assert found["clipped_gradient_norm/shift"] == pytest.approx(CLIP, rel=1e-3)
+    assert moved[1] == pytest.approx(RATE * CLIP, rel=1e-3)
 
 
 def test_losses_that_are_scaled_have_the_norms_of_those_that_are_not(tmp_path):
