@@ -275,6 +275,7 @@ def test_batches_of_any_structure_are_written(tmp_path):
     element = (
         {
             "text": tf.constant([b"a\0b", b"\xff"]),
+            "deep": tf.ragged.constant([[[1.0], [np.inf]], [[]]]),
             "words": tf.ragged.constant([[1.0], [2.0, np.nan]]),
             "sparse": tf.sparse.from_dense([[0.0, 1.0], [0.0, 0.0]]),
             "nest": (tf.zeros([2, 0]), {"b": tf.constant([True, False])}),
@@ -286,7 +287,11 @@ def test_batches_of_any_structure_are_written(tmp_path):
     ((found,),) = bad_batches.read(str(tmp_path)).values()
     tf.nest.assert_same_structure(found, element, expand_composites=True)
     assert bad_batches.digest_of([found]) == bad_batches.digest_of([element])
-    assert bad_batches.not_finite(found) == ["features['words']", "labels, example 1"]
+    assert bad_batches.not_finite(found) == [
+        "features['deep']",
+        "features['words']",
+        "labels, example 1",
+    ]
 
 
 def test_what_cannot_be_is_refused_before_training(tmp_path):
