@@ -25,7 +25,7 @@ from pipeline.rows.slices import plus, spec_of_sums
 from pipeline.strategy import loss_scale
 from pipeline.strategy.modules import Modules
 from pipeline.strategy.replicas import Replicas, all_reduce, has_one_trace, run_each
-from pipeline.tracing import compiling
+from pipeline.tracing.compiling import told_of_xla
 from pipeline.tracing.summary_states import States, SummarySet, number
 
 # Batches by local replica and micro-batch; or by micro-batch, of values that differ by
@@ -227,8 +227,7 @@ class TrainStep:
         gradients = []
         for i in active:
             values, self._trained[i] = gradient_of(tape, scaled[i], spec.train_op[i])
-            weight_of_op = losses.shared(objectives[i][1], batch.share)
-            gradient = Gradient(values, weight_of_op)
+            gradient = Gradient(values, losses.shared(objectives[i][1], batch.share))
             gradients.append(gradient if self._sparse else gradient.as_dense())
         given = batch, self._metrics, self._summaries
         return losses.totals_of(spec, loss, weight, *given), gradients
@@ -398,5 +397,4 @@ def _compiled(fn: Callable[[], Any], jit_compile: bool | None) -> Callable[[], A
     """
     if jit_compile is False:
         return fn
-    told = compiling.told_of_xla(fn)
-    return tf.function(told, jit_compile=jit_compile, autograph=False)
+    return tf.function(told_of_xla(fn), jit_compile=jit_compile, autograph=False)
