@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -23,7 +24,7 @@ from pipeline.cluster import tf_config
 from pipeline.command import flags as flags_lib
 from pipeline.command import gin_registry
 from pipeline.trials import sweep_flags
-from tests import fakes
+from tests import fakes, sources
 
 ROOT = pathlib.Path(main.__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -320,15 +321,19 @@ def test_a_message_is_one_of_ours(text):
     assert any(re.search(pattern, message) for message in _raised())
 
 
+@functools.cache
 def _raised():
     """Texts in the source, with ~ for what is put in."""
-    for path in (ROOT / "pipeline").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found = []
+    for path in sources.PIPELINE:
+        for node in ast.walk(sources.tree(path)):
             if isinstance(node, ast.JoinedStr):
                 parts = [getattr(part, "value", "~") for part in node.values]
-                yield "".join(part if isinstance(part, str) else "~" for part in parts)
+                texts = [part if isinstance(part, str) else "~" for part in parts]
+                found.append("".join(texts))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield node.value
+                found.append(node.value)
+    return found
 
 
 def test_pages_are_short_and_in_the_index():

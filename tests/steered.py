@@ -105,8 +105,9 @@ CASES = {
 
 
 def make(model_dir, **config):
+    # Nothing is drawn at random; with a seed, each evaluation's input would have
+    # TensorFlow prepare all that it has compiled once more.
     defaults = {
-        "tf_random_seed": 1,
         "save_summary_steps": None,
         "log_step_count_steps": None,
         "async_checkpoint": False,
@@ -143,7 +144,7 @@ def train(model_dir, case, *, kill=False, beside=False, **config):
     fields = {"input_fn": endless, "max_steps": MAX_STEPS, **train_fields}
     hooks = [*fields.pop("hooks", ()), *([Killed()] if kill else [])]
     if beside:
-        other = make(model_dir, **own)
+        other = make(model_dir, **config)
         fields["saving_listeners"] = [Beside(other, eval_spec)]
         config["evaluation"] = "evaluator"
     train_spec = ge.TrainSpec(**fields, hooks=hooks)
