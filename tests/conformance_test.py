@@ -7,6 +7,7 @@ training loop written out by hand.
 """
 
 import dataclasses
+import functools
 import json
 
 import keras
@@ -17,7 +18,7 @@ import tensorflow as tf
 import pipeline as ge
 from tests import clusters, fakes
 
-EPOCHS = 3
+EPOCHS = 2
 STEPS_AN_EPOCH = 32
 CPUS = ("CPU:0", "CPU:1", "CPU:2", "CPU:3")
 
@@ -122,17 +123,15 @@ def data():
     return fakes.classification_data()
 
 
-def central_storage():
-    return tf.distribute.experimental.CentralStorageStrategy(["/CPU:0", "/CPU:1"])
-
-
 @pytest.fixture(scope="module")
 def config_of(mirrored_by_hand):
     """RunConfig's fields of a strategy by name."""
     by_hand = {
         "one replica by hand": tf.distribute.MirroredStrategy(["CPU:0"]),
         "two replicas by hand": mirrored_by_hand,
-        "central storage": central_storage(),
+        "central storage": tf.distribute.experimental.CentralStorageStrategy(
+            ["/CPU:0", "/CPU:1"]
+        ),
     }
 
     def config(name):
@@ -144,7 +143,7 @@ def config_of(mirrored_by_hand):
 
 @pytest.fixture(scope="module")
 def trained(data, config_of, tmp_path_factory):
-    """`trained(strategy, per_replica, clipping=, batch_size=)`, each made once."""
+    """`trained(strategy, per_replica, **options of train)`, each made once."""
     cases, clusters_run = {}, {}
 
     def cluster(name, per_replica=False):
@@ -159,7 +158,9 @@ def trained(data, config_of, tmp_path_factory):
         folder, tasks = clusters_run[name]
         return ClusterCase(folder, "per_replica" if per_replica else "split", tasks)
 
-    def train(name, per_replica=False, clipping="train_op", batch_size=32):
+    def train(
+        name, per_replica=False, *, clipping="train_op", batch_size=32, epochs=EPOCHS
+    ):
         if name in ACCUMULATING:
             batch_size //= 4
         options = {"global_clipnorm": 0.2} if clipping == "optimizer" else {}
@@ -171,13 +172,11 @@ def trained(data, config_of, tmp_path_factory):
             **config_of(name),
         )
         recorder = fakes.Recorder()
-        for _ in range(EPOCHS):
-            estimator.train(
-                fakes.make_input_fn(
-                    *data, batch_size=batch_size, per_replica=per_replica
-                ),
-                hooks=[recorder],
-            )
+        input_fn = fakes.make_input_fn(
+            *data, batch_size=batch_size, per_replica=per_replica
+        )
+        for _ in range(epochs):
+            estimator.train(input_fn, hooks=[recorder])
         return Case(estimator, recorder)
 
     def get(*key, **kwargs):
@@ -203,6 +202,21 @@ def saved_by(case):
 @pytest.fixture(scope="module")
 def reference(trained):
     return trained("default", False)
+
+
+@pytest.fixture(scope="module")
+def logits(trained, data):
+    """`logits(strategy, per_replica, path)`: predictions, each made once."""
+    return functools.cache(
+        lambda name, per_replica=False, path=None: trained(name, per_replica).logits(
+            data, per_replica, checkpoint_path=path
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def reference_metrics(reference, data):
+    return reference.evaluate(data)
 
 
 def assert_same_values(actual, expected):
@@ -278,15 +292,16 @@ def test_counts_the_same_hits_while_training(trained, reference, name, per_repli
 def test_unequal_batches_count_for_what_they_hold(
     trained, name, per_replica, batch_size
 ):
-    actual = trained(name, per_replica, batch_size=batch_size)
-    expected = trained("default", batch_size=batch_size)
+    actual = trained(name, per_replica, batch_size=batch_size, epochs=1)
+    expected = trained("default", batch_size=batch_size, epochs=1)
     assert_same_values(actual.weights, expected.weights)
 
 
 @pytest.mark.parametrize("name", ["mirrored_2", "mirrored_4", "accumulated"])
 def test_the_optimizer_clips_the_whole_gradient(trained, name):
-    actual = trained(name, True, clipping="optimizer").weights
-    assert_same_values(actual, trained("default", clipping="optimizer").weights)
+    actual = trained(name, True, clipping="optimizer", epochs=1)
+    expected = trained("default", clipping="optimizer", epochs=1)
+    assert_same_values(actual.weights, expected.weights)
 
 
 def test_clipping_tells(trained, reference):
@@ -301,26 +316,27 @@ def test_clipping_tells(trained, reference):
 
 @each_input
 @each_strategy
-def test_evaluates_alike(trained, reference, data, name, per_replica):
+def test_evaluates_alike(trained, reference_metrics, data, name, per_replica):
     actual = trained(name, per_replica).evaluate(data, per_replica)
-    expected = reference.evaluate(data)
+    expected = dict(reference_metrics)
     assert actual.pop("loss") == pytest.approx(expected.pop("loss"), rel=1e-5)
-    assert actual == {**expected, "examples": 1000, "global_step": 96}
+    steps = EPOCHS * STEPS_AN_EPOCH
+    assert actual == {**expected, "examples": 1000, "global_step": steps}
 
 
 @each_input
 @each_strategy
-def test_predicts_alike_and_in_order(trained, reference, data, name, per_replica):
-    actual = trained(name, per_replica).logits(data, per_replica)
-    np.testing.assert_allclose(actual, reference.logits(data), 1e-4, 1e-5)
+def test_predicts_alike_and_in_order(logits, name, per_replica):
+    actual = logits(name, per_replica)
+    np.testing.assert_allclose(actual, logits("default"), 1e-4, 1e-5)
 
 
 @each_strategy
-def test_exports_alike(trained, reference, data, name, tmp_path):
+def test_exports_alike(trained, logits, data, name, tmp_path):
     path = trained(name, True).export(tmp_path, width=6)
     serve = tf.saved_model.load(path).signatures["serving_default"]
     served = serve(features=tf.constant(data[0]))["logits"]
-    np.testing.assert_allclose(served, reference.logits(data), 1e-4, 1e-5)
+    np.testing.assert_allclose(served, logits("default"), 1e-4, 1e-5)
 
 
 RESTORES = [
@@ -330,21 +346,19 @@ RESTORES = [
 
 
 @pytest.mark.parametrize(("source", "name"), RESTORES)
-def test_restores_what_another_saved(trained, data, name, source):
+def test_restores_what_another_saved(trained, logits, name, source):
     path = saved_by(trained(source, True))
-    case = trained(name, True)
-    restored = case.logits(data, True, checkpoint_path=path)
-    expected = trained("default", True).logits(data, True, checkpoint_path=path)
-    np.testing.assert_allclose(restored, expected, 1e-5, 1e-6)
+    restored = logits(name, True, path)
+    np.testing.assert_allclose(restored, logits("default", True, path), 1e-5, 1e-6)
     # And it is the other checkpoint, not the one that is trained further.
-    assert np.abs(restored - case.logits(data, True)).max() > 0.1
+    assert np.abs(restored - logits(name, True)).max() > 0.1
 
 
-def test_two_workers_restore_what_one_saved(trained, data, tmp_path):
+def test_two_workers_restore_what_one_saved(trained, logits, tmp_path):
     """A pair that `sources_of` leaves out, by a cluster of its own."""
     path = saved_by(trained("multi_worker_1", True))
     (tmp_path / "others.json").write_text(json.dumps([path]))
-    expected = trained("default", True).logits(data, True, checkpoint_path=path)
+    expected = logits("default", True, path)
     for task in clusters.run("conformance.py", "restores", tmp_path, workers=2):
         np.testing.assert_allclose(task.result[path], expected, 1e-5, 1e-6)
 
@@ -352,29 +366,20 @@ def test_two_workers_restore_what_one_saved(trained, data, tmp_path):
 @each_input
 @pytest.mark.parametrize(
     ("source", "name"),
-    [
-        ("default", "mirrored_4"),
-        ("mirrored_2", "default"),
-        ("default", "accumulated"),
-    ],
+    [("default", "mirrored_4"), ("mirrored_2", "default"), ("default", "accumulated")],
 )
 def test_goes_on_where_another_stopped(
     data, config_of, reference, tmp_path, source, name, per_replica
 ):
     def train(strategy, steps):
+        size = 8 if strategy in ACCUMULATING else 32
+        input_fn = fakes.make_input_fn(*data, batch_size=size, per_replica=per_replica)
         fakes.make_estimator(
             tmp_path,
             network=lambda: fakes.network(l2=0.01),
             params={"clip_norm": 0.2},
             **config_of(strategy),
-        ).train(
-            fakes.make_input_fn(
-                *data,
-                batch_size=8 if strategy in ACCUMULATING else 32,
-                per_replica=per_replica,
-            ),
-            max_steps=steps,
-        )
+        ).train(input_fn, max_steps=steps)
 
     train(source, 10)
     train(name, STEPS_AN_EPOCH)

@@ -18,7 +18,7 @@ def data():
 
 
 @pytest.mark.parametrize(
-    ("rows", "per_replica"), [(1000, True), (993, False)], ids=["per_replica", "split"]
+    ("rows", "per_replica"), [(104, True), (97, False)], ids=["per_replica", "split"]
 )
 @pytest.mark.parametrize("devices", [CPUS[:2], CPUS], ids=["two", "four"])
 def test_batch_normalization_outlives_a_replica_without_examples(

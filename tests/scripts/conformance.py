@@ -12,7 +12,7 @@ from tensorflow.python.distribute import collective_all_reduce_strategy
 import pipeline as ge
 from tests import clusters, fakes
 
-EPOCHS = 3
+EPOCHS = 2
 
 
 def make_estimator(model_dir):
