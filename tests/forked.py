@@ -64,6 +64,23 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
 
+def finished(command, folder, timeout=120):
+    """Runs a program to its end; returns its exit code and what it wrote.
+
+    Args:
+      command: as for `Program`.
+      folder: folder for its log.
+      timeout: seconds after which it is killed.
+    """
+    log = folder / "log"
+    program = Program(command, dict(os.environ), log)
+    try:
+        program.wait(timeout)
+    finally:
+        program.kill()
+    return program.wait(), log.read_text(encoding="utf-8")
+
+
 def fork(work):
     """Forks this process, which has imported TensorFlow and run nothing of it.
 

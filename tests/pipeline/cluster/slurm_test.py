@@ -2,16 +2,13 @@
 
 import json
 import os
-import pathlib
-import subprocess
-import sys
 
 import pytest
 
 from pipeline import RunConfig
 from pipeline.cluster import slurm, tf_config
+from tests import forked
 
-ROOT = pathlib.Path(__file__).parent.parent.parent.parent
 ONE_NODE = {
     "SLURM_JOB_ID": "4123456",
     "SLURM_PROCID": "1",
@@ -155,9 +152,10 @@ def test_nodes_that_do_not_sort_as_the_tasks_do_are_noticed(step):
         slurm.tf_config("multi_worker")
 
 
-def test_tensorflow_is_not_initialised_by_it(step):
+def test_tensorflow_is_not_initialised_by_it(step, tmp_path):
     """MultiWorkerMirroredStrategy must be the first to do that."""
-    program = (
+    program = tmp_path / "program.py"
+    program.write_text(
         "import tensorflow as tf\n"
         "from pipeline.contract.run_config import RunConfig\n"
         "assert RunConfig(execution='multi_worker').num_worker_replicas == 4\n"
@@ -167,4 +165,5 @@ def test_tensorflow_is_not_initialised_by_it(step):
         "tf.config.set_logical_device_configuration(cpu, two)\n"
     )
     step(TWO_NODES)
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
+    code, log = forked.finished([str(program)], tmp_path)
+    assert code == 0, log

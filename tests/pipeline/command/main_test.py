@@ -18,6 +18,7 @@ from pipeline.command import flags as flags_lib
 from pipeline.command import gin_config
 from pipeline.launcher import processes
 from pipeline.strategy import coordination
+from tests import forked
 
 ROOT = pathlib.Path(main.__file__).parent.parent
 
@@ -371,17 +372,12 @@ def test_export(trained, capsys):
     assert pathlib.Path(line.partition(" ")[2], "saved_model.pb").is_file()
 
 
-def test_as_a_module():
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline.main", "--gin_file=nowhere.gin"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "error: no gin file 'nowhere.gin'" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_as_a_module(tmp_path):
+    command = ["-m", "pipeline.main", "--gin_file=nowhere.gin"]
+    code, log = forked.finished(command, tmp_path)
+    assert code == 2
+    assert "error: no gin file 'nowhere.gin'" in log
+    assert "Traceback" not in log
 
 
 def test_what_this_project_refuses_needs_no_traceback(capsys):

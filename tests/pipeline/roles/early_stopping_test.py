@@ -30,7 +30,8 @@ def scored(rule, values, **options):
 
 
 def run(model_dir, eval_spec, *, max_steps=12, hooks=()):
-    estimator = interrupted.make(model_dir)
+    # Evaluations are made up, and to compile costs more than these few steps.
+    estimator = interrupted.make(model_dir, run_eagerly=True)
     spec = ge.TrainSpec(TRAIN, max_steps=max_steps, hooks=hooks)
     ge.train_and_evaluate(estimator, spec, eval_spec)
     return fakes.checkpoint_steps(model_dir)[-1]

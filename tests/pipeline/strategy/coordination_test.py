@@ -4,8 +4,7 @@ Where it fails after an upgrade: TensorFlow has moved or renamed
 `Context.configure_coordination_service`; look how MultiWorkerMirroredStrategy calls it.
 """
 
-import subprocess
-import sys
+from tests import forked
 
 CODE = """
 import tensorflow as tf
@@ -22,9 +21,8 @@ assert jobs == [("chief", 1), ("worker", 2)], jobs
 """
 
 
-def test_the_heartbeat_is_set():
+def test_the_heartbeat_is_set(tmp_path):
     """In a process of its own: it is meant for one that has not run TensorFlow."""
-    done = subprocess.run(
-        [sys.executable, "-c", CODE], timeout=120, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    (tmp_path / "program.py").write_text(CODE)
+    code, log = forked.finished([str(tmp_path / "program.py")], tmp_path)
+    assert code == 0, log[-2000:]
