@@ -107,7 +107,8 @@ class EvaluationAlong:
 
     def at_stop(self, run: Run) -> list[Known]:
         """Evaluates and exports, if that was decided; returns it for the hooks."""
-        if not self._is_next or (run.finished and preemption.is_stopped(run)):
+        # A signal is not to wait for it: the run that goes on makes it.
+        if not self._is_next or preemption.is_stopped(run):
             return []
         known = self._evaluation.step == run.step
         try:

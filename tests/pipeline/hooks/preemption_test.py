@@ -92,6 +92,28 @@ def test_an_evaluation_under_way_is_given_up(tmp_path):
     assert evaluated.steps == (10, 20, 30, 40)
 
 
+def test_no_evaluation_begins_after_a_signal(tmp_path, log):
+    class AtTen(ge.Hook):
+        def after_loop(self, run):
+            if run.step == 10:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    class Begun(ge.Hook):
+        steps = ()
+
+        def begin(self, run):
+            self.steps += (run.step,)
+
+    begun = Begun()
+    options = {"eval_hooks": [begun], "save_checkpoints_steps": 10}
+    with pytest.raises(ge.PreemptedError, match="model.ckpt-10 was saved"):
+        train(tmp_path, AtTen(), ge.PreemptionHook(), **options)
+    assert begun.steps == ()
+    assert "train | ended at step 10 | preempted" in log()
+    train(tmp_path, max_steps=20, **options)
+    assert begun.steps == (10, 20)
+
+
 def test_a_signal_at_the_last_step_is_too_late(tmp_path):
     hooks = [Signals(40, signal.SIGTERM), ge.PreemptionHook()]
     assert train(tmp_path, *hooks) == 40
