@@ -53,7 +53,7 @@ def of_array(value: Any) -> str:
     """Returns the digest of an array's shape, dtype and elements.
 
     Of more than 16 MiB, 1024 pieces of 16 KiB are read, from all over the array; of
-    more than 10,000 strings, each n-th.
+    more than 10,000 strings, or rows of a ragged or sparse tensor, each n-th.
 
     Args:
       value: numpy array or eager tensor, of any dtype.
@@ -61,6 +61,9 @@ def of_array(value: Any) -> str:
     if isinstance(value, tf.Tensor) and value.dtype == tf.string:
         flat = tf.reshape(value, [-1])
         value = flat[:: max(1, int(tf.size(flat)) // _MOST_STRINGS)].numpy()
+    if isinstance(value, tf.Tensor) and value.dtype == tf.variant:
+        some = value[:: max(1, value.shape[0] // _MOST_STRINGS)]
+        value = np.frombuffer(tf.io.serialize_tensor(some).numpy(), np.uint8)
     # A tensor's `numpy()` would copy all of it.
     array = value if isinstance(value, np.ndarray) else _view(value)
     if array.dtype.hasobject:

@@ -85,6 +85,47 @@ def test_it_goes_on_from_a_checkpoint_of_keras_layer_and_is_exported(tmp_path):
         serve(features=ids * 0 + VOCABULARY)
 
 
+def bags_fn(mode):
+    rng = np.random.default_rng(0)
+    bags = [rng.integers(0, VOCABULARY, size=n % 4).tolist() for n in range(40)]
+    ids = tf.ragged.constant(bags, dtype=tf.int64)
+    data = tf.data.Dataset.from_tensor_slices((ids, tf.range(40) % 2)).batch(15)
+    # A ragged column and a sparse one, and last batches that are smaller.
+    return data.map(lambda x, y: ({"a": x, "b": x.to_sparse()}, y))
+
+
+def bags_model_fn(features, labels, mode, network, head, optimizer):
+    bags = network(features)
+    logits = head(tf.concat([bags["a"], bags["b"]], axis=-1))
+    trained = [*network.trainable_variables, *head.trainable_variables]
+    return ge.EstimatorSpec(
+        mode,
+        loss=keras.losses.sparse_categorical_crossentropy(labels, logits, True),
+        train_op=ge.TrainOp(optimizer, trained),
+    )
+
+
+def test_bags_train_alike_on_one_replica_and_on_two(tmp_path):
+    losses = []
+    for devices in (None, ("CPU:0", "CPU:1")):
+        estimator = ge.Estimator(
+            bags_model_fn,
+            modules={
+                "network": lambda: Embedding(VOCABULARY, 3, combiner="mean"),
+                "head": lambda: keras.layers.Dense(2),
+                "optimizer": lambda: keras.optimizers.Adagrad(0.5),
+            },
+            config=ge.RunConfig(
+                model_dir=str(tmp_path / str(devices)),
+                tf_random_seed=1,
+                devices=devices,
+            ),
+        )
+        estimator.train(bags_fn)
+        losses.append(estimator.evaluate(bags_fn)["loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
 def unknown_id_fn():
     features = tf.constant([[1, VOCABULARY]])
     return tf.data.Dataset.from_tensors((features, tf.constant([0])))

@@ -47,6 +47,14 @@ def looked_up(data):
     return data.map(table.lookup)
 
 
+def ragged(rows):
+    return Data.from_tensor_slices(tf.ragged.constant(rows)).batch(2)
+
+
+def sparse(rows):
+    return Data.from_tensor_slices(tf.ragged.constant(rows).to_sparse()).batch(2)
+
+
 def inputs():
     """Datasets of all kinds, by name."""
     rows = Data.from_tensor_slices({"a": ROWS, "b": ROWS})
@@ -61,6 +69,8 @@ def inputs():
         "files": Data.list_files(f"{ROOT}/docs/*.md").interleave(
             lambda name: tf.data.TextLineDataset(name).shuffle(3)
         ),
+        "ragged": ragged([[1, 2], [], [3]]),
+        "sparse": sparse([[1, 2], [], [3]]),
         "sampled": Data.sample_from_datasets([Data.range(3), Data.range(4)]),
         "shard": words.cache().repeat().shard(2, 1),
         "buckets": Data.range(5)
@@ -129,6 +139,15 @@ CHANGES = {
         True,
         "tensor slice: int64 [2] of other content",
     ),
+    **{
+        kind.__name__: (
+            kind([[1, 2], [], [3]]),
+            kind([[1, 2], [], [4]]),
+            True,
+            "of other content",
+        )
+        for kind in (ragged, sparse)
+    },
     "number": (sliced([1]), sliced([1, 2]), True, "int64 [1] -> [2]"),
     "captured": (
         gathered(tf.range(99)),
