@@ -24,6 +24,7 @@ saved.
 from .batching import Batching, make_batching
 from .columns import Column
 from .csv_input import csv_input_fn
+from .dataframe_input import dataframe_input_fn
 from .digits import digits_input_fn, load_digits
 from .numpy_input import array_dataset, constant_arrays, numpy_input_fn
 from .preprocess import scale_image
@@ -36,6 +37,7 @@ __all__ = [
     "array_dataset",
     "constant_arrays",
     "csv_input_fn",
+    "dataframe_input_fn",
     "digits_input_fn",
     "load_digits",
     "make_batching",

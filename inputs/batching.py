@@ -84,6 +84,21 @@ class Batching:
         return dataset.prefetch(tf.data.AUTOTUNE)
 
 
+def of_known_rows(ragged: tf.RaggedTensor, size: int | None) -> tf.RaggedTensor:
+    """Returns a ragged tensor that says how many rows it has.
+
+    TensorFlow forgets it on the way, and the driver knows the size of a batch by it.
+
+    Args:
+      ragged: tensor of `size` rows.
+      size: its rows; None where they are not known.
+    """
+    if size is None:
+        return ragged
+    splits = tf.ensure_shape(ragged.row_splits, [size + 1])
+    return tf.RaggedTensor.from_row_splits(ragged.values, splits, validate=False)
+
+
 def make_batching(
     mode: str,
     input_context: tf.distribute.InputContext | None,

@@ -21,6 +21,8 @@ import tensorflow as tf
 from pipeline import ModeKeys, RefusedTypeError, RefusedValueError
 from pipeline.process.refusals import near
 
+from .batching import of_known_rows
+
 _DTYPES = {
     "number": tf.float32,
     "word": tf.string,
@@ -127,11 +129,11 @@ class Table:
     label: str | Sequence[str] | None = None
     weight: str | None = None
 
-    def paired(self, values: dict[str, Any]) -> Any:
-        """Returns `features`, or `(features, labels)` where there are labels."""
+    def divided(self, values: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        """Returns features and labels; labels are None where there are none."""
         features = {k: v for k, v in values.items() if k not in self.labels}
         if not self.labels:
-            return features
+            return features, None
         if isinstance(self.label, str):
             return features, values[self.label]
         return features, {name: values[name] for name in self.labels}
@@ -159,29 +161,32 @@ def declared(columns: Any) -> dict[str, Column]:
     return {name: column_of(name, value) for name, value in columns.items()}
 
 
-def column_of(name: str, value: Any) -> Column:
+def column_of(name: str, value: Any, *, is_needed: bool = False) -> Column:
     """Returns one column of a declaration.
 
     Args:
       name: name of the column, for messages.
       value: a `Column`, a kind, or a dict of a Column's arguments.
+      is_needed: whether a missing field is refused where no default was given.
 
     Raises:
       ValueError: it is something else.
     """
     try:
         if isinstance(value, str):
-            return Column(value)
-        if isinstance(value, Mapping):
-            return Column(**value)
+            value = Column(value)
+        elif isinstance(value, Mapping):
+            value = Column(**value)
     except (TypeError, ValueError) as error:
         raise RefusedValueError(f"Column {name!r}: {error}") from error
-    if isinstance(value, Column):
-        return value
-    raise RefusedValueError(
-        f"Column {name!r} is {value!r}: write its kind, one of {sorted(_DTYPES)}, or "
-        "inputs.Column('id', default=-1)."
-    )
+    if not isinstance(value, Column):
+        raise RefusedValueError(
+            f"Column {name!r} is {value!r}: write its kind, one of {sorted(_DTYPES)}, "
+            "or inputs.Column('id', default=-1)."
+        )
+    if is_needed and value.default is ... and not value.is_bag:
+        return dataclasses.replace(value, default=None)
+    return value
 
 
 def table_of(
@@ -215,8 +220,7 @@ def table_of(
                     f"{argument} is {name!r}, which is not among the columns: write "
                     f"one of {sorted(known)}.{near(name, list(known))}"
                 )
-            if known[name].default is ... and not known[name].is_bag:
-                known[name] = dataclasses.replace(known[name], default=None)
+            known[name] = column_of(name, known[name], is_needed=True)
     if weight and known[weight].kind != "number":
         raise RefusedValueError(
             f"weight is {weight!r}, a column of kind {known[weight].kind!r}: write "
@@ -251,11 +255,7 @@ def split_bag(values: tf.Tensor, column: Column) -> tf.RaggedTensor:
     # Adjacent separators give empty items, and so does an empty bag.
     items = tf.strings.split(values, column.separator)
     items = tf.ragged.boolean_mask(items, items != "")
-    size = values.shape[0]
-    if size is not None:
-        # The mask hides how many rows there are, by which the driver knows the batch.
-        splits = tf.ensure_shape(items.row_splits, [size + 1])
-        items = tf.RaggedTensor.from_row_splits(items.values, splits, validate=False)
+    items = of_known_rows(items, values.shape[0])
     if column.dtype == tf.string:
         return items
     return items.with_values(tf.strings.to_number(items.values, column.dtype))

@@ -125,11 +125,9 @@ def csv_input_fn(
     decode = RowDecoder(table, names=found, files=files, form=form)
 
     def decode_batch(lines: tf.Tensor, places: tf.Tensor) -> Any:
-        example = table.paired(decode(lines, places))
-        if preprocess_batch is None:
-            return example
-        features, labels = example if isinstance(example, tuple) else (example, None)
-        features, labels = preprocess_batch(features, labels)
+        features, labels = table.divided(decode(lines, places))
+        if preprocess_batch is not None:
+            features, labels = preprocess_batch(features, labels)
         return features if labels is None else (features, labels)
 
     batches = batching.batch(lines)

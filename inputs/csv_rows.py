@@ -248,40 +248,32 @@ class RowDecoder:
             line, f"^((?s).{{{_MOST_SHOWN}}})(?s).+$", r"\1..."
         )
         any_row = re.escape(form.delimiter).join([form.text] * width)
-        return tf.case(
-            [
-                (
-                    ~tf.strings.regex_full_match(line, "(?s).*"),
-                    lambda: tf.constant(
-                        "the line is not UTF-8: convert the file, as by "
-                        "iconv -f latin1 -t utf-8."
-                    ),
-                ),
-                (
-                    tf.strings.regex_full_match(line, any_row),
-                    lambda: self._bad_field(line),
-                ),
-                (
-                    form.quotes & (tf.strings.regex_full_match(unquoted, '(?s).*".*')),
-                    lambda: _joined(
-                        "the quotation marks of ",
-                        shown,
-                        " do not pair. A row has to be one line, a mark within a "
-                        "quoted field doubled, and none within another: mend the row; "
-                        "read a file with line ends within fields by pandas and "
-                        f"dataframe_input_fn; or write {self._argument}.quotes = False "
-                        "where marks mean nothing.",
-                    ),
-                ),
-            ],
-            default=lambda: _joined(
-                "the row has ",
-                found,
-                f" fields, not {width}: ",
+        is_whole = tf.strings.regex_full_match(line, any_row)
+        message = _joined(
+            "the row has ",
+            found,
+            f" fields, not {width}: ",
+            shown,
+            f". Mend the row, or write {self._argument}.delimiter = ... if it is not "
+            f"{form.delimiter!r}.",
+        )
+        if form.quotes:
+            quotes = _joined(
+                "the quotation marks of ",
                 shown,
-                f". Mend the row, or write {self._argument}.delimiter = ... if it is "
-                f"not {form.delimiter!r}.",
-            ),
+                " do not pair. A row has to be one line, a mark within a quoted field "
+                "doubled, and none within another: mend the row; read a file with "
+                "line ends within fields by pandas and dataframe_input_fn; or write "
+                f"{self._argument}.quotes = False where marks mean nothing.",
+            )
+            has_mark = tf.strings.regex_full_match(unquoted, '(?s).*".*')
+            message = tf.where(has_mark, quotes, message)
+        whole = tf.where(is_whole, line, self._any_row)
+        message = tf.where(is_whole, self._bad_field(whole), message)
+        return tf.where(
+            tf.strings.regex_full_match(line, "(?s).*"),
+            message,
+            "the line is not UTF-8: convert the file, as by iconv -f latin1 -t utf-8.",
         )
 
     def _bad_field(self, line: tf.Tensor) -> tf.Tensor:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from pipeline import RefusedValueError
 
-from .batching import Batching, make_batching
+from .batching import Batching, make_batching, of_known_rows
 
 
 @gin.configurable
@@ -116,16 +116,24 @@ def constant_arrays(
 
 
 def array_dataset(
-    x: Any, y: Any, *, batching: Batching, shuffle: bool, seed: int
+    x: Any,
+    y: Any,
+    *,
+    batching: Batching,
+    shuffle: bool,
+    seed: int,
+    preprocess_batch: Callable[..., Any] | None = None,
 ) -> tf.data.Dataset:
     """Makes this pipeline's batches of the rows of `x` and `y`.
 
     Args:
-      x: array `[examples, ...]` or dict of arrays.
+      x: array `[examples, ...]` or dict of arrays, which may be ragged tensors.
       y: the same, or None.
       batching: pipeline, epochs and batch size.
       shuffle: whether TRAIN draws a new order each epoch.
       seed: seed of the order, the same in every pipeline.
+      preprocess_batch: function `preprocess_batch(features, labels)` of a batch that
+        returns `(features, labels)`, labels None without `y`; None changes nothing.
 
     Raises:
       ValueError: the seed is not an integer, lengths differ, or there are no rows.
@@ -140,7 +148,15 @@ def array_dataset(
         rows = _tensors(x) if y is None else (_tensors(x), _tensors(y))
     num_examples = _num_examples(rows)
     order = row_numbers(num_examples, batching=batching, shuffle=shuffle, seed=seed)
-    return gathered(batching.batch(batching.shard(order)), rows, batching=batching)
+    order = batching.batch(batching.shard(order))
+    if preprocess_batch is None:
+        return gathered(order, rows, batching=batching)
+
+    def preprocess(batch: Any) -> Any:
+        features, labels = preprocess_batch(*((batch, None) if y is None else batch))
+        return features if labels is None else (features, labels)
+
+    return gathered(order, rows, batching=batching, preprocess=preprocess)
 
 
 def row_numbers(
@@ -175,7 +191,11 @@ def row_numbers(
 
 
 def gathered(
-    order: tf.data.Dataset, rows: Any, *, batching: Batching
+    order: tf.data.Dataset,
+    rows: Any,
+    *,
+    batching: Batching,
+    preprocess: Callable[[Any], Any] | None = None,
 ) -> tf.data.Dataset:
     """Gathers batches of rows in memory.
 
@@ -183,10 +203,17 @@ def gathered(
       order: dataset of batches of row numbers.
       rows: nest of tensors `[rows, ...]`.
       batching: its mode decides whether labels are left out.
+      preprocess: function of a gathered batch that returns another; None is none.
     """
 
     def gather(indices: tf.Tensor) -> Any:
-        return tf.nest.map_structure(lambda array: tf.gather(array, indices), rows)
+        def gather_rows(array: Any) -> Any:
+            batch = tf.gather(array, indices)
+            is_ragged = isinstance(batch, tf.RaggedTensor)
+            return of_known_rows(batch, indices.shape[0]) if is_ragged else batch
+
+        batch = tf.nest.map_structure(gather_rows, rows)
+        return batch if preprocess is None else preprocess(batch)
 
     batches = order.map(gather, num_parallel_calls=tf.data.AUTOTUNE)
     return batching.for_model(batches)
@@ -217,8 +244,9 @@ def _arrays_of(loaded: Any, *, is_training: bool) -> tuple[Any, Any]:
 
 def _tensors(arrays: Any) -> Any:
     if isinstance(arrays, Mapping):
-        return {name: tf.convert_to_tensor(array) for name, array in arrays.items()}
-    return tf.convert_to_tensor(arrays)
+        return {name: _tensors(array) for name, array in arrays.items()}
+    # A ragged tensor stays one.
+    return arrays if tf.is_tensor(arrays) else tf.convert_to_tensor(arrays)
 
 
 def _num_examples(rows: Any) -> int:

@@ -13,6 +13,7 @@ from pipeline import ModeKeys, RefusedValueError
 
 from . import files as input_files
 from .batching import Batching, make_batching
+from .columns import Column, column_of
 
 FeatureSpec = Mapping[str, Any]
 
@@ -44,7 +45,8 @@ def tfrecord_input_fn(
         files than pipelines.
       feature_spec: how to parse each feature, by name, or a function that returns that.
         Values are `(dtype, shape)` such as `('float32', [28, 28])`, with shape None for
-        any number of values (a SparseTensor); or features of `tf.io.parse_example`.
+        any number of values (a SparseTensor); kinds of columns, such as 'number', or a
+        `Column`, see `csv_input_fn`; or features of `tf.io.parse_example`.
       label_key: name of the feature that is the labels; None for data without labels.
       train_files: glob pattern, or a list of patterns. Names in '.gz' are compressed.
       eval_files: the same, for EVAL and PREDICT.
@@ -73,7 +75,7 @@ def tfrecord_input_fn(
         num_epochs=num_epochs,
         drop_remainder=drop_remainder,
     )
-    spec = _parser_spec(feature_spec)
+    spec = _parser_spec(feature_spec, label_key)
     if label_key is not None and label_key not in spec:
         raise RefusedValueError(
             f"label_key={label_key!r} is not in feature_spec, which has "
@@ -114,14 +116,19 @@ def tfrecord_input_fn(
 
 
 def _parser_spec(
-    feature_spec: FeatureSpec | Callable[[], FeatureSpec],
+    feature_spec: FeatureSpec | Callable[[], FeatureSpec], label_key: str | None
 ) -> dict[str, Any]:
     """Returns the parser of each feature, by name, for `tf.io.parse_example`."""
     spec = feature_spec() if callable(feature_spec) else feature_spec
-    return {name: _parser(name, value) for name, value in spec.items()}
+    return {
+        name: _parser(name, value, is_label=name == label_key)
+        for name, value in spec.items()
+    }
 
 
-def _parser(name: str, value: Any) -> Any:
+def _parser(name: str, value: Any, *, is_label: bool) -> Any:
+    if isinstance(value, (str, Mapping, Column)):
+        return column_of(name, value, is_needed=is_label).parser()
     # The parsers of tf.io are named tuples, which a plain (dtype, shape) is not.
     if type(value) not in (tuple, list):
         return value

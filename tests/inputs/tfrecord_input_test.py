@@ -88,6 +88,37 @@ def test_feature_spec_of_tensorflow_or_of_a_function(read):
     assert isinstance(labels, tf.SparseTensor)
 
 
+def test_columns_of_tables(tmp_path):
+    path = str(tmp_path / "rows")
+    with tf.io.TFRecordWriter(path) as writer:
+        for words in ([b"x", b"y"], []):
+            example = tf.train.Example()
+            example.features.feature["words"].bytes_list.value.extend(words)
+            example.features.feature["label"].int64_list.value.append(1)
+            writer.write(example.SerializeToString())
+    columns = {"words": "bag of words", "n": "number", "label": "id"}
+    columns["word"] = {"kind": "word", "default": "none"}
+    arguments = {"eval_files": path, "batch_size": 2, "label_key": "label"}
+
+    def first():
+        dataset = inputs.tfrecord_input_fn(
+            ModeKeys.EVAL, feature_spec=columns, **arguments
+        )
+        return next(iter(dataset))
+
+    features, labels = first()
+    assert features["words"].to_list() == [[b"x", b"y"], []]
+    assert tf.math.is_nan(features["n"]).numpy().all()
+    assert features["word"].numpy().tolist() == [b"none", b"none"]
+    assert labels.numpy().tolist() == [1, 1]
+    arguments["label_key"] = "n"
+    with pytest.raises(tf.errors.InvalidArgumentError, match="n .* is required"):
+        first()
+    columns["word"] = "text"
+    with pytest.raises(ValueError, match="Column 'word': kind is 'text': write"):
+        first()
+
+
 def test_from_gin(records_dir):
     gin.parse_config(
         f"""
