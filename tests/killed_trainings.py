@@ -134,7 +134,9 @@ def two_workers(config):
 
 CASES = {
     "one": Case(
-        classifier_fn, CLASSIFIER, {"gradient_accumulation_steps": 2, "devices": None}
+        classifier_fn,
+        CLASSIFIER,
+        {"gradient_accumulation_steps": 2, "average": ge.ExponentialAverage(0.9)},
     ),
     "mirrored": Case(
         gan_fn, GAN, {"devices": ("CPU:0", "CPU:1"), "async_checkpoint": False}

@@ -83,7 +83,8 @@ def evaluate(
         reasons, run.stop_reasons = run.stop_reasons, []
         # What is live is not measured twice.
         other = measured(kinds[1]) if has_begun else report
-        run.stop_reasons = [*reasons, *run.stop_reasons]
+        # The hooks saw both, and may have asked twice for the same reason.
+        run.stop_reasons = list(dict.fromkeys([*reasons, *run.stop_reasons]))
         report = _side_by_side(report, other, average.kind)
     return run, report
 

@@ -28,7 +28,7 @@ from pipeline import PeerLostError
 from pipeline.cluster import server
 from pipeline.cluster.tf_config import Cluster
 from pipeline.strategy import parameter_server
-from tests import fakes, row_tables, shown
+from tests import fakes, row_tables, shown, steered
 from tests.scripts import forked_servers
 
 OUT = pathlib.Path(sys.argv[1])
@@ -329,31 +329,6 @@ def rows():
     report("rows", **row_tables.train(config("rows")))
 
 
-def steered():
-    """Halves a scheduled rate after evaluations, until a rule ends the training."""
-    schedule = keras.optimizers.schedules.ExponentialDecay(0.125, 1, 1.0)
-    trained = ge.Estimator(
-        fakes.classifier_fn,
-        modules={
-            "network": fakes.network,
-            "optimizer": lambda: keras.optimizers.SGD(schedule),
-        },
-        config=config("steered", save_checkpoints_steps=20),
-        params={},
-    )
-    recorder, never = fakes.Recorder(20), {"min_delta": 1.0, "max_evaluations": 1}
-    halves = ge.ReduceOnPlateau("accuracy", factor=0.5, higher_is_better=True, **never)
-    rule = ge.StopIfNoIncrease("accuracy", min_delta=1.0, max_evaluations=3)
-    input_fn = fakes.make_input_fn(X, Y, batch_size=BATCH)
-    ge.train_and_evaluate(
-        trained,
-        ge.TrainSpec(input_fn, max_epochs=100, hooks=[recorder, halves]),
-        ge.EvalSpec(input_fn, throttle_secs=0, early_stopping=rule),
-    )
-    rates = [values["learning_rate"] for values in recorder.values]
-    report("steered", steps=recorder.steps, rates=rates)
-
-
 def server_dies():
     """Kills a parameter server."""
     trained = estimator("server_dies", save_checkpoints_steps=20)
@@ -374,9 +349,11 @@ def run_task():
     worker_dies()
     embedding()
     rows()
-    steered()
+    halved = steered.halved(config("steered", save_checkpoints_steps=20))
+    report("steered", **halved)
     tasks = ge.RunConfig().cluster.training_tasks
     server.wait_for({"worker 1": tasks["worker 1"]}, timeout_secs=120)
+    report("killed", **steered.on_servers(OUT, ROW))
     unequal()
     in_parts("resumed", unsharded_rows_fn, [25], [None], [None])
     worker_killed = At(20, lambda: kill_soon("worker 1"))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import pipeline as ge
 from tests import fakes, shown
 
 # The last batch has one row, so that a second replica has none.
@@ -138,3 +139,41 @@ def test_xla_compiles_all_but_texts(tmp_path):
     assert found["curve"][2] == expected["curve"]
     trained = shown.read(tmp_path)
     assert trained["first"][2] == shown.expected(x[20:], y[20:])["first"]
+
+
+class Killed(ge.Hook):
+    """Breaks off a training between two checkpoints, once it has shown a step."""
+
+    every_steps = 7
+
+    def after_step(self, run):
+        raise KeyboardInterrupt
+
+
+def test_a_run_that_was_killed_and_goes_on_shows_the_same(tmp_path):
+    """Also of step 6, which it comes to twice."""
+    x, y = fakes.classification_data(ROWS)
+
+    def train(name, *hooks):
+        fakes.make_estimator(
+            tmp_path / name,
+            model_fn=shown.model_fn,
+            network=lambda: fakes.network(dropout=0.5),
+            save_summary_steps=3,
+            save_checkpoints_steps=4,
+            run_eagerly=True,
+        ).train(
+            fakes.make_input_fn(
+                x, y, batch_size=BATCH, change=lambda d: d.shuffle(100, 3).repeat()
+            ),
+            max_steps=12,
+            hooks=hooks,
+        )
+        return shown.read(tmp_path / name)
+
+    whole = train("whole")
+    assert all(list(by_step) == [3, 6, 9, 12] for by_step in whole.values())
+    assert len({str(texts) for texts in whole["texts"].values()}) == 4
+    with pytest.raises(KeyboardInterrupt):
+        train("killed", Killed())
+    assert train("killed") == whole

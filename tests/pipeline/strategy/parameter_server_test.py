@@ -180,6 +180,23 @@ def test_evaluations_lower_the_rate_and_end_the_training(ran):
     }
 
 
+@pytest.mark.parametrize(
+    ("case", "step", "saved"),
+    [
+        ("epochs+plateau+keep_best", 12, [6, 8, 10, 12]),
+        ("examples+plain", 8, [6, 8]),
+        ("seconds+every_steps", 9, [8, 9]),
+        ("restore_best+exponential+keep_steps", 7, [3, 7]),
+        ("asked+exponential+keep_best", 6, [2, 4, 6]),
+    ],
+)
+def test_steered_killed_and_resumed_is_not_killed(ran, case, step, saved):
+    """With and without an evaluator job; see `steering_conformance_test`."""
+    whole, killed = ran["killed"][case]
+    assert killed == whole
+    assert (whole["end"][0], whole["saved"]) == (step, saved)
+
+
 def test_a_cluster_without_servers_is_refused():
     with pytest.raises(ValueError, match="names no 'ps'"):
         parameter_server.parameter_server(

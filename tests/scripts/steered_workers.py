@@ -1,0 +1,41 @@
+"""Steered trainings of two workers, for steering_conformance_test, by `clusters`.
+
+A first pair of processes breaks off one training after the other, and is killed in the
+last; a second pair goes on with all of them.
+"""
+
+import tensorflow as tf
+
+from pipeline.roles import evaluation_along
+from tests import clusters, steered
+
+
+def killed(folder):
+    *others, last = cells()
+    for case, beside in others:
+        train(folder, case, beside, kill=steered.break_off)
+    train(folder, *last, kill=steered.for_good)
+
+
+def resumed(folder):
+    for case, beside in cells():
+        train(folder, case, beside)
+
+
+def cells():
+    """Returns each case, and whether an evaluator job is beside it."""
+    inline = [(case, False) for case in steered.TOGETHER]
+    return [*((case, True) for case in steered.TOGETHER_BESIDE), *inline]
+
+
+def train(folder, case, beside, **options):
+    steered.train(
+        folder / case, case, beside=beside, execution="multi_worker", **options
+    )
+
+
+if __name__ == "__main__":
+    # Each training compiles its steps, and takes few.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    evaluation_along._LOOK_SECS = 0.0
+    clusters.main({"killed": killed, "resumed": resumed})
