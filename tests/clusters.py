@@ -176,14 +176,25 @@ def run_forked(script, arguments, timeout):
 def main(scenarios):
     """Runs the scenario that the command line of a script of `tests/scripts` names.
 
+    A forked process ends without TensorFlow's own end, which waits for the others. One
+    that ended now would be missed by those that are still in their last exchange.
+
     Args:
       scenarios: functions of a folder, by name; the result is written as JSON.
     """
-    scenario, folder = sys.argv[1:]
-    task = json.loads(os.environ["TF_CONFIG"])["task"]
-    result = scenarios[scenario](pathlib.Path(folder))
-    path = pathlib.Path(folder) / f"{task['type']}-{task['index']}.json"
-    path.write_text(json.dumps(result))
+    scenario, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+    config = json.loads(os.environ["TF_CONFIG"])
+    results = {
+        (job, index): folder / f"{job}-{index}.json"
+        for job, addresses in config["cluster"].items()
+        for index in range(len(addresses))
+    }
+    result = scenarios[scenario](folder)
+    mine = results[config["task"]["type"], config["task"]["index"]]
+    mine.write_text(json.dumps(result))
+    is_over = patience.deadline(30)
+    while not (is_over() or all(path.exists() for path in results.values())):
+        time.sleep(0.02)
 
 
 def _environment():
