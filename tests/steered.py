@@ -291,6 +291,38 @@ def outcome(model_dir):
     }
 
 
+def halved(config):
+    """Halves a scheduled rate after evaluations, until a rule ends the training.
+
+    Args:
+      config: RunConfig that saves checkpoints.
+
+    Returns:
+      The steps at which this was looked at, and the rates there.
+    """
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.125, 1, 1.0)
+    trained = ge.Estimator(
+        fakes.classifier_fn,
+        modules={
+            "network": fakes.network,
+            "optimizer": lambda: keras.optimizers.SGD(schedule),
+        },
+        config=config,
+        params={},
+    )
+    recorder, never = fakes.Recorder(20), {"min_delta": 1.0, "max_evaluations": 1}
+    halves = ge.ReduceOnPlateau("accuracy", factor=0.5, higher_is_better=True, **never)
+    rule = ge.StopIfNoIncrease("accuracy", min_delta=1.0, max_evaluations=3)
+    input_fn = fakes.make_input_fn(*fakes.classification_data(960), batch_size=16)
+    ge.train_and_evaluate(
+        trained,
+        ge.TrainSpec(input_fn, max_epochs=100, hooks=[recorder, halves]),
+        ge.EvalSpec(input_fn, throttle_secs=0, early_stopping=rule),
+    )
+    rates = [values["learning_rate"] for values in recorder.values]
+    return {"steps": recorder.steps, "rates": rates}
+
+
 def on_servers(folder, strategy):
     """Trains with parameter servers; for the chief, alone in its process.
 
