@@ -30,6 +30,7 @@ from tests import fakes
 
 KILLED_AT = 5
 MAX_STEPS = 12
+SEED = 1
 BATCH = 4
 # Multiples of 1/16, whose sums are exact in any order.
 X = (1 + np.arange(-12, 12) / 16).astype(np.float32)

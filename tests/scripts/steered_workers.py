@@ -29,9 +29,9 @@ def cells():
 
 
 def train(folder, case, beside, **options):
-    steered.train(
-        folder / case, case, beside=beside, execution="multi_worker", **options
-    )
+    # Without a seed, the processes would agree on one by chance.
+    where = {"execution": "multi_worker", "tf_random_seed": steered.SEED}
+    steered.train(folder / case, case, beside=beside, **where, **options)
 
 
 if __name__ == "__main__":
