@@ -69,6 +69,8 @@ class RowOptimizer:
         formula = next((k for k in _KNOWN if _has_formula_of(k, optimizer)), None)
         _check(ops, formula)
         self._by_rows = self._lazy or _others_stay(optimizer, formula)
+        # Workers of parameter servers update them at any time.
+        self._shared = isinstance(strategy, tf.distribute.ParameterServerStrategy)
         self._speaks = Replicas.of(strategy).process == 0
         self._said: set[int] = set()
         # Ids of the variables whose rows are moved in the update under way.
@@ -104,15 +106,19 @@ class RowOptimizer:
             self._kind.update_step(self._optimizer, gradient, variable, learning_rate)
             return
         if self._lazy and self._decays(variable):
-            rows = stand_in.Rows(variable, gradient.indices)
+            rows = stand_in.Rows(variable, gradient.indices, shared=self._shared)
             rate = tf.cast(learning_rate, rows.dtype)
             rows.assign_sub(
                 rows * tf.cast(self._optimizer.weight_decay, rows.dtype) * rate
             )
-        stand_in.update(self._optimizer, gradient, variable, learning_rate)
+        self._update(gradient, variable, learning_rate)
         if self._rates:
             number = self._optimizer._get_variable_index(variable)
             self._settle(variable, learning_rate, self._rates[number])
+
+    def _update(self, gradient: tf.IndexedSlices, variable: Any, rate: Any) -> None:
+        given = self._optimizer, gradient, variable, rate
+        stand_in.update(*given, shared=self._shared)
 
     def _clip(self, gradients: Sequence[Any]) -> list[Any]:
         """Clips as Keras does, which would make rows dense."""
@@ -145,7 +151,7 @@ class RowOptimizer:
             shape = tf.concat([[last - first], variable.shape[1:]], 0)
             # A gradient of 0 adds nothing to the slots.
             nothing = tf.IndexedSlices(tf.zeros(shape, variable.dtype), rows)
-            stand_in.update(self._optimizer, nothing, variable, rate)
+            self._update(nothing, variable, rate)
             return (last,)
 
         def all_rows() -> bool:

@@ -18,13 +18,17 @@ class Rows:
       shape: `[None, *row]`.
     """
 
-    def __init__(self, variable: tf.Variable, indices: tf.Tensor) -> None:
+    def __init__(
+        self, variable: tf.Variable, indices: tf.Tensor, *, shared: bool
+    ) -> None:
         """Takes the place of rows.
 
         Args:
           variable: variable of this device.
           indices: numbers of the rows, int `[rows]`, none of them twice.
+          shared: whether others write to the variable meanwhile.
         """
+        self._shared = shared
         self._handle = variable.handle
         self._indices = indices
         self._value: tf.Tensor | None = None
@@ -43,21 +47,21 @@ class Rows:
 
     def assign(self, value: Any) -> None:
         """Sets the rows to `value`."""
-        value = self._as_tensor(value)
-        self._write(tf.raw_ops.ResourceScatterUpdate, value)
-        self._value = value
+        self._value = self._as_tensor(value)
+        self._write(tf.raw_ops.ResourceScatterUpdate, self._value)
 
     def assign_add(self, delta: Any) -> None:
-        """Adds `delta` to the rows; workers that do so at one time lose nothing."""
+        """Adds `delta` to the rows; what others add to shared ones is not lost."""
         delta = self._as_tensor(delta)
+        if not self._shared:  # 20 times as fast as to add in place.
+            self.assign(self.read() + delta)
+            return
         self._write(tf.raw_ops.ResourceScatterAdd, delta)
         self._value = None if self._value is None else self._value + delta
 
     def assign_sub(self, delta: Any) -> None:
-        """Subtracts `delta` from the rows; see `assign_add`."""
-        delta = self._as_tensor(delta)
-        self._write(tf.raw_ops.ResourceScatterSub, delta)
-        self._value = None if self._value is None else self._value - delta
+        """Subtracts `delta` from the rows, see `assign_add`."""
+        self.assign_add(-self._as_tensor(delta))
 
     def _as_tensor(self, value: Any) -> tf.Tensor:
         return tf.cast(tf.convert_to_tensor(value), self.dtype)
@@ -89,6 +93,8 @@ def update(
     gradient: tf.IndexedSlices,
     variable: tf.Variable,
     learning_rate: Any,
+    *,
+    shared: bool,
 ) -> None:
     """Runs an optimizer's own formula on the rows of a gradient alone.
 
@@ -97,6 +103,7 @@ def update(
       gradient: gradient of some rows, none of them twice.
       variable: variable of this device.
       learning_rate: floating scalar.
+      shared: whether others write to the variable meanwhile.
     """
     kind = type(optimizer)
     number = optimizer._get_variable_index(variable)
@@ -106,11 +113,13 @@ def update(
     own.update(vars(optimizer))
     for name, slots in vars(optimizer).items():
         if _are_slots(slots, number, variable):
-            own[name] = {number: Rows(slots[number].value, gradient.indices)}
+            own[name] = {
+                number: Rows(slots[number].value, gradient.indices, shared=shared)
+            }
     own["_get_variable_index"] = lambda rows: number
     for write in ("assign", "assign_add", "assign_sub"):
         own[write] = lambda rows, value, write=write: getattr(rows, write)(value)
-    rows = Rows(variable, gradient.indices)
+    rows = Rows(variable, gradient.indices, shared=shared)
     kind.update_step(twin, gradient.values, rows, learning_rate)
 
 
