@@ -139,11 +139,7 @@ class MultiClassHead(Head):
     top_k: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.n_classes, int) or self.n_classes < 2:
-            raise SpecError(
-                f"MultiClassHead.n_classes is {self.n_classes!r}: write the number of "
-                "classes, 2 or more."
-            )
+        _check_n_classes(self)
         _check_vocabulary(self, self.n_classes)
         wrong = [k for k in self.top_k if not 0 < k < self.n_classes]
         if wrong:
@@ -232,11 +228,7 @@ class MultiLabelHead(Head):
     classes_for_class_based_metrics: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.n_classes, int) or self.n_classes < 2:
-            raise SpecError(
-                f"MultiLabelHead.n_classes is {self.n_classes!r}: write the number of "
-                "classes, 2 or more."
-            )
+        _check_n_classes(self)
         _check_thresholds(self)
         _check_vocabulary(self, self.n_classes)
         for number in self.classes_for_class_based_metrics:
@@ -419,6 +411,14 @@ def _at_thresholds(
         }.items():
             reported[f"{name}/positive_threshold_{t:g}"] = value
     return reported
+
+
+def _check_n_classes(head: Any) -> None:
+    if not isinstance(head.n_classes, int) or head.n_classes < 2:
+        raise SpecError(
+            f"{type(head).__name__}.n_classes is {head.n_classes!r}: write the number "
+            "of classes, 2 or more."
+        )
 
 
 def _check_thresholds(head: Any) -> None:
