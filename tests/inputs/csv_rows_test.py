@@ -131,6 +131,26 @@ def test_a_field_that_may_not_be_missing(kind, missing, line):
         assert "/a.csv line 1: column 'x' is" in words
 
 
+@pytest.mark.parametrize("id_", [2**63 - 1, -(2**63), 9199999999999999999, 10**18])
+def test_large_ids(decode, id_):
+    assert row_of(decode, f"a,1,{id_}") == [b"a", 1.0, id_]
+    if abs(id_) > 2**62:
+        assert row_of(decode, f"a,1,{10 * id_}") is None
+
+
+def test_many_columns(capfd):
+    """RE2 would complain line by line, and be slow, if it had no room."""
+    names = [f"x{i}" for i in range(200)]
+    kinds = ["number", Column("id", default=0), "word", "word"]
+    columns = {name: kinds[i % 4] for i, name in enumerate(names)}
+    line = ",".join(["1"] * 200)
+    values = decoder(columns, names)([line] * 3)
+    assert values["x199"].numpy().tolist() == [b"1"] * 3
+    assert "out of memory" not in capfd.readouterr().err
+    with pytest.raises(ValueError, match="columns declares 900 of 900 columns"):
+        decoder({f"x{i}": "id" for i in range(900)}, [f"x{i}" for i in range(900)])
+
+
 def test_bags():
     columns = {
         "words": "bag of words",
