@@ -7,7 +7,6 @@ example is ten times its number.
 import gzip
 
 import numpy as np
-import pandas as pd
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
@@ -69,7 +68,7 @@ def csv_dir(tmp_path_factory):
     return str(folder)
 
 
-@pytest.fixture(params=["numpy", "dataframe", "tfds", "tfrecord", "csv"])
+@pytest.fixture(params=["numpy", "tfds", "tfrecord", "csv"])
 def make_input(request, tfds_dir, records_dir, csv_dir):
     """`make_input(mode, input_context, **arguments)` of each input_fn in turn.
 
@@ -81,16 +80,6 @@ def make_input(request, tfds_dir, records_dir, csv_dir):
             train, test = np.array(TRAIN), np.array(EVAL)
             data = lambda: ((train, 10 * train), (test, 10 * test))  # noqa: E731
             return inputs.numpy_input_fn(mode, input_context, data=data, **arguments)
-        if request.param == "dataframe":
-            return inputs.dataframe_input_fn(
-                mode,
-                input_context,
-                columns={"id": "id", "label": "id"},
-                label="label",
-                train_frame=lambda: _frame(TRAIN),
-                eval_frame=_frame(EVAL),
-                **arguments,
-            )
         if request.param == "tfds":
             return inputs.tfds_input_fn(
                 mode, input_context, name="tiny_numbers", data_dir=tfds_dir, **arguments
@@ -114,10 +103,6 @@ def make_input(request, tfds_dir, records_dir, csv_dir):
         )
 
     return make
-
-
-def _frame(numbers):
-    return pd.DataFrame({"id": numbers, "label": [10 * number for number in numbers]})
 
 
 def _write_csv(path, numbers):

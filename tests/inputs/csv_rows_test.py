@@ -50,7 +50,7 @@ def row_of(decode, line):
 FIELDS = st.lists(st.sampled_from(PIECES), max_size=4).map("".join)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=120, deadline=None, derandomize=True)
 @given(st.lists(FIELDS, min_size=2, max_size=4).map(",".join))
 @example('"a"",b",1,2')
 @example('"a\\",1,2')
@@ -67,7 +67,7 @@ def test_a_line_is_read_as_python_reads_it_or_refused(decode, line):
     assert row[2] == (int(fields[2]) if fields[2] else -1)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0")),
     st.none() | st.floats(width=32, allow_nan=False, allow_infinity=False),

@@ -128,6 +128,24 @@ def test_it_starts_anywhere():
         assert batch["code"].numpy().tolist() == expected["code"].numpy().tolist()
 
 
+@pytest.mark.parametrize("mode", [ModeKeys.TRAIN, ModeKeys.PREDICT])
+def test_pipelines_share_every_row_once(mode):
+    frame = pd.DataFrame({"code": range(23)})
+    arguments = {"frame": frame, "batch_size": None, "batch_size_per_replica": 4}
+    parts = [
+        read(
+            {"code": "id"},
+            mode=mode,
+            input_context=tf.distribute.InputContext(3, pipeline, 3),
+            num_epochs=1,
+            **arguments,
+        )
+        for pipeline in range(3)
+    ]
+    seen = [code for part in parts for batch in part for code in batch["code"].numpy()]
+    assert sorted(seen) == list(range(23))
+
+
 def test_from_gin():
     gin.external_configurable(lambda: FRAME, "my_frame", module="test")
     gin.parse_config(
