@@ -233,7 +233,7 @@ PRIVATE = {
         "Keras adds up gradients that are all-reduced already",
         "steps_test.py::test_keras_still_reduces_where_we_turn_it_off",
     ),
-    ("stand_in", "_get_variable_index"): (
+    ("row_update", "_get_variable_index"): (
         "Keras tells its formulas by it where a variable's slots are",
         "optimizers_test.py::test_rows_move_as_whole_tables_do",
     ),

@@ -8,7 +8,10 @@ From the bottom up; a file imports only files above it:
     ports        the address of a task: whether it is free, and who answers there
     rendezvous   the meeting of all tasks before TensorFlow connects them
     watcher      a process that watches its parent, and can end it
-    liveness     tasks that reply, and tasks that are stopped; ends this one
+    liveness     tasks that are stopped or stuck, not dead ones; ends this one
     server       workers and parameter servers, which serve the chief
     link_watch   the death of tasks while TensorFlow connects, and Python waits
+
+The death of a task that trains in step is noticed in `strategy/peers.py`, and ends this one
+by `mistakes/exits.py`.
 """

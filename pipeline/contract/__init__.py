@@ -3,7 +3,7 @@
 From the bottom up; a file imports only files above it:
 
     train_op     TrainOp: an optimizer, its variables, its turns
-    summaries    image, histogram, text, pr_curve, confusion_matrix
+    summaries    image, histogram, ...; summed up by tracing/, drawn by hooks/
     spec         ModeKeys, EstimatorSpec, metric
     devices      the names of local devices, checked
     averages     ExponentialAverage, StochasticWeightAverage

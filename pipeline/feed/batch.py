@@ -38,10 +38,15 @@ def rows_in(element: Any) -> int | tf.Tensor:
       element: nest of tensors; the first one tells.
 
     Returns:
-      An int where the static shape tells, else an int32 scalar.
+      An int where the static shape of one of them tells, else an int32 scalar.
     """
-    first = tf.nest.flatten(element)[0]
-    static = 1 if first.shape.rank == 0 else first.shape[0]
+    leaves = tf.nest.flatten(element)
+    first = leaves[0]
+    if first.shape.rank == 0:
+        return 1
+    # Ragged tensors often hide how many rows there are, which the others know.
+    known = (leaf.shape[0] for leaf in leaves if leaf.shape.rank)
+    static = next((rows for rows in known if rows is not None), None)
     if static is not None:
         return static
     if isinstance(first, tf.SparseTensor):

@@ -1,4 +1,4 @@
-"""The stock hooks: stops, a loss of NaN, logs, summaries, a profile.
+"""The stock hooks: a loss of NaN, logs, summaries, a profile.
 
 The driver adds some of them by the fields of RunConfig; users hand in the others.
 """

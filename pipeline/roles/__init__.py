@@ -5,8 +5,8 @@ From the bottom up; a file imports only files above it:
     keep_best           KeepBest: the checkpoints that stay for their metrics
     specs               TrainSpec, EvalSpec
     rules               hooks that go by evaluations, and which evaluation feeds which
-    evaluation          one EvalSpec at work, wherever it is evaluated
-    evaluation_along    whether an evaluation is due along a training; beside it, too
+    evaluation          one EvalSpec at work; whether it is due in an evaluator job
+    evaluation_along    whether it is due along a training; an evaluator job's, by step
     untold              evaluations that came after the end of training, for its tools
     evaluator           the job that evaluates the checkpoints of a training
     train_and_evaluate  the roles of tasks

@@ -1,6 +1,6 @@
 """Keras' optimizers, on the rows that a gradient has.
 
-The formula is Keras' own, see `stand_in.py`. What is decided here is whether a variable
+The formula is Keras' own, see `row_update.py`. What is decided here is whether a variable
 moves by it whole, or those rows alone.
 """
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline.contract.train_op import SpecError, TrainOp
-from pipeline.rows import stand_in
+from pipeline.rows import row_update
 from pipeline.rows.slices import dense
 from pipeline.strategy import variables
 from pipeline.strategy.replicas import Replicas
@@ -106,7 +106,7 @@ class RowOptimizer:
             self._kind.update_step(self._optimizer, gradient, variable, learning_rate)
             return
         if self._lazy and self._decays(variable):
-            rows = stand_in.Rows(variable, gradient.indices, shared=self._shared)
+            rows = row_update.Rows(variable, gradient.indices, shared=self._shared)
             rate = tf.cast(learning_rate, rows.dtype)
             rows.assign_sub(
                 rows * tf.cast(self._optimizer.weight_decay, rows.dtype) * rate
@@ -118,7 +118,7 @@ class RowOptimizer:
 
     def _update(self, gradient: tf.IndexedSlices, variable: Any, rate: Any) -> None:
         given = self._optimizer, gradient, variable, rate
-        stand_in.update(*given, shared=self._shared)
+        row_update.update(*given, shared=self._shared)
 
     def _clip(self, gradients: Sequence[Any]) -> list[Any]:
         """Clips as Keras does, which would make rows dense."""

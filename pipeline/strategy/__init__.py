@@ -13,4 +13,7 @@ From the bottom up; a file imports only files above it:
     averages          the averages of variables, and their exchange with the weights
     variables         the variables of a module, by names that outlive the process
     modules           modules from factories, with all variables; the global step
+
+The words of --execution are in `cluster/tf_config.py`. What a strategy cannot say itself is
+in `replicas.py` and in `feed/by_strategy.py`.
 """

@@ -19,7 +19,7 @@ from pipeline.process.refusals import Refusal
 from pipeline.trials import hparams, table
 from pipeline.trials.folder import Folder, replace, writing
 from pipeline.trials.goal import Goal
-from pipeline.trials.running import Running, in_words, last_lines
+from pipeline.trials.started_trial import Running, in_words, last_lines
 from pipeline.trials.search import Dimension, Value
 from pipeline.trials.study import State, Study, Trial
 

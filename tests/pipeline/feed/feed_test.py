@@ -314,6 +314,17 @@ def test_the_size_of_ragged_and_sparse_batches_is_known_where_it_is_fixed():
     ]
 
 
+def test_one_tensor_of_known_size_tells_that_of_the_others():
+    kinds = {
+        "a": tf.RaggedTensorSpec([None, None], tf.int64, 1),
+        "b": tf.TensorSpec([8, 3]),
+        "c": tf.TensorSpec([]),
+    }
+    sizes = []
+    tf.function(lambda batch: sizes.append(rows_in(batch))).get_concrete_function(kinds)
+    assert sizes == [8]
+
+
 def test_ragged_and_sparse_features_are_cut_too(two_replicas):
     ragged = tf.ragged.constant([[1], [2, 3], [], [4]])
     sparse = tf.sparse.from_dense([[1, 0], [0, 2], [3, 0], [0, 4]])
