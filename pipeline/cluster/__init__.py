@@ -12,6 +12,6 @@ From the bottom up; a file imports only files above it:
     server       workers and parameter servers, which serve the chief
     link_watch   the death of tasks while TensorFlow connects, and Python waits
 
-The death of a task that trains in step is noticed in `strategy/peers.py`, and ends this one
-by `mistakes/exits.py`.
+The death of a task that trains in step is noticed in `strategy/peers.py`, and ends this
+one by `mistakes/exits.py`.
 """

@@ -7,7 +7,7 @@ From the bottom up; a file imports only files above it:
     runtime             the modules on one strategy: built, loaded, saved
     runtime_pair        the runtime that trains, and the runtime that evaluates
     start               the claim, the values and the input of a training
-    along               the interface of evaluations along a training; all in their order
+    along               the interface of evaluations along a training; their order
     trainer             the loop of one training, from stop to stop
     xla_check           refusals of a TPU's compiler, found on a CPU
     evaluating          an evaluation of a checkpoint, or of what is live

@@ -1,8 +1,8 @@
-"""Gradients of some rows of a table, such as an embedding's, and updates of these alone.
+"""Gradients of some rows of an embedding or another table, and updates of these alone.
 
 From the bottom up; a file imports only files above it:
 
     slices       sums, means and norms of gradients that stay rows
-    row_update   the update itself: reads and writes some rows of a variable and its slots
+    row_update   the update: reads and writes some rows of a variable and its slots
     optimizers   whether an optimizer moves only the rows that a gradient has
 """

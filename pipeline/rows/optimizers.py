@@ -1,7 +1,7 @@
 """Keras' optimizers, on the rows that a gradient has.
 
-The formula is Keras' own, see `row_update.py`. What is decided here is whether a variable
-moves by it whole, or those rows alone.
+The formula is Keras' own, see `row_update.py`. What is decided here is whether a
+variable moves by it whole, or those rows alone.
 """
 
 from collections.abc import Sequence

@@ -11,6 +11,6 @@ From the bottom up; a file imports only files above it:
     table          what is said of the trials: lines, a table, a file
     hparams        the columns of TensorBoard's HParams tab
     started_trial  a trial that runs: its process, and what is known of it
-    runner         starts trials, one after the other or several at a time, and judges them
+    runner         starts trials, one after the other or several at a time, to their end
     sweep_jobs     what a sweep is asked for: run, print commands, collect
 """

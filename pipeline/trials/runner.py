@@ -19,8 +19,8 @@ from pipeline.process.refusals import Refusal
 from pipeline.trials import hparams, table
 from pipeline.trials.folder import Folder, replace, writing
 from pipeline.trials.goal import Goal
-from pipeline.trials.started_trial import Running, in_words, last_lines
 from pipeline.trials.search import Dimension, Value
+from pipeline.trials.started_trial import Running, in_words, last_lines
 from pipeline.trials.study import State, Study, Trial
 
 _POLL_SECS = 0.2
