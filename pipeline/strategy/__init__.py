@@ -14,6 +14,6 @@ From the bottom up; a file imports only files above it:
     variables         the variables of a module, by names that outlive the process
     modules           modules from factories, with all variables; the global step
 
-The words of --execution are in `cluster/tf_config.py`. What a strategy cannot say itself
-is in `replicas.py` and in `feed/by_strategy.py`.
+The words of --execution are in `cluster/tf_config.py`. What a strategy cannot say
+itself is in `replicas.py` and in `feed/by_strategy.py`.
 """
