@@ -46,7 +46,6 @@ from .dcgan import dcgan_discriminator, dcgan_generator, gaussian_noise
 from .embedding import Embedding, ShardedEmbedding
 from .gan import gan
 from .head_metrics import AccuracyBaseline, Calibration, GroupAUC
-from .heads import Head
 from .multi_head import MultiHead
 from .networks import cnn, linear, mlp
 from .ranking_heads import PairwiseRankingHead, SoftmaxRankingHead
@@ -66,7 +65,6 @@ __all__ = (
     "Calibration",
     "Embedding",
     "GroupAUC",
-    "Head",
     "LogNormalRegressionHead",
     "LogisticRegressionHead",
     "MultiClassHead",

@@ -229,7 +229,7 @@ def _of_averages(previous: Mapping[str, str], reader: Reader) -> dict[str, str]:
     Raises:
       ValueError: it holds no average.
     """
-    if not averages.are_in(reader.shapes):
+    if not averages.held(reader.shapes):
         raise RefusedValueError(
             f"WarmStartSettings.weights is 'average', and {reader.path} holds none: it "
             "was trained without RunConfig(average=...). Write weights='live'."

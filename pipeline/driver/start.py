@@ -196,10 +196,30 @@ def _check_alike(runtime: Runtime, step: int) -> None:
 
 
 def _say_averages(runtime: Runtime, path: str) -> None:
-    saved = checkpoint.read_names(path)
-    for line in averages.remarks(runtime.modules.averages, saved):
-        if runtime.peers.leads:
-            logging.warning("train | %s", line)
+    """Says which averages only the run has, or only its checkpoint."""
+    if not runtime.peers.leads:
+        return
+    saved, kept = checkpoint.read_names(path), runtime.modules.averages
+    own = kept.names() if kept is not None else set()
+    lost = {n: kind for n, kind in averages.held(saved).items() if n not in own}
+    if lost:
+        kinds = sorted(set(lost.values()))
+        logging.warning(
+            "train | the checkpoint holds averages (%s) of %d variables that this run "
+            "keeps none of: its own checkpoints will lack them. To keep them, write "
+            "RunConfig(average=%s(...)) as before.",
+            ", ".join(kinds),
+            len(lost),
+            kinds[0],
+        )
+    lacking = [name for name in own if name not in saved]
+    if lacking:
+        logging.warning(
+            "train | the checkpoint lacks %d of the %d values of this run's averages: "
+            "all averages begin anew from here.",
+            len(lacking),
+            len(own),
+        )
 
 
 def _say_who(runtime: Runtime, feed: AnyFeed) -> None:

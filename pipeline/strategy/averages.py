@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 from collections.abc import (
     Callable,
-    Collection,
     Container,
     Iterable,
     Iterator,
@@ -20,6 +19,7 @@ from collections.abc import (
 )
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from pipeline.contract.averages import KINDS, Average
@@ -30,8 +30,6 @@ from pipeline.strategy.replicas import has_one_trace
 from pipeline.strategy.sharding import ShardedVariable, shards_of
 
 _DRIVER = "driver"
-# How the names of averages begin.
-_PREFIXES = tuple(f"{_DRIVER}/{kind.kind}/" for kind in KINDS)
 
 
 class Averages:
@@ -251,17 +249,10 @@ class Averages:
         self._count.assign(number)
 
         dtypes = {average.dtype for _, average in self._pairs.values()}
-        shares = {dtype: tf.cast(share, dtype) for dtype in dtypes}
+        movers = {dtype: _mover(share, dtype) for dtype in dtypes}
 
         def move(variable: Any, average: Any) -> None:
-            # One operation for two: average -= share * (average - weights). From zeros
-            # the first share, 1, makes it the weights to the last bit.
-            weights = tf.cast(tf.identity(variable), average.dtype)
-            tf.raw_ops.ResourceApplyGradientDescent(
-                var=average.handle,
-                alpha=shares[average.dtype],
-                delta=tf.identity(average) - weights,
-            )
+            movers[average.dtype](average, tf.identity(variable))
 
         def move_all() -> None:
             for pair in self._pairs.values():
@@ -342,6 +333,40 @@ class Averages:
         ]
 
 
+def _mover(
+    share: tf.Tensor, dtype: tf.DType
+) -> Callable[[tf.Variable, tf.Tensor], None]:
+    """Returns what moves an average towards weights, in one operation.
+
+    From zeros a share of 1 makes it the weights to the last bit.
+
+    Args:
+      share: how far it goes, a float64 scalar.
+      dtype: dtype of the average.
+    """
+    # Beside the largest odds 1 is nothing, so that they stand for a share of 1. The
+    # quotient is exact: it would not add up to 1 in steps without number else.
+    largest = 4 / np.finfo(dtype.as_numpy_dtype).eps
+    odds = tf.cast(1 + tf.minimum(share / (1 - share), largest), dtype) - 1
+    share, zero, one = tf.cast(share, dtype), tf.zeros([], dtype), tf.ones([], dtype)
+
+    def move(average: tf.Variable, weights: tf.Tensor) -> None:
+        weights, handle = tf.cast(weights, dtype), average.handle
+        if "CPU" in average.device:
+            # (average + odds * weights) / (1 + odds): nothing of the average's size is
+            # made besides. No GPU knows it.
+            tf.raw_ops.ResourceApplyProximalGradientDescent(
+                var=handle, alpha=-odds, l1=zero, l2=-one, delta=weights
+            )
+        else:
+            # average - share * (average - weights)
+            tf.raw_ops.ResourceApplyGradientDescent(
+                var=handle, alpha=share, delta=tf.identity(average) - weights
+            )
+
+    return move
+
+
 def saved_as(name: str, saved: Container[str]) -> str:
     """Returns the name of a variable's average in a checkpoint.
 
@@ -356,35 +381,16 @@ def saved_as(name: str, saved: Container[str]) -> str:
     return next((each for each in names if each in saved), name)
 
 
-def are_in(saved: Iterable[str]) -> bool:
-    """Returns whether a checkpoint holds averages.
+def held(saved: Iterable[str]) -> dict[str, str]:
+    """Returns the averages in a checkpoint: by name, the class that has made each.
 
     Args:
       saved: names of the variables in the checkpoint.
     """
-    return any(name.startswith(_PREFIXES) for name in saved)
-
-
-def remarks(averages: Averages | None, saved: Collection[str]) -> Iterator[str]:
-    """Yields lines on averages that only a run has, or only its checkpoint.
-
-    Args:
-      averages: averages of the run; None where it keeps none.
-      saved: names of the variables in the checkpoint that the run goes on from.
-    """
-    own = averages.names() if averages is not None else set()
-    lost = [n for n in saved if n.startswith(_PREFIXES) and n not in own]
-    if lost:
-        kinds = {kind.kind: kind.__name__ for kind in KINDS}
-        names = sorted({kinds[name.split("/")[1]] for name in lost})
-        yield (
-            f"the checkpoint holds averages ({', '.join(names)}) of {len(lost)} "
-            "variables that this run keeps none of: its own checkpoints will lack "
-            f"them. To keep them, write RunConfig(average={names[0]}(...)) as before."
-        )
-    lacking = [name for name in own if name not in saved]
-    if lacking:
-        yield (
-            f"the checkpoint lacks {len(lacking)} of the {len(own)} values of this "
-            "run's averages: all averages begin anew from here."
-        )
+    starts = {f"{_DRIVER}/{kind.kind}/": kind.__name__ for kind in KINDS}
+    return {
+        name: kind
+        for name in saved
+        for start, kind in starts.items()
+        if name.startswith(start)
+    }

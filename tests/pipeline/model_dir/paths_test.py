@@ -5,7 +5,8 @@ import os
 import pytest
 
 import pipeline as ge
-from inputs import tfrecord_input
+from inputs import batching
+from inputs import files as input_files
 from pipeline.command import command_job, gin_reader, jobs
 from pipeline.model_dir import paths
 from tests import fakes
@@ -166,7 +167,13 @@ READS = {
     "warm_start_from": lambda e: starts_warm("~/run"),
     "WarmStartSettings": lambda e: starts_warm(ge.WarmStartSettings("~/run")),
     "--gin_file": lambda e: gin_reader.find_file("~/read.gin"),
-    "train_files": lambda e: tfrecord_input._matching_files("~/read.*", "train_files"),
+    "train_files": lambda e: input_files.of_mode(
+        batching.make_batching(ge.ModeKeys.TRAIN, None, batch_size=1),
+        "~/read.*",
+        None,
+        owner="csv_input_fn",
+        example="*.csv",
+    ),
 }
 
 

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import pipeline as ge
+from pipeline.strategy import averages
 from tests import fakes
 
 EMA, SWA = ge.ExponentialAverage, ge.StochasticWeightAverage
@@ -279,3 +280,35 @@ def test_a_warm_start_from_an_average_that_is_not_there(tmp_path):
         other.train(TRAIN, max_steps=1)
     with pytest.raises(ge.RefusedValueError, match="write 'live' or 'average'"):
         ge.WarmStartSettings("runs/1", weights="ema")
+
+
+class OnAGPU:
+    """A variable that says so, to be moved as one is there."""
+
+    device = "/device:GPU:0"
+
+    def __init__(self, variable):
+        self.variable, self.handle = variable, variable.handle
+
+    def __tf_tensor__(self, dtype=None, name=None):
+        return self.variable.read_value()
+
+
+@pytest.mark.parametrize("where", [lambda v: v, OnAGPU], ids=["CPU", "GPU"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_an_average_moves_by_its_share(dtype, where):
+    rng = np.random.default_rng(1)
+    weights = rng.normal(size=[3000, 20]).astype(dtype)
+    average = tf.Variable(tf.zeros([20], dtype))
+    exact = np.zeros([20])
+    for number, row in enumerate(weights):
+        share = 1.0 if not number else max(1 / (number + 1), 1e-3)
+        averages._mover(tf.constant(share, tf.float64), average.dtype)(
+            where(average), tf.constant(row)
+        )
+        exact += share * (row - exact)
+        if not number:
+            np.testing.assert_array_equal(average, row)
+    np.testing.assert_allclose(
+        average, exact, atol=2e-6 if dtype == "float32" else 1e-12
+    )

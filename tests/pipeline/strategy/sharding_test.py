@@ -43,12 +43,17 @@ def state_of(num_shards, value=0.0):
     }
 
 
-def test_only_what_asks_is_cut():
-    partitioner = sharding.where_asked(_partitioners.FixedShardsPartitioner(2))
-    assert partitioner([4, 3], tf.float32) == [1, 1]
-    with sharding.sharding():
-        assert partitioner(tf.TensorShape([4, 3]), tf.float32) == [2, 1]
-    assert partitioner([4], tf.float32) == [1]
+class Cuts:
+    """A strategy that cuts in two."""
+
+    partitioner = staticmethod(_partitioners.FixedShardsPartitioner(2))
+
+
+def test_only_a_strategy_that_cuts_is_asked():
+    assert sharding.rows_of_shards((5, 3), "float32") == [5]
+    with sharding.cut_by(Cuts()):
+        assert sharding.rows_of_shards((5, 3), "float32") == [3, 2]
+    assert sharding.rows_of_shards((5, 3), "float32") == [5]
 
 
 def test_names_do_not_tell_how_many_shards_there_are():
