@@ -1,17 +1,21 @@
 """Measures what steps cost that use few rows of a large table.
 
-    python -m benchmarks.tables [--json] [--quick]
+    python -m benchmarks.tables [--json] [--quick] [--estimator_python=PATH]
 
 Estimator.train, with a log line and a summary every 100 steps, runs against a loop by
 hand: the same gather, sums of repeated rows, and TensorFlow's own sparse kernels (for a
 lazy Adam, which has none, gather and scatter). A step uses 256 x 8 ids of a table of
 1,000,000 x 32. Then the driver runs against itself: with a table ten times as large,
-and on two replicas whose batches are of unknown sizes.
+and on two replicas whose batches are of unknown sizes. With the Python of a virtual
+environment that has TensorFlow 2.15, tf.estimator does the same in turns, in a process
+of its own, with its dense Adam against the lazy one.
 """
 
 import argparse
 import os
+import pathlib
 import statistics
+import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -137,6 +141,46 @@ def hand_loop(name: str) -> Callable[[int], None]:
     return lambda num_steps: loop(tf.constant(num_steps))
 
 
+class TfEstimator:
+    """tf.estimator in a process of its own, which does steps when it is asked."""
+
+    def __init__(self, python: str, name: str) -> None:
+        """Starts it, and waits until it is ready.
+
+        Args:
+          python: interpreter that has TensorFlow 2.15.
+          name: name of the optimizer.
+        """
+        script = pathlib.Path(__file__).with_name("tf_estimator_table.py")
+        sizes = [str(n) for n in (ROWS, WIDTH, BATCH, BAG, RATE)]
+        self._process = subprocess.Popen(
+            [python, str(script), name, *sizes],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self._wait()
+
+    def __call__(self, num_steps: int) -> None:
+        """Does a number of steps."""
+        print(num_steps, file=self._process.stdin, flush=True)
+        self._wait()
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _wait(self) -> None:
+        if self._process.stdout.readline() != "done\n":
+            code = self._process.wait()
+            raise SystemExit(
+                f"--estimator_python: {self._process.args[0]} ended with {code}: give "
+                "one that has tensorflow-cpu==2.15.1."
+            )
+
+
 def _sgd(table: Any, _: Any, __: Any, values: Any, rows: Any, ___: Any) -> None:
     tf.raw_ops.ResourceScatterSub(resource=table, indices=rows, updates=values * RATE)
 
@@ -185,6 +229,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="ratios as the last line")
     parser.add_argument("--quick", action="store_true", help="five seconds a row")
+    parser.add_argument(
+        "--estimator_python", help="interpreter that has tensorflow-cpu==2.15.1"
+    )
     given = parser.parse_args()
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(
@@ -192,11 +239,11 @@ def main() -> None:
     )
     flags.FLAGS.mark_as_parsed()
     logging.set_verbosity(logging.ERROR)
-    results = _measure(5.0 if given.quick else 40.0)
+    results = _measure(5.0 if given.quick else 40.0, given.estimator_python)
     pairs.say([], results if given.json else None)
 
 
-def _measure(secs: float) -> dict[str, dict[str, float]]:
+def _measure(secs: float, estimator_python: str | None) -> dict[str, dict[str, float]]:
     """Prints a row for each pair; returns the medians of their ratios."""
     found: dict[str, dict[str, float]] = {}
     lines = []
@@ -206,12 +253,20 @@ def _measure(secs: float) -> dict[str, dict[str, float]]:
         lines.append(pairs.row(title, ours, theirs))
 
     for name in OPTIMIZERS:
-        by_hand = Contender("hand_loop", hand_loop(name), _SLICE)
-        hook = TurnsHook(_SLICE, [by_hand], secs)
+        others = [Contender("hand_loop", hand_loop(name), _SLICE)]
+        theirs = None
+        if estimator_python:
+            theirs = TfEstimator(estimator_python, name)
+            # A dense Adam takes as long for a step as a lazy one for a hundred.
+            size = 20 if name == "adam_lazy" else _SLICE
+            others.append(Contender("estimator", theirs, size))
+        hook = TurnsHook(_SLICE, others, secs)
         training(name)([hook])
-        rates = hook.rates
-        title = f"{name}, loop by hand"
-        add(name, "hand_loop", title, rates["ours"], rates["hand_loop"])
+        if theirs is not None:
+            theirs.close()
+        for other in others:
+            title = f"{name}, {other.name}"
+            add(name, other.name, title, hook.rates["ours"], hook.rates[other.name])
     found["size"] = {}
     ours, theirs = _against(training("adagrad", 10 * ROWS), training("adagrad"), secs)
     add("size", "adagrad_10m_over_1m", "adagrad, 10 times the rows", ours, theirs)
