@@ -202,7 +202,10 @@ def totals_of(
     weight = tf.convert_to_tensor(shared(weight, batch.share), tf.float32)
     rows = rows_in(batch.features)
     increments = metrics.increments(spec.metrics, rows, batch.share)
-    count = shared(tf.cast(rows, tf.float32), batch.share)
+    if spec.loss.shape.rank == 1 and spec.loss_weights is None:
+        count = weight  # The number of losses: one operation computes both.
+    else:
+        count = shared(tf.cast(rows, tf.float32), batch.share)
     # A stand-in's scalar may be NaN, and 0 * NaN would not be 0.
     scalars = {
         name: tf.stack([tf.math.multiply_no_nan(value, count), count])
