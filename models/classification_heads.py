@@ -10,6 +10,20 @@ import tensorflow as tf
 
 from pipeline import SpecError, metric
 
+from .classes import (
+    areas,
+    as_column,
+    at_thresholds,
+    check_n_classes,
+    check_thresholds,
+    check_vocabulary,
+    chosen,
+    equal,
+    for_each_example,
+    names_of,
+    numbers_of,
+    signatures,
+)
 from .head_metrics import AccuracyBaseline, Calibration, GroupAUC
 from .heads import Head, checked, column, dense_labels, mean
 
@@ -39,8 +53,8 @@ class BinaryClassHead(Head):
     num_groups: int | None = None
 
     def __post_init__(self) -> None:
-        _check_thresholds(self)
-        _check_vocabulary(self, 2)
+        check_thresholds(self)
+        check_vocabulary(self, 2)
         if (self.group_column is None) != (self.num_groups is None):
             raise SpecError(
                 f"BinaryClassHead.group_column is {self.group_column!r} and num_groups "
@@ -56,7 +70,7 @@ class BinaryClassHead(Head):
         """Returns float32 `[batch, 1]`, see `Head`."""
         labels = dense_labels(labels, 1, type(self).__name__)
         if self.label_vocabulary is not None:
-            labels = _numbers(labels, self.label_vocabulary, type(self).__name__)
+            labels = numbers_of(labels, self.label_vocabulary, type(self).__name__)
         labels = tf.cast(labels, tf.float32)
         return checked(
             (labels >= 0) & (labels <= 1),
@@ -78,7 +92,7 @@ class BinaryClassHead(Head):
             "logits": logits,
             "logistic": logistic,
             "probabilities": tf.nn.softmax(both),
-            **_classes(tf.argmax(both, -1), 2, logits, self.label_vocabulary),
+            **chosen(tf.argmax(both, -1), 2, logits, self.label_vocabulary),
         }
 
     def metrics(
@@ -93,15 +107,15 @@ class BinaryClassHead(Head):
         classes = tf.cast(logits > 0, tf.float32)
         weighted = {"sample_weight": weights}
         reported = {
-            "accuracy": mean(_equal(targets, classes), _column(weights)),
+            "accuracy": mean(equal(targets, classes), as_column(weights)),
             "precision": metric(keras.metrics.Precision, targets, classes, **weighted),
             "recall": metric(keras.metrics.Recall, targets, classes, **weighted),
-            "label/mean": mean(targets, _column(weights)),
-            "prediction/mean": mean(p, _column(weights)),
+            "label/mean": mean(targets, as_column(weights)),
+            "prediction/mean": mean(p, as_column(weights)),
             "accuracy_baseline": metric(AccuracyBaseline, targets, **weighted),
             "calibration": metric(Calibration, targets, p, **weighted),
-            **_areas(targets, p, weights),
-            **_at_thresholds(self.thresholds, targets, p, weights),
+            **areas(targets, p, weights),
+            **at_thresholds(self.thresholds, targets, p, weights),
         }
         if self.group_column is not None:
             groups = column(features, self.group_column, "BinaryClassHead.group")
@@ -115,7 +129,7 @@ class BinaryClassHead(Head):
         self, predictions: Mapping[str, tf.Tensor]
     ) -> dict[str, dict[str, tf.Tensor]]:
         """See `Head`; names are tf.estimator's."""
-        return _signatures(predictions) | {
+        return signatures(predictions) | {
             "regression": {"outputs": predictions["logistic"]}
         }
 
@@ -139,8 +153,8 @@ class MultiClassHead(Head):
     top_k: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        _check_n_classes(self)
-        _check_vocabulary(self, self.n_classes)
+        check_n_classes(self)
+        check_vocabulary(self, self.n_classes)
         wrong = [k for k in self.top_k if not 0 < k < self.n_classes]
         if wrong:
             raise SpecError(
@@ -157,7 +171,7 @@ class MultiClassHead(Head):
         """Returns int64 `[batch]`, see `Head`."""
         labels = dense_labels(labels, 1, type(self).__name__)
         if self.label_vocabulary is not None:
-            labels = _numbers(labels, self.label_vocabulary, type(self).__name__)
+            labels = numbers_of(labels, self.label_vocabulary, type(self).__name__)
         if labels.dtype.is_floating or labels.dtype == tf.string:
             raise SpecError(
                 f"MultiClassHead got labels of {labels.dtype.name}: write tf.cast("
@@ -180,7 +194,7 @@ class MultiClassHead(Head):
         return {
             "logits": logits,
             "probabilities": tf.nn.softmax(logits),
-            **_classes(ids, self.n_classes, logits, self.label_vocabulary),
+            **chosen(ids, self.n_classes, logits, self.label_vocabulary),
         }
 
     def metrics(
@@ -191,7 +205,7 @@ class MultiClassHead(Head):
         weights: tf.Tensor | None,
     ) -> dict[str, Any]:
         """See `Head`."""
-        reported = {"accuracy": mean(_equal(targets, tf.argmax(logits, -1)), weights)}
+        reported = {"accuracy": mean(equal(targets, tf.argmax(logits, -1)), weights)}
         for k in self.top_k:
             right = tf.math.in_top_k(targets, logits, k)
             reported[f"top_{k}_accuracy"] = mean(right, weights)
@@ -201,7 +215,7 @@ class MultiClassHead(Head):
         self, predictions: Mapping[str, tf.Tensor]
     ) -> dict[str, dict[str, tf.Tensor]]:
         """See `Head`; names are tf.estimator's."""
-        return _signatures(predictions)
+        return signatures(predictions)
 
 
 @gin.configurable
@@ -228,9 +242,9 @@ class MultiLabelHead(Head):
     classes_for_class_based_metrics: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        _check_n_classes(self)
-        _check_thresholds(self)
-        _check_vocabulary(self, self.n_classes)
+        check_n_classes(self)
+        check_thresholds(self)
+        check_vocabulary(self, self.n_classes)
         for number in self.classes_for_class_based_metrics:
             if not isinstance(number, int) or not 0 <= number < self.n_classes:
                 raise SpecError(
@@ -261,7 +275,9 @@ class MultiLabelHead(Head):
             return checked((labels == 0) | (labels == 1), labels, words)
         ids = labels.flat_values
         if self.label_vocabulary is not None:
-            ids = _numbers(ids[:, None], self.label_vocabulary, "MultiLabelHead")[:, 0]
+            ids = numbers_of(ids[:, None], self.label_vocabulary, "MultiLabelHead")[
+                :, 0
+            ]
         ids = tf.cast(ids, tf.int64)
         words = f"labels must be from 0 to n_classes - 1 = {self.n_classes - 1}"
         ids = checked((ids >= 0) & (ids < self.n_classes), ids, words)
@@ -277,11 +293,11 @@ class MultiLabelHead(Head):
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """See `Head`; names and shapes are tf.estimator's."""
-        names = _names(self.label_vocabulary, self.n_classes)
+        names = names_of(self.label_vocabulary, self.n_classes)
         return {
             "logits": logits,
             "probabilities": tf.sigmoid(logits),
-            "classes": _for_each(names, logits),
+            "classes": for_each_example(names, logits),
         }
 
     def metrics(
@@ -294,11 +310,11 @@ class MultiLabelHead(Head):
         """See `Head`."""
         p = tf.sigmoid(logits)
         reported = {
-            **_areas(targets, p, weights),
-            **_at_thresholds(self.thresholds, targets, p, weights),
+            **areas(targets, p, weights),
+            **at_thresholds(self.thresholds, targets, p, weights),
         }
         for i in self.classes_for_class_based_metrics:
-            own = _areas(targets[:, i : i + 1], p[:, i : i + 1], weights)
+            own = areas(targets[:, i : i + 1], p[:, i : i + 1], weights)
             reported |= {f"{name}/class{i}": each for name, each in own.items()}
             reported[f"probability_mean/class{i}"] = mean(p[:, i], weights)
         return reported
@@ -307,133 +323,4 @@ class MultiLabelHead(Head):
         self, predictions: Mapping[str, tf.Tensor]
     ) -> dict[str, dict[str, tf.Tensor]]:
         """See `Head`; names are tf.estimator's."""
-        return _signatures(predictions, classes="classes")
-
-
-def _signatures(
-    predictions: Mapping[str, Any], classes: str = "all_classes"
-) -> dict[str, dict[str, Any]]:
-    scored = {
-        "scores": predictions["probabilities"],
-        "classes": predictions[classes],
-    }
-    return {
-        "serving_default": scored,
-        "classification": scored,
-        "predict": dict(predictions),
-    }
-
-
-def _classes(
-    ids: tf.Tensor, num_classes: int, logits: tf.Tensor, vocabulary: Any
-) -> dict[str, tf.Tensor]:
-    """Returns the chosen class and all classes, as numbers and in words."""
-    names = tf.constant(_names(vocabulary, num_classes))
-    numbers = tf.range(num_classes, dtype=tf.int32)
-    return {
-        "class_ids": ids[:, None],
-        "classes": tf.gather(names, ids)[:, None],
-        "all_class_ids": _for_each(numbers, logits),
-        "all_classes": _for_each(names, logits),
-    }
-
-
-def _for_each(row: Any, examples: tf.Tensor) -> tf.Tensor:
-    """Returns the row once for each example."""
-    row = tf.convert_to_tensor(row)
-    return tf.tile(row[None], [tf.shape(examples)[0], 1])
-
-
-def _names(vocabulary: Any, num_classes: int) -> list[str]:
-    chosen = range(num_classes) if vocabulary is None else vocabulary
-    return [n.decode() if isinstance(n, bytes) else str(n) for n in chosen]
-
-
-def _numbers(labels: tf.Tensor, vocabulary: Sequence[Any], head: str) -> tf.Tensor:
-    """Returns each label's place in the vocabulary, int64 of the labels' shape."""
-    try:
-        entries = tf.constant(list(vocabulary), labels.dtype)
-    except (TypeError, ValueError) as error:
-        raise SpecError(
-            f"{head}.label_vocabulary is {list(vocabulary)!r} and labels are of "
-            f"{labels.dtype.name}: give both in one type."
-        ) from error
-    found = tf.equal(labels[..., None], entries)
-    words = f"labels must be entries of label_vocabulary {list(vocabulary)!r}"
-    found = tf.cast(found, tf.int64)
-    known = tf.reduce_any(found > 0, -1)
-    check = tf.debugging.Assert(tf.reduce_all(known), [words, labels])
-    with tf.control_dependencies([] if check is None else [check]):
-        return tf.argmax(found, -1)
-
-
-def _equal(targets: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
-    return tf.equal(targets, tf.cast(classes, targets.dtype))
-
-
-def _column(weights: tf.Tensor | None) -> tf.Tensor | None:
-    return None if weights is None else weights[:, None]
-
-
-def _areas(
-    targets: tf.Tensor, p: tf.Tensor, weights: tf.Tensor | None
-) -> dict[str, Any]:
-    """Returns the areas under both curves, of 200 thresholds as tf.estimator's."""
-    if weights is not None:  # Keras wants one for each label.
-        weights = tf.ones_like(p) * weights[:, None]
-    return {
-        "auc": metric(keras.metrics.AUC, targets, p, sample_weight=weights),
-        "auc_precision_recall": metric(
-            lambda: keras.metrics.AUC(curve="PR"), targets, p, sample_weight=weights
-        ),
-    }
-
-
-def _at_thresholds(
-    thresholds: Sequence[float],
-    targets: tf.Tensor,
-    p: tf.Tensor,
-    weights: tf.Tensor | None,
-) -> dict[str, Any]:
-    reported = {}
-    if weights is not None:
-        weights = tf.ones_like(p) * weights[:, None]
-    for t in thresholds:
-        classes = tf.cast(p > t, tf.float32)
-        for name, value in {
-            "accuracy": mean(_equal(targets, classes), weights),
-            "precision": metric(
-                keras.metrics.Precision, targets, classes, sample_weight=weights
-            ),
-            "recall": metric(
-                keras.metrics.Recall, targets, classes, sample_weight=weights
-            ),
-        }.items():
-            reported[f"{name}/positive_threshold_{t:g}"] = value
-    return reported
-
-
-def _check_n_classes(head: Any) -> None:
-    if not isinstance(head.n_classes, int) or head.n_classes < 2:
-        raise SpecError(
-            f"{type(head).__name__}.n_classes is {head.n_classes!r}: write the number "
-            "of classes, 2 or more."
-        )
-
-
-def _check_thresholds(head: Any) -> None:
-    for t in head.thresholds:
-        if not isinstance(t, (int, float)) or not 0 < t < 1:
-            raise SpecError(
-                f"{type(head).__name__}.thresholds has {t!r}: write probabilities "
-                "between 0 and 1, such as thresholds=(0.3, 0.5)."
-            )
-
-
-def _check_vocabulary(head: Any, num_classes: int) -> None:
-    own = head.label_vocabulary
-    if own is not None and (isinstance(own, str) or len(set(own)) != num_classes):
-        raise SpecError(
-            f"{type(head).__name__}.label_vocabulary is {own!r} for {num_classes} "
-            "classes: write a list of one label for each class."
-        )
+        return signatures(predictions, classes="classes")

@@ -13,16 +13,8 @@ from pipeline import RefusedValueError, SpecError
 from pipeline.strategy import sharding, variables
 
 from . import bags
+from .shard_initializers import of_shard
 from .unknown_ids import CHOICES, UnknownIds
-
-# They draw each number by itself: a shard's are drawn without the others.
-_BY_NUMBER = (
-    keras.initializers.RandomUniform,
-    keras.initializers.RandomNormal,
-    keras.initializers.TruncatedNormal,
-    keras.initializers.Zeros,
-    keras.initializers.Ones,
-)
 
 
 def _configurable(layer: type) -> type:
@@ -141,7 +133,7 @@ class Embedding(keras.layers.Layer):
             self.add_weight(
                 name=self._weight_name,
                 shape=(size, self.output_dim),
-                initializer=_of_shard(self.embeddings_initializer, start, shape),
+                initializer=of_shard(self.embeddings_initializer, start, shape),
                 regularizer=self.embeddings_regularizer,
                 constraint=self.embeddings_constraint,
                 autocast=False,
@@ -365,37 +357,3 @@ class ShardedEmbedding(Embedding):
         taken = ("input_dim", "output_dim", "embeddings_initializer", "name")
         config = super().get_config()
         return {key: config[key] for key in taken}
-
-
-def _of_shard(initializer: Any, start: int, shape: tuple[int, int]) -> Any:
-    """Returns the initializer of the shard that begins with a row of the table.
-
-    Args:
-      initializer: that of the table.
-      start: the shard's first row.
-      shape: shape of the table.
-    """
-
-    if isinstance(initializer, _BY_NUMBER):
-        return _reseeded(initializer, start)
-
-    def sliced(of_shard: Any, dtype: Any = None) -> tf.Tensor:
-        # Its numbers depend on the table's shape, as those of "glorot_uniform" do.
-        return initializer(shape, dtype=dtype)[start : start + of_shard[0]]
-
-    return sliced
-
-
-def _reseeded(
-    initializer: keras.initializers.Initializer, offset: int
-) -> keras.initializers.Initializer:
-    """Returns the initializer with another seed for each shard.
-
-    A Keras initializer draws the same values at each call, so that all shards would
-    begin alike.
-    """
-    seed = getattr(initializer, "seed", None)
-    if not offset or not isinstance(seed, int):
-        return initializer
-    config = {**initializer.get_config(), "seed": seed + offset}
-    return type(initializer).from_config(config)

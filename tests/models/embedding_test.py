@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import pipeline as ge
 from models import Embedding, ShardedEmbedding
-from models.embedding import _reseeded
+from models.shard_initializers import _reseeded
 from pipeline.strategy import sharding, variables
 
 RAGGED = tf.ragged.constant([[3, 1, 3], [], [7]], dtype=tf.int64)
