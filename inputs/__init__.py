@@ -26,6 +26,7 @@ from .columns import Column
 from .csv_input import csv_input_fn
 from .dataframe_input import dataframe_input_fn
 from .digits import digits_input_fn, load_digits
+from .flights import flights_frame
 from .numpy_input import array_dataset, constant_arrays, numpy_input_fn
 from .preprocess import scale_image
 from .tfds_input import tfds_input_fn
@@ -39,6 +40,7 @@ __all__ = [
     "csv_input_fn",
     "dataframe_input_fn",
     "digits_input_fn",
+    "flights_frame",
     "load_digits",
     "make_batching",
     "numpy_input_fn",
