@@ -72,6 +72,8 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
         Exporter,
         FinalExporter,
         LatestExporter,
+    )
+    from pipeline.export.receivers import (
         ServingInputReceiver,
         build_parsing_serving_input_receiver_fn,
         build_raw_serving_input_receiver_fn,
@@ -179,9 +181,9 @@ _FILES = {
     "LatestExporter": "export.exporters",
     "FinalExporter": "export.exporters",
     "BestExporter": "export.exporters",
-    "ServingInputReceiver": "export.exporters",
-    "build_raw_serving_input_receiver_fn": "export.exporters",
-    "build_parsing_serving_input_receiver_fn": "export.exporters",
+    "ServingInputReceiver": "export.receivers",
+    "build_raw_serving_input_receiver_fn": "export.receivers",
+    "build_parsing_serving_input_receiver_fn": "export.receivers",
     "WarmStartSettings": "checkpoints.warm_start",
     "CheckpointMismatchError": "checkpoints.checkpoint",
     "UnreadableCheckpointError": "checkpoints.checkpoint_reader",

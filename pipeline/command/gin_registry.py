@@ -21,7 +21,7 @@ from pipeline.command import jobs
 from pipeline.contract import averages, run_config
 from pipeline.contract.hooks import Hook, Tool
 from pipeline.driver import estimator
-from pipeline.export import exporters
+from pipeline.export import exporters, receivers
 from pipeline.hooks import (
     early_stopping,
     limits,
@@ -208,8 +208,8 @@ def register() -> None:
         for item in _subclasses(module, base):
             if item is not base:
                 _add(item)
-    _add(exporters.build_raw_serving_input_receiver_fn)
-    _add(exporters.build_parsing_serving_input_receiver_fn)
+    _add(receivers.build_raw_serving_input_receiver_fn)
+    _add(receivers.build_parsing_serving_input_receiver_fn)
     # A gin file describes by these the tensors that a server is sent.
     gin.external_configurable(tf.TensorSpec, module="tf")
     gin.external_configurable(tf.io.FixedLenFeature, module="tf.io")

@@ -15,15 +15,10 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contract import hooks
-from pipeline.contract.spec import ModeKeys
 from pipeline.driver import evaluating
-from pipeline.export.exporters import build_raw_serving_input_receiver_fn
-from pipeline.feed import feed as input_lib
-from pipeline.feed.dataset import Source
 from pipeline.hooks import summary
 from pipeline.mistakes.checks import kind_of
 from pipeline.process.refusals import RefusedTypeError
-from pipeline.strategy.peers import Peers
 
 CONFIG_FILE = "config.gin"
 
@@ -49,7 +44,8 @@ class ExportSpec:
 
     Attributes:
       serving_input_receiver_fn: describes the tensors that a server is sent; None for
-        the features that EvalSpec.input_fn yields in PREDICT mode.
+        that of the module that has one, else for the features that EvalSpec.input_fn
+        yields in PREDICT mode.
       export_dir_base: folder of the SavedModels, each in a folder named by its time;
         None for `export` in model_dir.
     """
@@ -162,28 +158,17 @@ def export(
     Args:
       estimator: the Estimator.
       spec: what to write.
-      input_fn: yields in PREDICT mode the features that a server is sent; not used
-        where `spec.serving_input_receiver_fn` describes them.
+      input_fn: yields in PREDICT mode the features that a server is sent; called, for
+        their shapes and dtypes alone, where neither `spec` nor a module says what is.
       checkpoint_path: path prefix of the checkpoint, or "best"; None for the latest.
 
     Returns:
       The SavedModel's folder.
     """
-    serving_fn = spec.serving_input_receiver_fn
-    # input_fn is called for the shapes and dtypes of its features alone.
-    if serving_fn is None:
-        feed = input_lib.make_feed(
-            Source(
-                input_fn,
-                ModeKeys.PREDICT,
-                {"params": estimator.params, "config": estimator.config},
-            ),
-            peers=Peers(tf.distribute.get_strategy()),
-        )
-        serving_fn = build_raw_serving_input_receiver_fn(feed.element_spec[0])
     return estimator.export_saved_model(
         spec.export_dir_base or os.path.join(estimator.model_dir, "export"),
-        serving_fn,
+        spec.serving_input_receiver_fn,
+        input_fn=input_fn,
         checkpoint_path=checkpoint_path,
     )
 

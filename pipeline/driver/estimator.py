@@ -22,7 +22,7 @@ from pipeline.driver.along import Evaluation
 from pipeline.driver.recipe import Recipe
 from pipeline.driver.runtime_pair import Runtimes
 from pipeline.driver.trainer import Trainer
-from pipeline.export import saved_model
+from pipeline.export.receivers import ServingFn
 from pipeline.hooks import summary
 from pipeline.loop import predictions
 from pipeline.mistakes import checks, habits
@@ -271,8 +271,9 @@ class Estimator:
     def export_saved_model(
         self,
         export_dir_base: str,
-        serving_input_receiver_fn: saved_model.ServingFn | None = None,
+        serving_input_receiver_fn: ServingFn | None = None,
         *,
+        input_fn: Callable[..., Any] | None = None,
         assets_extra: Mapping[str, str] | None = None,
         checkpoint_path: str | None = None,
         weights: str | None = None,
@@ -283,7 +284,9 @@ class Estimator:
           export_dir_base: folder of the new directory, which is named by the time.
           serving_input_receiver_fn: result of `build_raw_serving_input_receiver_fn` or
             `build_parsing_serving_input_receiver_fn`, which says what clients send;
-            None for the raw features of the input that this Estimator saw last.
+            None for what a module says as its attribute of this name, else for the raw
+            features of `input_fn` in PREDICT, or of the input that was seen last.
+          input_fn: function that returns the data; None for an input that was seen.
           assets_extra: files to copy, by their paths below `assets.extra`.
           checkpoint_path: path prefix of the checkpoint; None as in `evaluate`.
           weights: 'live' or 'average'; None for `RunConfig.average`'s choice.
@@ -294,33 +297,27 @@ class Estimator:
         Raises:
           ValueError: there is no checkpoint, or nothing says what clients send.
         """
-        runtimes, path = self._runtimes, self._runtimes.found(checkpoint_path)
-        export_dir_base = paths.normal(export_dir_base)
-        if path is None:
-            runtimes.check_trained(" to export", ", or give checkpoint_path")
-        receiver = saved_model.receiver_of(
-            serving_input_receiver_fn, runtimes.features_spec
-        )
         return exporting.export(
-            runtimes.exporting,
-            receiver,
-            export_dir_base,
-            load=lambda: runtimes.prepare_export(path),
+            self._runtimes,
+            serving_input_receiver_fn,
+            paths.normal(export_dir_base),
+            input_fn=input_fn,
+            path=checkpoint_path,
             weights=averages.to_serve(weights, self.config.average),
             assets_extra=assets_extra,
         )
 
     def check_export(
         self,
-        serving_input_receiver_fn: saved_model.ServingFn | None = None,
+        serving_input_receiver_fn: ServingFn | None = None,
         *,
         input_fn: Callable[..., Any] | None = None,
     ) -> None:
         """Traces what `export_saved_model` would write; needs no checkpoint.
 
         Args:
-          serving_input_receiver_fn: as in `export_saved_model`; None for the features
-            that `input_fn` yields in EVAL.
+          serving_input_receiver_fn: as in `export_saved_model`, but `input_fn` is
+            called in EVAL.
           input_fn: function that returns the data, see `pipeline.feed.feed`.
 
         Raises:

@@ -1,7 +1,6 @@
 """Exports of a runtime: PREDICT as a SavedModel, or the weights of one Keras model.
 
-The modules are built first, and set to the values to export after that: the caller
-hands in the function that sets them.
+The modules are built first, and set to the values to export after that.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,37 +13,47 @@ from pipeline.contract.averages import LIVE
 from pipeline.contract.model_fn import BoundModelFn
 from pipeline.contract.spec import EstimatorSpec, ModeKeys
 from pipeline.driver.runtime import Runtime
-from pipeline.export import saved_model
-from pipeline.export.saved_model import ServingFn, ServingInputReceiver
+from pipeline.driver.runtime_pair import Runtimes
+from pipeline.export import receivers, saved_model
+from pipeline.export.receivers import ServingFn, ServingInputReceiver
 from pipeline.model_dir import storage
 from pipeline.process.refusals import RefusedValueError
 
 
 def export(
-    runtime: Runtime,
-    receiver: ServingInputReceiver,
+    runtimes: Runtimes,
+    serving_fn: ServingFn | None,
     export_dir_base: str,
     *,
-    load: Callable[[], None],
+    input_fn: Callable[..., Any] | None = None,
+    path: str | None = None,
     weights: str = LIVE,
     assets_extra: Mapping[str, str] | None = None,
 ) -> str:
     """Writes a SavedModel and returns its directory.
 
     Args:
-      runtime: runtime whose modules are exported.
-      receiver: inputs that clients send, and the features made of them.
+      runtimes: runtimes of an Estimator.
+      serving_fn: function that returns a `ServingInputReceiver`; None for that of a
+        module, or for features as they are.
       export_dir_base: folder in which the directory is made.
-      load: function that sets the modules, once they are built, to the values to
-        export.
+      input_fn: function that returns the data with these features; called, in PREDICT,
+        only where they count. None for an input that was seen.
+      path: checkpoint as the caller asked for it; None for where the run stands.
       weights: 'live', or 'average' for the average of these values.
       assets_extra: files to copy, by their paths below `assets.extra`.
 
     Raises:
       StorageError: the directory cannot be written.
+      ValueError: there is no checkpoint, or nothing says what clients send.
     """
+    path = runtimes.found(path)
+    if path is None:
+        runtimes.check_trained(" to export", ", or give checkpoint_path")
+    runtime, seen = runtimes.exporting, runtimes.features_spec
+    receiver = _receiver(runtime, serving_fn, input_fn, ModeKeys.PREDICT, seen=seen)
     model_fn, outline = _built(runtime, receiver)
-    load()
+    runtimes.prepare_export(path)
     which = "" if weights == LIVE else f" | {runtime.average_in_words()}"
     text = "export | step %d%s | tracing and writing"
     logging.info(text, runtime.modules.step, which)
@@ -68,17 +77,15 @@ def check(
 
     Args:
       runtime: runtime whose modules would be exported.
-      serving_fn: function that returns a `ServingInputReceiver`; None for the features
-        of `input_fn` in EVAL.
-      input_fn: function that returns the data; called only where serving_fn is None.
+      serving_fn: function that returns a `ServingInputReceiver`; None for that of a
+        module, or for the features of `input_fn` in EVAL.
+      input_fn: function that returns the data with these features; called only where
+        they count.
 
     Raises:
       Exception: the error that `export` would raise.
     """
-    features = None
-    if serving_fn is None and input_fn is not None:
-        features = runtime.feed(input_fn, ModeKeys.EVAL).element_spec[0]
-    receiver = saved_model.receiver_of(serving_fn, features)
+    receiver = _receiver(runtime, serving_fn, input_fn, ModeKeys.EVAL)
     model_fn, outline = _built(runtime, receiver)
     saved_model.servable(model_fn, runtime.modules, receiver, outline)
 
@@ -115,10 +122,30 @@ def keras_weights(
     return path
 
 
+def _receiver(
+    runtime: Runtime,
+    serving_fn: ServingFn | None,
+    input_fn: Callable[..., Any] | None,
+    mode: str,
+    *,
+    seen: Any = None,
+) -> ServingInputReceiver:
+    """Returns what clients send; calls input_fn only where its features are that."""
+
+    def features_spec() -> Any:
+        return (
+            seen if input_fn is None else runtime.feed(input_fn, mode).element_spec[0]
+        )
+
+    modules = runtime.modules.by_name
+    return receivers.receiver_of(serving_fn, modules, features_spec)
+
+
 def _built(
     runtime: Runtime, receiver: ServingInputReceiver
 ) -> tuple[BoundModelFn, EstimatorSpec]:
-    """Returns model_fn as a function of the inputs that are sent, and its spec."""
-    model_fn = saved_model.served(runtime.bound(ModeKeys.PREDICT), receiver)
+    """Returns the user's function in PREDICT, and its spec on what is sent."""
+    model_fn = runtime.bound(ModeKeys.PREDICT)
     element_spec = dict(receiver.receiver_specs), None
-    return model_fn, runtime.build(ModeKeys.PREDICT, model_fn, element_spec)
+    sent_fn = saved_model.served(model_fn, receiver)
+    return model_fn, runtime.build(ModeKeys.PREDICT, sent_fn, element_spec)

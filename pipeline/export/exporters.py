@@ -16,12 +16,7 @@ from absl import logging
 
 from pipeline.contract import averages
 from pipeline.export import saved_model
-from pipeline.export.saved_model import (
-    ServingFn,
-    ServingInputReceiver,
-    build_parsing_serving_input_receiver_fn,
-    build_raw_serving_input_receiver_fn,
-)
+from pipeline.export.receivers import ServingFn
 from pipeline.mistakes import user_errors
 from pipeline.mistakes.checks import kind_of
 from pipeline.model_dir import atomic_file, storage
@@ -32,17 +27,6 @@ from pipeline.process.refusals import (
     RefusedValueError,
     near,
 )
-
-__all__ = [
-    "BestExporter",
-    "Exporter",
-    "FinalExporter",
-    "LatestExporter",
-    "ServingFn",
-    "ServingInputReceiver",
-    "build_parsing_serving_input_receiver_fn",
-    "build_raw_serving_input_receiver_fn",
-]
 
 _RECORD = "best.json"
 
@@ -91,7 +75,8 @@ class Exporter:
           name: name of the directory below `model_dir/export`; None for the class's
             default.
           serving_input_receiver_fn: describes the tensors that a server is sent; None
-            for the features of the training or evaluation input as they are.
+            for that of the module that has one, else for the features of the training
+            or evaluation input as they are.
           weights: weights to export, 'live' or 'average'; None for the choice of
             `RunConfig.average`, or the weights that the metric of a best is measured
             on.

@@ -1,15 +1,14 @@
 """Writes the PREDICT of a model_fn as a SavedModel, for a server.
 
-A serving_input_receiver_fn describes the tensors that a server is sent, and turns them
-into features. model_fn is traced on these; each of its export outputs becomes a
-signature. Variables and tables go along, Python does not: a signature that needs it is
-refused.
+model_fn is traced on the features that a `ServingInputReceiver` makes of what a server
+is sent; each of its export outputs becomes a signature. Variables and tables go along,
+Python does not: a signature that needs it is refused.
 """
 
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -18,127 +17,19 @@ import tensorflow as tf
 from pipeline.contract.model_fn import BoundModelFn
 from pipeline.contract.spec import EstimatorSpec
 from pipeline.contract.train_op import SpecError
+from pipeline.export.receivers import DEFAULT_SIGNATURE, ServingInputReceiver
 from pipeline.mistakes import user_errors
-from pipeline.mistakes.checks import kind_of
 from pipeline.model_dir import paths
-from pipeline.process.refusals import RefusedTypeError, RefusedValueError
+from pipeline.process.refusals import RefusedValueError
 from pipeline.strategy import variables
 from pipeline.strategy.modules import Modules
 from pipeline.strategy.replicas import has_one_trace
 from pipeline.strategy.sharding import shards_of
 from pipeline.tracing import graph_defs
 
-DEFAULT_SIGNATURE = "serving_default"
-# Names of a bare tensor, where a signature needs names.
-FEATURES_NAME = "features"
+# Name of a bare prediction, where a signature needs names.
 OUTPUT_NAME = "output"
 _GLOBAL_STEP = "driver/global_step"
-
-
-@dataclasses.dataclass(frozen=True)
-class ServingInputReceiver:
-    """The tensors that a server is sent, and the way to turn them into features.
-
-    Attributes:
-      receiver_specs: type spec of each tensor that is sent, by name.
-      to_features: takes these tensors by name, and returns model_fn's features.
-    """
-
-    receiver_specs: Mapping[str, tf.TypeSpec]
-    to_features: Callable[[Mapping[str, tf.Tensor]], Any]
-
-
-ServingFn = Callable[[], ServingInputReceiver]
-
-
-def build_raw_serving_input_receiver_fn(features: Any) -> ServingFn:
-    """Describes a server that is sent features as they are: a tensor, or a dict.
-
-    Args:
-      features: type spec of one tensor, or dict of specs. The first dimension, the
-        batch, becomes any size. A bare tensor is sent under the name `features`.
-
-    Returns:
-      A serving_input_receiver_fn.
-
-    Raises:
-      ValueError: features are None, as those of an Estimator that has seen no input.
-    """
-    if features is None:
-        raise RefusedValueError(
-            "what a server sends is not known, as no input was seen yet: give "
-            "serving_input_receiver_fn="
-            "build_raw_serving_input_receiver_fn(tf.TensorSpec([None, 28, 28]))."
-        )
-    bare = not isinstance(features, Mapping)
-    named = {FEATURES_NAME: features} if bare else dict(features)
-    specs = {name: _any_batch(name, spec) for name, spec in named.items()}
-
-    def serving_input_receiver_fn() -> ServingInputReceiver:
-        def to_features(received: Mapping[str, tf.Tensor]) -> Any:
-            return received[FEATURES_NAME] if bare else dict(received)
-
-        return ServingInputReceiver(specs, to_features)
-
-    return serving_input_receiver_fn
-
-
-def build_parsing_serving_input_receiver_fn(
-    feature_spec: Mapping[str, Any], *, bare: bool = False
-) -> ServingFn:
-    """Describes a server that is sent serialized `tf.train.Example`s, as `examples`.
-
-    Args:
-      feature_spec: how to parse each feature, `{name: tf.io.FixedLenFeature(...)}`.
-      bare: whether model_fn gets the only feature as a tensor, rather than in a dict.
-
-    Returns:
-      A serving_input_receiver_fn.
-
-    Raises:
-      ValueError: `bare` is given with several features.
-    """
-    if bare and len(feature_spec) != 1:
-        raise RefusedValueError(
-            f"bare=True takes one feature, not {sorted(feature_spec)}: leave it out."
-        )
-    specs = {"examples": tf.TensorSpec([None], tf.string, "examples")}
-
-    def serving_input_receiver_fn() -> ServingInputReceiver:
-        def to_features(received: Mapping[str, tf.Tensor]) -> Any:
-            parsed = tf.io.parse_example(received["examples"], dict(feature_spec))
-            return next(iter(parsed.values())) if bare else parsed
-
-        return ServingInputReceiver(specs, to_features)
-
-    return serving_input_receiver_fn
-
-
-def receiver_of(
-    serving_fn: ServingFn | None, features_spec: Any
-) -> ServingInputReceiver:
-    """Calls a serving_input_receiver_fn.
-
-    Args:
-      serving_fn: the function; None for features as they are.
-      features_spec: type specs of the features; None where no input was seen.
-
-    Raises:
-      TypeError: it is no function, or returns no `ServingInputReceiver`.
-      ValueError: both arguments are None.
-    """
-    if serving_fn is None:
-        serving_fn = build_raw_serving_input_receiver_fn(features_spec)
-    receiver = serving_fn
-    if callable(serving_fn):
-        receiver = user_errors.call(lambda: "the serving_input_receiver_fn", serving_fn)
-    if not callable(serving_fn) or not isinstance(receiver, ServingInputReceiver):
-        raise RefusedTypeError(
-            f"serving_input_receiver_fn is {kind_of(serving_fn)} and gives "
-            f"{kind_of(receiver)}, not a ServingInputReceiver: write "
-            "build_raw_serving_input_receiver_fn(tf.TensorSpec([None, 28, 28]))."
-        )
-    return receiver
 
 
 def served(model_fn: BoundModelFn, receiver: ServingInputReceiver) -> BoundModelFn:
@@ -178,30 +69,46 @@ def servable(
     """Traces the signatures; neither computes nor writes anything.
 
     Args:
-      model_fn: the function that `served` returned.
+      model_fn: the user's function in PREDICT, bound to its modules.
       modules: the modules that it computes with; they are built.
-      receiver: the tensors that a server is sent.
+      receiver: the tensors that a server is sent, and what may be sent instead.
       outline: the spec that `model_fn` returned when it was built.
 
     Raises:
-      SpecError: the predictions make no signature, or no server can run one.
+      SpecError: the predictions make no signature, no server can run one, or an
+        alternative has the name of one.
     """
     names = list(_export_outputs(outline))
-    specs = {name: _named(s, name) for name, s in receiver.receiver_specs.items()}
-
-    def signature(name: str) -> Any:
-        @tf.function(autograph=False)
-        def serve(**received: tf.Tensor) -> dict[str, tf.Tensor]:
-            # A server has no labels and no global step.
-            spec = model_fn(received, None, tf.zeros([], tf.int64))
-            return _export_outputs(spec)[name]
-
-        return serve.get_concrete_function(**specs)
-
-    signatures = {name: signature(name) for name in names}
+    signatures = {name: _signature(model_fn, receiver, name) for name in names}
+    for alternative, each in receiver.alternatives.items():
+        for name in names:
+            default = name == DEFAULT_SIGNATURE
+            key = alternative if default else f"{alternative}:{name}"
+            if key in signatures:
+                raise SpecError(
+                    f"the name {key!r} is that of an alternative of what a server is "
+                    "sent, and of one of export_outputs: name one of them otherwise."
+                )
+            signatures[key] = _signature(model_fn, each, name)
     for name, function in signatures.items():
         _check_needs_no_python(name, function)
     return Servable(_root(modules, signatures), signatures)
+
+
+def _signature(
+    model_fn: BoundModelFn, receiver: ServingInputReceiver, name: str
+) -> Any:
+    """Traces what answers with the export output `name` to what `receiver` takes."""
+    from_received = served(model_fn, receiver)
+    specs = {key: _named(s, key) for key, s in receiver.receiver_specs.items()}
+
+    @tf.function(autograph=False)
+    def serve(**received: tf.Tensor) -> dict[str, tf.Tensor]:
+        # A server has no labels and no global step.
+        spec = from_received(received, None, tf.zeros([], tf.int64))
+        return _export_outputs(spec)[name]
+
+    return serve.get_concrete_function(**specs)
 
 
 def save(
@@ -341,15 +248,6 @@ def _named_outputs(predictions: Any) -> dict[str, tf.Tensor]:
         "make no signature, which is a flat dict of tensors: give "
         "export_outputs={'serving_default': {'name': tensor}}."
     )
-
-
-def _any_batch(name: str, spec: Any) -> tf.TypeSpec:
-    """Returns the named spec of any number of examples."""
-    if not isinstance(spec, tf.TensorSpec):
-        if isinstance(spec, tf.TypeSpec):
-            return spec
-        spec = tf.TensorSpec.from_tensor(tf.convert_to_tensor(spec))
-    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype, name)
 
 
 def _named(spec: tf.TypeSpec, name: str) -> tf.TypeSpec:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import pipeline as ge
 from pipeline import ModeKeys
-from pipeline.export import saved_model
+from pipeline.export import receivers, saved_model
 from pipeline.strategy import modules as modules_lib
 
 SERVER = """
@@ -142,10 +142,10 @@ def traced(make, spec, call, strategy=None):
     strategy = strategy or tf.distribute.get_strategy()
     modules = modules_lib.Modules({"network": make}, strategy)
     bound = modules_lib.bind(model_fn, ModeKeys.PREDICT, modules, {})
-    receiver = saved_model.receiver_of(None, spec)
+    receiver = receivers.receiver_of(None, {}, lambda: spec)
     served = saved_model.served(bound, receiver)
     outline = modules.build(served, (dict(receiver.receiver_specs), None))
-    return modules, saved_model.servable(served, modules, receiver, outline)
+    return modules, saved_model.servable(bound, modules, receiver, outline)
 
 
 def example_of(spec):
@@ -268,11 +268,11 @@ def test_an_optimizer_is_not_exported(tmp_path):
     }
     modules = modules_lib.Modules(factories, tf.distribute.get_strategy())
     modules.build(modules_lib.bind(model_fn, ModeKeys.TRAIN, modules, {}), (ROWS, None))
-    receiver = saved_model.receiver_of(None, ROWS)
+    receiver = receivers.receiver_of(None, {}, lambda: ROWS)
     bound = modules_lib.bind(model_fn, ModeKeys.PREDICT, modules, {})
     served = saved_model.served(bound, receiver)
     outline = modules.build(served, (dict(receiver.receiver_specs), None))
-    model = saved_model.servable(served, modules, receiver, outline)
+    model = saved_model.servable(bound, modules, receiver, outline)
     assert any(name.startswith("optimizer/") for name in modules.named_variables())
     assert sorted(model.root.state) == [
         "driver/global_step",
