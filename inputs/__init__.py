@@ -29,12 +29,18 @@ from .digits import digits_input_fn, load_digits
 from .flights import flights_frame
 from .numpy_input import array_dataset, constant_arrays, numpy_input_fn
 from .preprocess import scale_image
+from .schema import Bag, Category, Cross, Number, Schema
 from .tfds_input import tfds_input_fn
 from .tfrecord_input import tfrecord_input_fn
 
 __all__ = [
+    "Bag",
     "Batching",
+    "Category",
     "Column",
+    "Cross",
+    "Number",
+    "Schema",
     "array_dataset",
     "constant_arrays",
     "csv_input_fn",

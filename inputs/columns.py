@@ -143,12 +143,16 @@ def declared(columns: Any) -> dict[str, Column]:
     """Returns the columns by name, of a dict of columns, kinds or arguments.
 
     Args:
-      columns: dict of name and `Column`, kind, or dict of a Column's arguments.
+      columns: dict of name and `Column`, kind, or dict of a Column's arguments; or a
+        `Schema`, which has such a dict.
 
     Raises:
       TypeError: it is something else.
       ValueError: it is empty, or a column is none.
     """
+    # A schema stands above this file, which knows of it only that it has columns.
+    if not isinstance(columns, Mapping):
+        columns = getattr(columns, "columns", columns)
     if not isinstance(columns, Mapping):
         raise RefusedTypeError(
             f"columns is {columns!r}: write a dict of names and kinds, "
