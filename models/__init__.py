@@ -29,6 +29,7 @@ The modules of each model_fn:
     regressor   network, optimizer
     gan         generator, discriminator, noise,
                 generator_optimizer, discriminator_optimizer
+    table_model network (of a schema), optimizer; wide_optimizer
 
 A model_fn of one's own takes its loss, metrics and predictions from a head:
 
@@ -58,6 +59,8 @@ from .regression_heads import (
 from .regressor import regressor
 from .resnet import resnet
 from .schedules import piecewise_by_epoch, warmup_cosine
+from .tables.dnn import dnn, wide_and_deep
+from .tables.table_model import table_model
 
 __all__ = (
     "AccuracyBaseline",
@@ -79,6 +82,7 @@ __all__ = (
     "cnn",
     "dcgan_discriminator",
     "dcgan_generator",
+    "dnn",
     "gan",
     "gaussian_noise",
     "linear",
@@ -86,5 +90,7 @@ __all__ = (
     "piecewise_by_epoch",
     "regressor",
     "resnet",
+    "table_model",
     "warmup_cosine",
+    "wide_and_deep",
 )

@@ -6,21 +6,49 @@ from typing import Any
 import gin
 import keras
 
+from pipeline import RefusedValueError
+
+from .tables.linear import Linear
+from .tables.network import encoder_of
+
 Activation = str | Callable[[Any], Any]
 
 
-@gin.configurable
-def linear(num_outputs: int = 1, l2: float = 0.0) -> keras.Model:
-    """Makes one dense layer on flattened features: linear or logistic regression.
+@gin.configurable(denylist=["config"])
+def linear(
+    num_outputs: int | None = None,
+    l2: float = 0.0,
+    *,
+    schema: Any = None,
+    config: Any = ...,
+) -> keras.Model:
+    """Makes a linear model, x w + b: linear or logistic regression.
 
-    It takes `[batch, ...]` and returns `[batch, num_outputs]`.
+    Without a schema it is one dense layer on flattened features: it takes
+    `[batch, ...]` and returns `[batch, num_outputs]`. With one, x are the features
+    with `wide=True`: numbers, one-hot categories, counts of a bag's items; all weights
+    begin at 0, as those of tf.estimator's LinearClassifier and LinearRegressor, which
+    train by FTRL at min(0.2, 1 / sqrt(features)).
 
     Args:
-      num_outputs: units, without an activation.
-      l2: weight of the kernel's sum of squares in the loss.
+      num_outputs: units, without an activation. None: 1; with a schema `table_model`
+        asks its head.
+      l2: weight of the kernel's sum of squares in the loss, without a schema.
+      schema: an `inputs.Schema`; the input_fn has the same. None: features are arrays.
+      config: the RunConfig, which the driver gives, for the schema; see `dnn`.
+
+    Raises:
+      ValueError: l2 is given with a schema.
     """
-    layers = [keras.layers.Flatten(), _dense(num_outputs, l2)]
-    return keras.Sequential(layers, name="linear")
+    if schema is None:
+        layers = [keras.layers.Flatten(), _dense(num_outputs or 1, l2)]
+        return keras.Sequential(layers, name="linear")
+    if l2:
+        raise RefusedValueError(
+            f"linear.l2 is {l2!r} beside a schema, and would read whole tables in each "
+            "step: leave it out, and write Ftrl.l2_regularization_strength."
+        )
+    return Linear(encoder_of(schema, config, "linear"), num_outputs, "linear")
 
 
 @gin.configurable

@@ -40,7 +40,7 @@ class UnknownIds:
           table: how the table is called, for the error that names an id.
         """
         if self.oov == "error":
-            return ids if _under_xla() else self._checked(ids, table)
+            return ids if under_xla() else self._checked(ids, table)
         known = self.known(ids)
         if self.oov == "hash":
             bucket = self.num_ids + _hashed(ids, self.num_buckets)
@@ -58,7 +58,7 @@ class UnknownIds:
           rows: `[n, dim]`, as they were read.
           ids: int64 `[n]`.
         """
-        if self.oov != "error" or not _under_xla():
+        if self.oov != "error" or not under_xla():
             return rows
         return tf.where(self.known(ids)[:, None], rows, float("nan"))
 
@@ -80,7 +80,7 @@ class UnknownIds:
             return tf.identity(ids)
 
 
-def _under_xla() -> bool:
+def under_xla() -> bool:
     """Whether XLA compiles what is traced, which drops checks without a word."""
     return compiling.is_for_xla() or has_one_trace(tf.distribute.get_strategy())
 

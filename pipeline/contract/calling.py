@@ -93,7 +93,9 @@ def call_factory(
     """Calls the factory of a module with `params` and `config`, where it requires them.
 
     An argument with a default keeps it, `**kwargs` get nothing, and gin's bindings win:
-    a class such as an optimizer may have an argument of such a name for itself.
+    a class such as an optimizer may have an argument of such a name for itself. One
+    whose default is `...` is given it as well: so a factory can tell that it was left
+    out by who calls it otherwise.
 
     Args:
       factory: the user's function or class.
@@ -108,10 +110,12 @@ def call_factory(
     """
     wanted = wanted_by(factory, context)
     decorated = factory.__init__ if isinstance(factory, type) else factory
-    if wanted and hasattr(decorated, "__wrapped__"):
-        # gin may bind what the factory requires: it is asked first, without arguments.
+    required, _ = declared(factory) if wanted else ({}, False)
+    if any(required[name] for name in wanted) and hasattr(decorated, "__wrapped__"):
+        # gin may bind what the factory requires: it is asked first, without it.
+        left = {k: v for k, v in wanted.items() if not required[k]}
         try:
-            return user_errors.invoke(factory)
+            return user_errors.invoke(factory, **left)
         except TypeError as error:
             if _began(decorated, error):
                 raise
@@ -123,10 +127,15 @@ def wanted_by(
 ) -> dict[str, Any]:
     """Returns the arguments of `context` that a module's factory requires."""
     try:
-        names, _ = declared(factory)
+        arguments = inspect.signature(factory).parameters
     except (TypeError, ValueError):  # A builtin has no signature to look at.
         return {}
-    return {k: v for k, v in context.items() if names.get(k)}
+    wanted = {
+        p.name
+        for p in arguments.values()
+        if p.kind in _BY_NAME and (p.default is p.empty or p.default is ...)
+    }
+    return {k: v for k, v in context.items() if k in wanted}
 
 
 def _began(fn: Callable[..., Any], error: TypeError) -> bool:

@@ -136,6 +136,16 @@ def test_a_factory_gets_what_it_requires():
     assert CONTEXT["params"] == {"a": 1}
 
 
+def test_a_default_of_dots_is_given(fresh_gin):
+    def left_out(size, config=..., params=...):
+        return params, config, size
+
+    bound = gin.external_configurable(left_out, "left_out", denylist=["config"])
+    gin.bind_parameter("left_out.size", 3)
+    assert made(bound) == ({"a": 1}, "the RunConfig", 3)
+    assert bound() == (..., ..., 3)
+
+
 def test_a_default_is_kept():
     assert made(has_defaults) == (1, 2)
     assert made(takes_any) == {}

@@ -1,0 +1,159 @@
+"""What the deep part of a model is given: vectors of categories, and numbers."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from pipeline import SpecError
+
+from .columns import Joined, bag, category, multi_hot, numbers, table
+
+
+class Vectors(keras.layers.Layer):
+    """Looks up the vector of each field that is embedded, `[batch, dim]`.
+
+    The vector of a bag is the sum, the mean, or the sum over the root of the number, of
+    its items' vectors; 0 where it is empty. Fields that share a table are one gather.
+    Tables begin as tf.estimator's `embedding_column`: truncated normal, with a standard
+    deviation of 1 / sqrt(dim).
+
+    Attributes:
+      fields: the fields that are embedded, in the schema's order.
+    """
+
+    def __init__(
+        self, fields: Sequence[Any], dim: int | None = None, name: str = "vectors"
+    ) -> None:
+        """Describes the tables, which `build()` makes.
+
+        Args:
+          fields: fields of the schema. Those are taken whose `embedding` is a number;
+            with `dim` all but those where it is None.
+          dim: size of all vectors; None for what each field says.
+          name: name of the layer.
+
+        Raises:
+          SpecError: fields of one table want vectors of different sizes.
+        """
+        super().__init__(name=name, autocast=False)
+        kinds = (int, str) if dim else int
+        self.fields = tuple(f for f in fields if isinstance(f.embedding, kinds))
+        self._dims = {f.name: dim or f.embedding for f in self.fields}
+        self._sharing: dict[str, list[Any]] = {}
+        for field in self.fields:
+            self._sharing.setdefault(field.table, []).append(field)
+        self._tables = [self._table(*each) for each in self._sharing.items()]
+
+    def _table(self, name: str, fields: Sequence[Any]) -> keras.layers.Layer:
+        dims = {self._dims[field.name] for field in fields}
+        if len(dims) > 1:
+            raise SpecError(
+                f"features {[field.name for field in fields]} share a table, and have "
+                f"embedding={sorted(dims)}: write one number for all of them."
+            )
+        (dim,) = dims
+        return table(
+            max(field.size for field in fields),
+            dim,
+            keras.initializers.TruncatedNormal(stddev=1 / math.sqrt(dim)),
+            combiner="sum" if any(f.kind == "bag" for f in fields) else None,
+            name=name.replace("/", "_"),
+        )
+
+    @property
+    def width(self) -> int:
+        """Numbers in all vectors together."""
+        return sum(self._dims.values())
+
+    def build(self, input_shape: Any = None) -> None:
+        """Makes the tables.
+
+        Args:
+          input_shape: not looked at: the fields say it all.
+        """
+        for each in self._tables:
+            each.build()
+
+    def call(self, features: Mapping[str, Any]) -> list[tf.Tensor]:
+        """Returns a vector for each field, `[batch, dim]`, in order of the fields.
+
+        Args:
+          features: encoded features by name.
+        """
+        found = {}
+        for lookup, fields in zip(self._tables, self._sharing.values(), strict=True):
+            ids = [
+                (bag if field.kind == "bag" else category)(features, field)
+                for field in fields
+            ]
+            for field, of_field, vectors in zip(fields, ids, lookup(ids), strict=True):
+                found[field.name] = _combined(field, of_field, vectors)
+        return [found[field.name] for field in self.fields]
+
+
+def _combined(field: Any, ids: Any, vectors: tf.Tensor) -> tf.Tensor:
+    """Divides the sum of a bag's vectors as its combiner says."""
+    if field.kind != "bag" or field.combiner == "sum":
+        return vectors
+    count = tf.cast(ids.row_lengths(), vectors.dtype)
+    if field.combiner == "sqrtn":
+        count = tf.sqrt(count)
+    return tf.math.divide_no_nan(vectors, count[:, None])
+
+
+class DeepInput(keras.layers.Layer):
+    """Puts side by side all that enters the deep part, `[batch, width]`.
+
+    These are the vectors of fields with an embedding, in the schema's order; then those
+    that are 'one_hot', a bag as the counts of its items; then the numbers.
+    """
+
+    def __init__(self, fields: Sequence[Any], name: str = "deep") -> None:
+        """Describes what enters.
+
+        Args:
+          fields: fields of the schema.
+          name: name of the layer.
+
+        Raises:
+          SpecError: nothing enters.
+        """
+        super().__init__(name=name, autocast=False)
+        self.vectors = Vectors(fields)
+        self._one_hot = Joined([f for f in fields if f.embedding == "one_hot"])
+        self._numbers = [field for field in fields if field.kind == "number"]
+        if not self.width:
+            raise SpecError(
+                f"no feature of {[field.name for field in fields]} enters the deep "
+                "part: write embedding=8 for one of them, or declare a number."
+            )
+
+    @property
+    def width(self) -> int:
+        """Numbers of one example."""
+        return self.vectors.width + self._one_hot.num_rows + len(self._numbers)
+
+    def build(self, input_shape: Any = None) -> None:
+        """Makes the tables.
+
+        Args:
+          input_shape: not looked at: the fields say it all.
+        """
+        self.vectors.build()
+
+    def call(self, features: Mapping[str, Any]) -> tf.Tensor:
+        """Returns what enters, `[batch, width]`, of the layer's compute dtype.
+
+        Args:
+          features: encoded features by name.
+        """
+        parts = self.vectors(features) if self.vectors.fields else []
+        if self._one_hot.fields:
+            parts = [*parts, multi_hot(features, self._one_hot, self.compute_dtype)]
+        if self._numbers:
+            given = numbers(features, self._numbers)
+            parts = [*parts, tf.cast(given, self.compute_dtype)]
+        return parts[0] if len(parts) == 1 else tf.concat(parts, axis=1)
