@@ -22,6 +22,7 @@ class Vectors(keras.layers.Layer):
 
     Attributes:
       fields: the fields that are embedded, in the schema's order.
+      tables: an `Embedding` for each table that they have.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Vectors(keras.layers.Layer):
         self._sharing: dict[str, list[Any]] = {}
         for field in self.fields:
             self._sharing.setdefault(field.table, []).append(field)
-        self._tables = [self._table(*each) for each in self._sharing.items()]
+        self.tables = [self._table(*each) for each in self._sharing.items()]
 
     def _table(self, name: str, fields: Sequence[Any]) -> keras.layers.Layer:
         dims = {self._dims[field.name] for field in fields}
@@ -74,7 +75,7 @@ class Vectors(keras.layers.Layer):
         Args:
           input_shape: not looked at: the fields say it all.
         """
-        for each in self._tables:
+        for each in self.tables:
             each.build()
 
     def call(self, features: Mapping[str, Any]) -> list[tf.Tensor]:
@@ -84,7 +85,7 @@ class Vectors(keras.layers.Layer):
           features: encoded features by name.
         """
         found = {}
-        for lookup, fields in zip(self._tables, self._sharing.values(), strict=True):
+        for lookup, fields in zip(self.tables, self._sharing.values(), strict=True):
             ids = [
                 (bag if field.kind == "bag" else category)(features, field)
                 for field in fields

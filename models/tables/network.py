@@ -86,8 +86,8 @@ class TableNetwork(keras.Model, abc.ABC):
         """
         if self.num_outputs is None:
             raise SpecError(
-                f"{self.name}.num_outputs is not given: write {self.name}("
-                "num_outputs=1), or train it by table_model, which asks its head."
+                f"{self.name}.num_outputs is not given: write {self.name}.num_outputs=1"
+                ", or train it by table_model, which asks its head."
             )
         self.make(self.fields, self.num_outputs)
 

@@ -13,6 +13,9 @@ class Tower(keras.layers.Layer):
 
     So they do in tf.estimator's DNNClassifier, whose momentum of 0.999 the batch
     normalization has.
+
+    Attributes:
+      parts: the layers, in order.
     """
 
     def __init__(
@@ -34,13 +37,13 @@ class Tower(keras.layers.Layer):
         """
         super().__init__(name=name)
         self._hidden = tuple(hidden)
-        self._parts = []
+        self.parts = []
         for units in hidden:
-            self._parts.append(keras.layers.Dense(units, activation=activation))
+            self.parts.append(keras.layers.Dense(units, activation=activation))
             if dropout:
-                self._parts.append(keras.layers.Dropout(dropout))
+                self.parts.append(keras.layers.Dropout(dropout))
             if batch_norm:
-                self._parts.append(keras.layers.BatchNormalization(momentum=0.999))
+                self.parts.append(keras.layers.BatchNormalization(momentum=0.999))
 
     def build(self, input_shape: Any) -> None:
         """Makes the layers.
@@ -48,7 +51,7 @@ class Tower(keras.layers.Layer):
         Args:
           input_shape: `[None, width]`.
         """
-        for part in self._parts:
+        for part in self.parts:
             part.build(input_shape)
             input_shape = part.compute_output_shape(input_shape)
 
@@ -68,7 +71,7 @@ class Tower(keras.layers.Layer):
           inputs: `[batch, width]`.
           training: whether units are dropped, and batches normalised by themselves.
         """
-        for part in self._parts:
+        for part in self.parts:
             if isinstance(part, keras.layers.Dense):
                 inputs = part(inputs)
             else:
