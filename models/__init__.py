@@ -60,6 +60,9 @@ from .regression_heads import (
 from .regressor import regressor
 from .resnet import resnet
 from .schedules import piecewise_by_epoch, warmup_cosine
+from .tables.dcn_v2 import dcn_v2
+from .tables.deep_fm import deep_fm
+from .tables.dlrm import dlrm
 from .tables.dnn import dnn, wide_and_deep
 from .tables.table_model import table_model
 
@@ -83,6 +86,9 @@ __all__ = (
     "cnn",
     "dcgan_discriminator",
     "dcgan_generator",
+    "dcn_v2",
+    "deep_fm",
+    "dlrm",
     "dnn",
     "gan",
     "gaussian_noise",

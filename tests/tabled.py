@@ -118,6 +118,12 @@ def vector(features, field, table):
     return used @ table / np.maximum(divisor, 1)
 
 
+def vectors(features, layer):
+    """Returns the vectors of a layer's fields, `[batch, dim]` each."""
+    tables = {each.name: each.embeddings.numpy() for each in layer.tables}
+    return [vector(features, field, tables[field.table]) for field in layer.fields]
+
+
 def wide(features, network):
     """Returns x w + b of a network's wide part."""
     used = [counts(features, field) for field in fields() if field.wide]
@@ -130,12 +136,7 @@ def wide(features, network):
 
 def deep_input(features, network):
     """Returns embeddings, one-hot categories and numbers, side by side."""
-    tables = {t.name: t.embeddings.numpy() for t in network.deep.vectors.tables}
-    parts = [
-        vector(features, field, tables[field.table])
-        for field in fields()
-        if isinstance(field.embedding, int)
-    ]
+    parts = vectors(features, network.deep.vectors)
     parts += [counts(features, f) for f in fields() if f.embedding == "one_hot"]
     return np.concatenate([*parts, *map(_column(features), ("age", "income"))], 1)
 

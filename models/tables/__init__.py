@@ -20,5 +20,8 @@ From the bottom up; a file imports only files above it:
     network      what all networks share
     linear       the wide part alone
     dnn          a tower; beside a wide part
+    dcn_v2       cross layers and a tower
+    deep_fm      products of pairs, a tower, and the wide part
+    dlrm         products of pairs between two towers
     table_model  the model_fn
 """

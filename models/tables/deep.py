@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline import SpecError
+from pipeline import RefusedValueError, SpecError
 
 from .columns import Joined, bag, category, multi_hot, numbers, table
 
@@ -59,7 +59,7 @@ class Vectors(keras.layers.Layer):
         return table(
             max(field.size for field in fields),
             dim,
-            keras.initializers.TruncatedNormal(stddev=1 / math.sqrt(dim)),
+            _around_0(dim),
             combiner="sum" if any(f.kind == "bag" for f in fields) else None,
             name=name.replace("/", "_"),
         )
@@ -105,6 +105,63 @@ def _combined(field: Any, ids: Any, vectors: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(vectors, count[:, None])
 
 
+class FieldVectors(keras.layers.Layer):
+    """Stacks a vector of each field: those of categories and bags, then of numbers.
+
+    That of a number is the number times a vector of its own.
+
+    Attributes:
+      count: number of vectors of an example.
+    """
+
+    def __init__(self, fields: Sequence[Any], dim: int, name: str = "deep") -> None:
+        """Describes the vectors.
+
+        Args:
+          fields: fields of the schema.
+          dim: size of all vectors.
+          name: name of the layer.
+
+        Raises:
+          SpecError: no field has a vector.
+        """
+        super().__init__(name=name, autocast=False)
+        self.vectors = Vectors(fields, dim)
+        self._numbers = [field for field in fields if field.kind == "number"]
+        self._dim = dim
+        self.count = len(self.vectors.fields) + len(self._numbers)
+        if not self.count:
+            raise _nothing_deep(fields)
+
+    def build(self, input_shape: Any = None) -> None:
+        """Makes the tables, and the vectors of numbers.
+
+        Args:
+          input_shape: not looked at: the fields say it all.
+        """
+        self.vectors.build()
+        if self._numbers:
+            self.kernel = self.add_weight(
+                name="kernel",
+                shape=(len(self._numbers), self._dim),
+                initializer=_around_0(self._dim),
+            )
+
+    def call(self, features: Mapping[str, Any]) -> tf.Tensor:
+        """Returns all vectors, `[batch, count, dim]`, of the layer's compute dtype.
+
+        Args:
+          features: encoded features by name.
+        """
+        parts = []
+        if self.vectors.fields:
+            parts.append(tf.stack(self.vectors(features), axis=1))
+        if self._numbers:
+            given = numbers(features, self._numbers)[:, :, None] * self.kernel
+            parts.append(tf.cast(given, self.compute_dtype))
+        return parts[0] if len(parts) == 1 else tf.concat(parts, axis=1)
+
+
 class DeepInput(keras.layers.Layer):
     """Puts side by side all that enters the deep part, `[batch, width]`.
 
@@ -127,10 +184,7 @@ class DeepInput(keras.layers.Layer):
         self._one_hot = Joined([f for f in fields if f.embedding == "one_hot"])
         self._numbers = [field for field in fields if field.kind == "number"]
         if not self.width:
-            raise SpecError(
-                f"no feature of {[field.name for field in fields]} enters the deep "
-                "part: write embedding=8 for one of them, or declare a number."
-            )
+            raise _nothing_deep(fields)
 
     @property
     def width(self) -> int:
@@ -158,3 +212,28 @@ class DeepInput(keras.layers.Layer):
             given = numbers(features, self._numbers)
             parts = [*parts, tf.cast(given, self.compute_dtype)]
         return parts[0] if len(parts) == 1 else tf.concat(parts, axis=1)
+
+
+def _nothing_deep(fields: Sequence[Any]) -> SpecError:
+    return SpecError(
+        f"no feature of {[field.name for field in fields]} enters the deep part: write "
+        "embedding=8 for one of them, or declare a number."
+    )
+
+
+def _around_0(dim: int) -> keras.initializers.Initializer:
+    return keras.initializers.TruncatedNormal(stddev=1 / math.sqrt(dim))
+
+
+def check_dim(network: str, dim: Any) -> None:
+    """Raises if the size of all vectors is no positive number.
+
+    Args:
+      network: name of the network's factory.
+      dim: the size.
+    """
+    if not isinstance(dim, int) or dim < 1:
+        raise RefusedValueError(
+            f"{network}.embedding_dim is {dim!r}: write a positive number, "
+            f"{network}.embedding_dim = 16."
+        )

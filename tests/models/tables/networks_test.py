@@ -1,6 +1,7 @@
 """Networks of tables against their formulas in NumPy."""
 
 import dataclasses
+import itertools
 
 import keras
 import numpy as np
@@ -69,11 +70,77 @@ def test_wide_and_deep(features):
     assert len(network.wide_variables) == 3
 
 
+@pytest.mark.parametrize("rank", [None, 2])
+@pytest.mark.parametrize("structure", ["parallel", "stacked"])
+def test_dcn_v2(features, structure, rank):
+    options = {"cross_layers": 2, "rank": rank, "structure": structure}
+    network = made(models.dcn_v2, hidden=[5], **options)
+    x0 = x = tabled.deep_input(features, network)
+    for cross in network.crosses:
+        kernel, bias = (value.numpy() for value in cross.up.weights)
+        if rank is not None:
+            assert cross.down.kernel.shape == (x.shape[1], rank)
+            kernel = cross.down.kernel.numpy() @ kernel
+        x = x0 * (x @ kernel + bias) + x
+    if structure == "stacked":
+        x = tabled.tower(x, network.tower.parts)
+    else:
+        x = np.concatenate([x, tabled.tower(x0, network.tower.parts)], 1)
+    close(network(features), tabled.logits(x, network))
+
+
+@pytest.mark.parametrize("num_outputs", [1, 3])
+def test_deep_fm(features, num_outputs):
+    network = made(models.deep_fm, num_outputs, embedding_dim=3, hidden=[5])
+    vectors = tabled.vectors(features, network.deep.vectors)
+    for place, name in enumerate(("age", "income")):
+        kernel = network.deep.kernel.numpy()[place]
+        vectors.append(features[name].numpy()[:, None] * kernel)
+    assert len(vectors) == 8
+    products = sum(v * w for v, w in itertools.combinations(vectors, 2))
+    weights = network.pairs.kernel.numpy() if num_outputs > 1 else np.ones([3, 1])
+    hidden = tabled.tower(np.concatenate(vectors, 1), network.tower.parts)
+    close(
+        network(features),
+        tabled.wide(features, network)
+        + products @ weights
+        + tabled.logits(hidden, network),
+    )
+
+
+def test_dlrm(features):
+    network = made(models.dlrm, embedding_dim=3, bottom_hidden=[4], hidden=[5])
+    x = np.stack([features[name].numpy() for name in ("age", "income")], 1)
+    bottom = tabled.tower(x, network.bottom.parts)
+    vectors = [bottom, *tabled.vectors(features, network.vectors)]
+    products = [
+        (vectors[i] * vectors[j]).sum(1) for i in range(len(vectors)) for j in range(i)
+    ]
+    x = np.concatenate([bottom, np.stack(products, 1)], 1)
+    close(network(features), tabled.logits(tabled.tower(x, network.top.parts), network))
+
+
+def test_dlrm_without_numbers():
+    words = {"a": WORDS, "b": WORDS}
+    network = tabled.scattered(models.dlrm(schema(**words), None, 1, hidden=[]))
+    rows = {"a": tf.constant([0, 1]), "b": tf.constant([1, 1])}
+    vectors = tabled.vectors(rows, network.vectors)
+    product = (vectors[0] * vectors[1]).sum(1)[:, None]
+    close(network(rows), tabled.logits(product, network))
+
+
 def test_one_table_holds_all_that_is_wide_and_another_what_is_shared():
     network = made(models.wide_and_deep)
     wide = [f for f in tabled.fields() if f.wide]
     assert network.wide.table.num_rows == sum(field.size for field in wide)
     assert [t.name for t in network.deep.vectors.tables] == ["word", "tags", "marks"]
+
+
+WORDS = {"kind": "word", "vocabulary": ["a"]}
+
+
+def schema(**features):
+    return inputs.Schema(features=features)
 
 
 # The model_fn.
@@ -136,13 +203,6 @@ def test_a_part_that_is_not_there_has_no_optimizer(factory, part):
 
 # Mistakes.
 
-WORDS = {"kind": "word", "vocabulary": ["a"]}
-
-
-def schema(**features):
-    return inputs.Schema(features=features)
-
-
 MISTAKES = {
     "nothing deep": (
         lambda: models.dnn(schema(word={**WORDS, "embedding": None}), None, 1).build(),
@@ -153,6 +213,28 @@ MISTAKES = {
             1, schema=schema(word={**WORDS, "wide": False}), config=None
         ).build(),
         r"no feature of \['word'\] is wide: write wide=True",
+    ),
+    "no vector": (
+        lambda: models.deep_fm(
+            schema(word={**WORDS, "embedding": None}), None, 1
+        ).build(),
+        r"no feature of \['word'\] enters the deep part",
+    ),
+    "no pair": (
+        lambda: models.dlrm(schema(word=WORDS), None, 1).build(),
+        r"multiplies vectors .* has \['word'\]: declare another category, or take dnn",
+    ),
+    "dim": (
+        lambda: models.deep_fm(tabled.SCHEMA, None, embedding_dim=0),
+        "deep_fm.embedding_dim is 0: write a positive number",
+    ),
+    "structure": (
+        lambda: models.dcn_v2(tabled.SCHEMA, None, structure="both"),
+        "dcn_v2.structure is 'both': write 'parallel' or 'stacked'",
+    ),
+    "cross layers": (
+        lambda: models.dcn_v2(tabled.SCHEMA, None, cross_layers=0),
+        "dcn_v2.cross_layers is 0: write 1 or more",
     ),
     "no schema": (
         lambda: models.dnn(None, None),
