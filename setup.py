@@ -113,6 +113,10 @@ if __name__ == "__main__":
     setuptools.setup(
         packages=list(folders),
         package_dir=folders,
-        package_data={NAME: ["py.typed"], f"{NAME}.gin": ["*.gin"]},
+        package_data={
+            NAME: ["py.typed"],
+            f"{NAME}.gin": ["*.gin"],
+            f"{NAME}.moving": ["*.toml"],
+        },
         cmdclass={"build_py": BuildRenamed, "editable_wheel": EditableAsItIs},
     )

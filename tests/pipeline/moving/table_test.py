@@ -1,0 +1,80 @@
+"""The table of names: whole, true to the code, and the same on the pages."""
+
+import ast
+import json
+import math
+import pathlib
+
+import keras
+import pytest
+import tensorflow as tf
+
+import inputs
+import models
+import pipeline as ge
+from pipeline.moving import table
+from tests.sources import ROOT
+
+ROWS = table.rows()
+GOLDEN = pathlib.Path(__file__).with_name("tf_estimator.json")
+# What the lines name of packages; all else is the reader's own.
+ROOTS = {
+    "ge": ge,
+    "keras": keras,
+    "tf": tf,
+    "models": models,
+    "inputs": inputs,
+    "math": math,
+}
+
+
+def test_every_public_name_has_a_row():
+    """The list was written by TensorFlow 2.15.1, see tests/scripts."""
+    names = json.loads(GOLDEN.read_text(encoding="utf-8"))["names"]
+    assert len(names) == 85
+    assert {n for n in ROWS if n.startswith("tf.estimator.")} == set(names)
+
+
+def test_no_row_sends_elsewhere():
+    texts = [text for row in ROWS.values() for text in (row.here, row.write)]
+    assert not [t for t in texts if not t or "see " in t.lower() or "docs" in t.lower()]
+
+
+@pytest.mark.parametrize("runs", sorted({row.runs for row in ROWS.values()}))
+def test_what_runs_a_line_is_there(runs):
+    path, _, name = runs.partition("::")
+    assert (ROOT / path).is_file()
+    assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8") or not name
+
+
+def found(node):
+    """The object of a dotted name; None for one of the reader's own."""
+    if isinstance(node, ast.Name):
+        return ROOTS.get(node.id)
+    owner = found(node.value) if isinstance(node, ast.Attribute) else None
+    return None if owner is None else getattr(owner, node.attr)
+
+
+def test_the_lines_are_python_and_name_what_there_is():
+    for row in ROWS.values():
+        for node in ast.walk(ast.parse(row.write)):
+            if isinstance(node, ast.Attribute):
+                found(node)  # Raises AttributeError.
+        if row.rename:
+            assert found(ast.parse(row.rename, mode="eval").body) is not None
+
+
+def test_arguments_that_the_lines_name_are_taken():
+    """As far as `ge`, `models` and `inputs` declare them."""
+    for row in ROWS.values():
+        for node in ast.walk(ast.parse(row.write)):
+            if isinstance(node, ast.Call) and ast.unparse(node).startswith("ge.Run"):
+                fields = {k.arg for k in node.keywords}
+                assert fields <= set(ge.RunConfig.__dataclass_fields__), row.name
+
+
+@pytest.mark.parametrize("page", table.PAGES.values())
+def test_a_page_has_its_rows(page):
+    """`python -m pipeline.moving --pages` writes them there."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert table.of_page(page) in text
