@@ -13,7 +13,7 @@ are declared: only the declared ones are read.
 import dataclasses
 import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -110,6 +110,22 @@ _DEFAULT_TO_WRITE = {
     "bag of words": "leave it out, a missing bag is empty",
     "bag of ids": "leave it out, a missing bag is empty",
 }
+
+
+def encoding_of(columns: Any, config: Any) -> Callable[[dict[str, Any]], Any]:
+    """Returns what encodes the features of a batch: a schema does, a dict nothing.
+
+    Args:
+      columns: as `declared` takes them.
+      config: the run's `RunConfig`, or None.
+    """
+    if isinstance(columns, Mapping) or not hasattr(columns, "prepared"):
+        return _unchanged
+    return columns.prepared(config).encode
+
+
+def _unchanged(features: dict[str, Any]) -> dict[str, Any]:
+    return features
 
 
 @dataclasses.dataclass(frozen=True)

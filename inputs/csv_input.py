@@ -18,8 +18,8 @@ from pipeline.process.refusals import near
 
 from . import files as input_files
 from .batching import Batching, make_batching
-from .columns import table_of
-from .csv_rows import CsvFormat, RowDecoder, places
+from .columns import encoding_of, table_of
+from .csv_rows import CsvFormat, RowDecoder
 
 # Lines that are read, divided among pipelines and numbered together.
 _BLOCK = 128
@@ -49,6 +49,7 @@ def csv_input_fn(
     seed: int | None = 0,
     num_epochs: int | None = None,
     drop_remainder: bool = False,
+    config: Any = None,
 ) -> tf.data.Dataset:
     """Yields batches of the rows of CSV files; features are a dict of columns.
 
@@ -63,7 +64,8 @@ def csv_input_fn(
         files than pipelines.
       columns: the columns to read, a dict of name and kind: 'number' (float32), 'word'
         (string), 'id' (int64), 'bag of words' or 'bag of ids' (ragged); or of name and
-        `Column`, or a dict of its arguments: {'kind': 'id', 'default': -1}.
+        `Column`, or a dict of its arguments: {'kind': 'id', 'default': -1}. Or a
+        `Schema`, whose features then come encoded.
       label: name of the label column, or a list of several, whose labels are a dict;
         None for data without labels.
       weight: name of a column of example weights, numbers of 0 or more, which stays
@@ -87,6 +89,8 @@ def csv_input_fn(
       num_epochs: passes in TRAIN; None is forever. EVAL and PREDICT make one.
       drop_remainder: whether an incomplete last batch is left out, in every mode. All
         batches then have one shape, which a TPU needs.
+      config: the run's `RunConfig`, in whose model_dir a schema keeps its statistics;
+        None: in this process.
 
     Raises:
       TypeError: columns is no dict.
@@ -114,6 +118,7 @@ def csv_input_fn(
     found = _names_of(files, names, form)
     for name in table.columns:
         _check_column(name, found, files[0])
+    encode = encoding_of(columns, config)
     lines = _read(
         files,
         batching,
@@ -126,6 +131,7 @@ def csv_input_fn(
 
     def decode_batch(lines: tf.Tensor, places: tf.Tensor) -> Any:
         features, labels = table.divided(decode(lines, places))
+        features = encode(features)
         if preprocess_batch is not None:
             features, labels = preprocess_batch(features, labels)
         return features if labels is None else (features, labels)
@@ -172,7 +178,7 @@ def _read(
                 # By the line's number: which pipeline reads a line then does not
                 # depend on the order of the files.
                 keep &= numbers % batching.num_pipelines == batching.pipeline_id
-            return lines[keep], places(number, numbers[keep])
+            return lines[keep], input_files.place_of(number, numbers[keep])
 
         return lines.batch(_BLOCK).enumerate().map(mine)
 

@@ -16,12 +16,11 @@ import tensorflow as tf
 
 from pipeline import RefusedValueError
 
+from . import files as input_files
 from .columns import Column, Table, split_bag
 
 _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _MOST_SHOWN = 80
-# A place is one integer, which a shuffle carries at less cost than two.
-_MOST_LINES = 2**40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,16 +122,6 @@ _MOST_IDS = "[+-]?(?:[1-8]?[0-9]{1,18}|9[01][0-9]{17})"
 _MOST_CHARACTERS = 500_000
 
 
-def places(file: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
-    """Returns where lines stand, as `RowDecoder` takes it.
-
-    Args:
-      file: int64 scalar, the number of the file among all.
-      numbers: int64 `[lines]`, the number of each line in its file, from 1.
-    """
-    return file * _MOST_LINES + numbers
-
-
 class RowDecoder:
     """Decodes batches of lines into the columns of a table.
 
@@ -184,7 +173,7 @@ class RowDecoder:
 
         Args:
           lines: strings `[batch]`, one row each, without line ends.
-          places: int64 `[batch]`, where each line stands, see `places`.
+          places: int64 `[batch]`, where each line stands, see `files.place_of`.
 
         Returns:
           Tensors `[batch]` by column; ragged tensors of bags.
@@ -242,9 +231,8 @@ class RowDecoder:
 
         def fail() -> tf.Tensor:
             first = tf.argmax(bad)
-            file = tf.gather(self._files, places[first] // _MOST_LINES)
-            place = _joined(file, " line ", places[first] % _MOST_LINES, ": ")
-            message = tf.strings.join([place, self._complaint(lines[first])])
+            place = input_files.in_words(self._files, places[first], "line")
+            message = tf.strings.join([place, ": ", self._complaint(lines[first])])
             with tf.control_dependencies([tf.debugging.Assert(False, [message])]):
                 return tf.constant(False)
 

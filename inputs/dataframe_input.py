@@ -18,7 +18,7 @@ from pipeline import RefusedTypeError, RefusedValueError
 from pipeline.process.refusals import near
 
 from .batching import make_batching
-from .columns import Column, Table, table_of
+from .columns import Column, Table, encoding_of, table_of
 from .numpy_input import array_dataset
 
 # Up to here float64 holds every integer.
@@ -43,6 +43,7 @@ def dataframe_input_fn(
     num_epochs: int | None = None,
     drop_remainder: bool = False,
     first_batch: int = 0,
+    config: Any = None,
 ) -> tf.data.Dataset:
     """Yields batches of the rows of a pandas.DataFrame; features are a dict of columns.
 
@@ -53,7 +54,8 @@ def dataframe_input_fn(
       columns: the columns to read, a dict of name and kind: 'number' (float32), 'word'
         (string), 'id' (int64), 'bag of words' or 'bag of ids' (ragged); or of name and
         `Column`, or a dict of its arguments: {'kind': 'id', 'default': -1}. A bag is a
-        list, or text with the column's separator.
+        list, or text with the column's separator. Or a `Schema`, whose features then
+        come encoded.
       label: name of the label column, or a list of several, whose labels are a dict;
         None for data without labels.
       weight: name of a column of example weights, numbers of 0 or more, which stays
@@ -72,6 +74,8 @@ def dataframe_input_fn(
       drop_remainder: whether an incomplete last batch is left out, in every mode. All
         batches then have one shape, which a TPU needs.
       first_batch: batches of this pipeline to leave out, for a run that goes on.
+      config: the run's `RunConfig`, in whose model_dir a schema keeps its statistics;
+        None: in this process.
 
     Raises:
       TypeError: columns is no dict, or the frame no DataFrame.
@@ -95,6 +99,9 @@ def dataframe_input_fn(
         for name, column in table.columns.items()
     }
     features, labels = table.divided(values)
+    encode = encoding_of(columns, config)
+    with tf.device("/CPU:0"):
+        features = encode(features)
     return array_dataset(
         features,
         labels,

@@ -11,6 +11,8 @@ from .batching import Batching
 
 # Files that are read in turns, so that a shuffle buffer draws from all of them.
 _MOST_AT_ONCE = 16
+# A place is one integer, which a shuffle carries at less cost than two.
+_MOST_ROWS = 2**40
 
 
 def of_mode(
@@ -55,6 +57,29 @@ def of_mode(
 def are_shared(files: Sequence[str], batching: Batching) -> bool:
     """Returns whether each pipeline reads all files, and rows of its own in each."""
     return len(files) < batching.num_pipelines
+
+
+def place_of(file: tf.Tensor, numbers: tf.Tensor | int) -> tf.Tensor:
+    """Returns where rows stand, as `in_words` takes it, int64.
+
+    Args:
+      file: int64 scalar, the number of the file among all.
+      numbers: the number of each row in its file, from 1.
+    """
+    return file * _MOST_ROWS + numbers
+
+
+def in_words(files: Sequence[str], places: tf.Tensor, row: str) -> tf.Tensor:
+    """Returns where rows stand, for messages: '/data/a.csv line 7'.
+
+    Args:
+      files: all files.
+      places: int64 of any shape, from `place_of`.
+      row: what a row is called.
+    """
+    names = tf.gather(tf.constant(files), places // _MOST_ROWS)
+    numbers = tf.strings.as_string(places % _MOST_ROWS)
+    return tf.strings.join([names, f" {row} ", numbers])
 
 
 def read_in_turns(

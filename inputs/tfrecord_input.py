@@ -13,7 +13,8 @@ from pipeline import ModeKeys, RefusedValueError
 
 from . import files as input_files
 from .batching import Batching, make_batching
-from .columns import Column, column_of
+from .columns import Column, Table, column_of, encoding_of, table_of
+from .schema import Schema
 
 FeatureSpec = Mapping[str, Any]
 
@@ -24,7 +25,7 @@ def tfrecord_input_fn(
     input_context: tf.distribute.InputContext | None = None,
     *,
     feature_spec: FeatureSpec | Callable[[], FeatureSpec],
-    label_key: str | None = None,
+    label_key: str | Sequence[str] | None = None,
     train_files: str | Sequence[str] | None = None,
     eval_files: str | Sequence[str] | None = None,
     preprocess: Callable[..., Any] | None = None,
@@ -34,6 +35,7 @@ def tfrecord_input_fn(
     seed: int | None = 0,
     num_epochs: int | None = None,
     drop_remainder: bool = False,
+    config: Any = None,
 ) -> tf.data.Dataset:
     """Yields batches of the examples in TFRecord files; features are a dict of tensors.
 
@@ -46,13 +48,16 @@ def tfrecord_input_fn(
       feature_spec: how to parse each feature, by name, or a function that returns that.
         Values are `(dtype, shape)` such as `('float32', [28, 28])`, with shape None for
         any number of values (a SparseTensor); kinds of columns, such as 'number', or a
-        `Column`, see `csv_input_fn`; or features of `tf.io.parse_example`.
-      label_key: name of the feature that is the labels; None for data without labels.
+        `Column`, see `csv_input_fn`; or features of `tf.io.parse_example`. Or a
+        `Schema`, whose features then come encoded.
+      label_key: name of the feature that is the labels, or a list of several, whose
+        labels are a dict; None for data without labels.
       train_files: glob pattern, or a list of patterns. Names in '.gz' are compressed.
       eval_files: the same, for EVAL and PREDICT.
       preprocess: function `preprocess(features, labels)` of one example that returns
         `(features, labels)`; labels are None in PREDICT. None changes nothing and is
-        faster: examples are then parsed a batch at a time.
+        faster: examples are then parsed a batch at a time. Not with a schema, which
+        encodes batches.
       batch_size: examples in a global batch. Exactly one of the two batch sizes is
         given.
       batch_size_per_replica: examples in the batch of one replica.
@@ -62,6 +67,8 @@ def tfrecord_input_fn(
       num_epochs: passes in TRAIN; None is forever. EVAL and PREDICT make one.
       drop_remainder: whether an incomplete last batch is left out, in every mode. All
         batches then have one shape, which a TPU needs.
+      config: the run's `RunConfig`, in whose model_dir a schema keeps its statistics;
+        None: in this process.
 
     Raises:
       ValueError: a pattern is missing or matches no file, label_key is unknown, or an
@@ -75,14 +82,13 @@ def tfrecord_input_fn(
         num_epochs=num_epochs,
         drop_remainder=drop_remainder,
     )
-    spec = _parser_spec(feature_spec, label_key)
-    if label_key is not None and label_key not in spec:
+    if preprocess is not None and isinstance(feature_spec, Schema):
         raise RefusedValueError(
-            f"label_key={label_key!r} is not in feature_spec, which has "
-            f"{sorted(spec)}: write one of these."
+            f"preprocess is {preprocess!r}, of one example, and feature_spec a schema, "
+            "which encodes batches: leave preprocess out, and map what "
+            "tfrecord_input_fn returns."
         )
-    if mode == ModeKeys.PREDICT:
-        spec.pop(label_key, None)
+    spec, table = _parsing(feature_spec, label_key, mode)
     files = input_files.of_mode(
         batching,
         train_files,
@@ -94,15 +100,22 @@ def tfrecord_input_fn(
     records = batching.shuffle_and_repeat(
         records, buffer_size=shuffle_buffer, seed=seed
     )
+    encode = encoding_of(feature_spec, config)
 
-    def parse_batch(serialized: tf.Tensor) -> Any:
-        features = tf.io.parse_example(serialized, spec)
-        labels = features.pop(label_key, None)
+    def parse(serialized: tf.Tensor, places: tf.Tensor) -> Any:
+        names = input_files.in_words(files, places, "record")
+        parsed = tf.io.parse_example(serialized, spec, example_names=names)
+        return table.divided(parsed)
+
+    def parse_batch(serialized: tf.Tensor, places: tf.Tensor) -> Any:
+        features, labels = parse(serialized, places)
+        features = encode(features)
         return features if labels is None else (features, labels)
 
-    def parse_and_preprocess(serialized: tf.Tensor) -> Any:
-        features = tf.io.parse_single_example(serialized, spec)
-        return preprocess(features, features.pop(label_key, None))
+    def parse_and_preprocess(serialized: tf.Tensor, place: tf.Tensor) -> Any:
+        # As a batch of one, for errors to say which: those of single examples do not.
+        parsed = parse(serialized[tf.newaxis], place[tf.newaxis])
+        return preprocess(*tf.nest.map_structure(_only, parsed))
 
     if preprocess is None:
         batches = batching.batch(records)
@@ -115,15 +128,30 @@ def tfrecord_input_fn(
     return batching.for_model(batches)
 
 
-def _parser_spec(
-    feature_spec: FeatureSpec | Callable[[], FeatureSpec], label_key: str | None
-) -> dict[str, Any]:
-    """Returns the parser of each feature, by name, for `tf.io.parse_example`."""
-    spec = feature_spec() if callable(feature_spec) else feature_spec
-    return {
-        name: _parser(name, value, is_label=name == label_key)
-        for name, value in spec.items()
-    }
+def _parsing(
+    feature_spec: Any, label_key: str | Sequence[str] | None, mode: str
+) -> tuple[dict[str, Any], Table]:
+    """Returns the parsers of `tf.io.parse_example` by name, and what labels are.
+
+    Raises:
+      ValueError: label_key is unknown, or a feature cannot be parsed.
+    """
+    if isinstance(feature_spec, Schema):
+        table = table_of(feature_spec, mode=mode, label=label_key)
+        return {k: column.parser() for k, column in table.columns.items()}, table
+    spec = dict(feature_spec() if callable(feature_spec) else feature_spec)
+    labels = (label_key,) if isinstance(label_key, str) else tuple(label_key or ())
+    for name in labels:
+        if name not in spec:
+            raise RefusedValueError(
+                f"label_key={label_key!r} is not in feature_spec, which has "
+                f"{sorted(spec)}: write one of these."
+            )
+    if mode == ModeKeys.PREDICT:
+        spec = {name: value for name, value in spec.items() if name not in labels}
+        label_key, labels = None, ()
+    spec = {k: _parser(k, value, is_label=k in labels) for k, value in spec.items()}
+    return spec, Table({}, labels, label_key)
 
 
 def _parser(name: str, value: Any, *, is_label: bool) -> Any:
@@ -146,11 +174,15 @@ def _parser(name: str, value: Any, *, is_label: bool) -> Any:
 def _read(
     files: list[str], batching: Batching, *, shuffle: bool, seed: int | None
 ) -> tf.data.Dataset:
-    """Reads this pipeline's records of one epoch."""
+    """Reads this pipeline's records of one epoch, and the place of each."""
     shared = input_files.are_shared(files, batching)
 
     def read_file(file: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
+        number = tf.argmax(tf.constant(files) == file)
         records = tf.data.TFRecordDataset(file, compression_type=compression)
+        first = input_files.place_of(number, 1)
+        places = tf.data.Dataset.range(first, input_files.place_of(number + 1, 0))
+        records = tf.data.Dataset.zip(records, places)
         # Shards within each file: which pipeline reads a record then does not depend
         # on the order of the files.
         return batching.shard(records) if shared else records
@@ -158,3 +190,10 @@ def _read(
     return input_files.read_in_turns(
         files, read_file, batching=batching, shuffle=shuffle, seed=seed, block_length=16
     )
+
+
+def _only(value: Any) -> Any:
+    """Returns the one example of a batch; None of labels that are none."""
+    if isinstance(value, tf.SparseTensor):
+        return tf.sparse.reshape(value, tf.shape(value, tf.int64)[1:])
+    return None if value is None else value[0]

@@ -20,6 +20,9 @@ rows             words and ids -> rows of a table
 fields           what a model sees
 numbers          numbers -> numbers, or buckets
 encoding         Encoder: columns -> what a model sees
+counting         one pass over the training data -> statistics
+record           schema.json: what was declared and counted
+agreed           all that a run does goes by the same statistics
 schema           Schema: all features, and what else is read
 """
 

@@ -133,7 +133,7 @@ class Encoder:
                 f"{sorted(features)}: read it, columns=schema.columns, and name no "
                 "feature's column as label."
             )
-        return _checked(features[column], column, feature.raw_column)
+        return checked(features[column], column, feature.raw_column)
 
     def _items(self, name: str, feature: Feature, raw: Any) -> Any:
         """Returns words, ids or buckets, with the default of what is missing."""
@@ -193,8 +193,17 @@ def _filled(name: str, feature: Category, raw: tf.Tensor) -> tf.Tensor:
     return refused(raw, missing(raw), raw, f"feature {name} is", what)
 
 
-def _checked(value: Any, name: str, column: Column) -> Any:
-    """Returns a column as the type that its kind has."""
+def checked(value: Any, name: str, column: Column) -> Any:
+    """Returns a column as the type that its kind has.
+
+    Args:
+      value: tensor of a batch.
+      name: the column's name.
+      column: what it is declared as.
+
+    Raises:
+      TypeError, ValueError: it is of another type or shape.
+    """
     if isinstance(value, tf.SparseTensor):
         value = tf.RaggedTensor.from_sparse(value)
     is_ragged = isinstance(value, tf.RaggedTensor)

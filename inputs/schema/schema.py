@@ -1,6 +1,7 @@
 """Declares all features of a table, and what else is read of it."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from pipeline import RefusedTypeError, RefusedValueError
 from pipeline.process.refusals import near
 
 from ..columns import Column, column_of
+from . import agreed
 from .encoding import Encoder
 from .features import Cross, Feature, Number, feature_of
 from .statistics import FeatureStatistics
@@ -103,18 +105,10 @@ class Schema:
           config: the run's `RunConfig`; None keeps statistics in this process.
 
         Raises:
-          ValueError: statistics are needed, and there is no source of them.
+          ValueError, RuntimeError: they can neither be read nor counted, see
+            `agreed.statistics_of`.
         """
-        return Encoder(self, self._statistics(config))
-
-    def _statistics(self, config: Any) -> Mapping[str, FeatureStatistics]:
-        if self.needs:
-            raise RefusedValueError(
-                f"source is None, and statistics are needed of {sorted(self.needs)}: "
-                "write Schema.source = @csv_input_fn, with the files of the training "
-                "data."
-            )
-        return {}
+        return _encoder(self, tuple(agreed.statistics_of(self, config).items()))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schema):
@@ -126,6 +120,14 @@ class Schema:
 
     def _key(self) -> tuple[str, str | None]:
         return json.dumps(self.declaration()), self.statistics
+
+
+# Readers and networks ask for the same one, whose vocabulary may be large.
+@functools.lru_cache(maxsize=8)
+def _encoder(
+    schema: Schema, statistics: tuple[tuple[str, FeatureStatistics], ...]
+) -> Encoder:
+    return Encoder(schema, dict(statistics))
 
 
 def column_name(name: str, feature: Feature) -> str:

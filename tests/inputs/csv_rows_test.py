@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from inputs import Column, csv_rows
+from inputs import Column, csv_rows, files
 from inputs.columns import table_of
 from pipeline import ModeKeys
 from pipeline.mistakes import user_errors
@@ -27,7 +27,7 @@ def decoder(columns=COLUMNS, names=("word", "number", "id"), **form):
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def rows(lines):
         numbers = tf.range(1, tf.size(lines, tf.int64) + 1)
-        return decode(lines, csv_rows.places(tf.constant(0, tf.int64), numbers))
+        return decode(lines, files.place_of(tf.constant(0, tf.int64), numbers))
 
     return rows
 
