@@ -47,6 +47,7 @@ from .dcgan import dcgan_discriminator, dcgan_generator, gaussian_noise
 from .embedding import Embedding, ShardedEmbedding
 from .gan import gan
 from .head_metrics import AccuracyBaseline, Calibration, GroupAUC
+from .keras_models import keras_model_fn, model_to_estimator
 from .multi_head import MultiHead
 from .networks import cnn, linear, mlp
 from .ranking_heads import PairwiseRankingHead, SoftmaxRankingHead
@@ -91,8 +92,10 @@ __all__ = (
     "dnn",
     "gan",
     "gaussian_noise",
+    "keras_model_fn",
     "linear",
     "mlp",
+    "model_to_estimator",
     "piecewise_by_epoch",
     "regressor",
     "resnet",

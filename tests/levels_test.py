@@ -221,6 +221,10 @@ def roundabout(path):
 
 # What has no public way: (file, name) -> why, and the test that breaks when it goes.
 PRIVATE = {
+    ("keras_losses", "_keras_mask"): (
+        "Keras' losses read a sequence's mask where layers left it",
+        "keras_models_test.py::test_loss_and_metrics_are_those_of_evaluate",
+    ),
     ("coordination", "tensorflow.python.eager.context"): (
         "tf.distribute sets no heartbeat timeout",
         "coordination_test.py::test_the_heartbeat_is_set",
