@@ -14,8 +14,8 @@ from pipeline.contract import calling
 from pipeline.feed import fingerprint
 from pipeline.tracing import seeds
 
-from .encoding import checked
 from .features import Feature
+from .raw_values import checked
 from .statistics import FeatureStatistics, Sight, count_of
 
 _BATCH = 8192

@@ -285,6 +285,19 @@ class Category(_Discrete):
         if self.default not in (..., None):
             check = check_ids if self.holds_ids else check_words
             check("default", [self.default])
+            self._check_default_known()
+
+    def _check_default_known(self) -> None:
+        """Raises where each missing value would be refused."""
+        known = None if self.unknown else self.vocabulary
+        if self.size is not None:
+            known = range(self.size)
+        if known is not None and self.default not in known:
+            raise RefusedValueError(
+                f"default is {self.default!r}, which is none of the {len(known)} that "
+                "are known: write one of these, or leave default out for a row of its "
+                "own."
+            )
 
     @property
     def raw_column(self) -> Column:

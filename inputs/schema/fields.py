@@ -1,10 +1,12 @@
 """What a model sees of a schema: its fields, and the rows of their tables."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+
+from pipeline import RefusedValueError
 
 from .features import Bag, Cross, Feature, Number
-from .rows import Rows, Vocabulary
+from .rows import Layout
 from .statistics import FeatureStatistics
 
 _MOST_DIMENSIONS = 50
@@ -35,49 +37,53 @@ class Field:
     table: str
 
 
-def rows_of(
+def layouts_of(
     features: Mapping[str, Feature], statistics: Mapping[str, FeatureStatistics]
-) -> dict[str, Rows]:
-    """Returns the rows of each category, bag, cross and number in buckets.
+) -> dict[str, Layout]:
+    """Returns the rows of each category, bag and cross, and of numbers in buckets.
 
     Args:
       features: features by name.
       statistics: what was counted of those that need it.
     """
-    found: dict[str, Rows] = {}
-    for name, feature in features.items():
-        if not feature.is_category:
-            continue
-        table = table_name(name, feature)
-        if table not in found:
-            sharing = [
-                other
-                for key, other in features.items()
-                if other.is_category and table_name(key, other) == table
-            ]
-            found[table] = _rows(features[table], sharing, statistics.get(table))
-        found[name] = found[table]
-    return found
+    categories = {name: each for name, each in features.items() if each.is_category}
+    # A table needs a row for missing values if any feature that shares it does.
+    has_missing = {
+        table_name(name, feature)
+        for name, feature in categories.items()
+        if may_be_missing(feature)
+    }
+    tables = {
+        name: dataclasses.replace(
+            _known_rows(name, feature, statistics.get(name)),
+            has_missing=name in has_missing,
+        )
+        for name, feature in categories.items()
+        if table_name(name, feature) == name
+    }
+    return {name: tables[table_name(name, each)] for name, each in categories.items()}
 
 
-def _rows(
-    feature: Feature,
-    sharing: Iterable[Feature],
-    statistics: FeatureStatistics | None,
-) -> Rows:
-    """Returns the rows of a table, of which any sharing feature may need a last one."""
-    has_missing = any(may_be_missing(other) for other in sharing)
-    if isinstance(feature, Cross):
-        return Rows(None, feature.hash_buckets, True, 0, False)
+def _known_rows(
+    name: str, feature: Feature, statistics: FeatureStatistics | None
+) -> Layout:
+    """Returns the rows of a feature's own table, but that of missing values."""
     if isinstance(feature, Number):
-        buckets = len(boundaries_of(feature, statistics)) + 1
-        return Rows(None, buckets, False, 0, has_missing)
-    if feature.size is not None:
-        return Rows(None, feature.size, False, 0, has_missing)
+        return Layout(name, len(boundaries_of(feature, statistics)) + 1)
     if feature.hash_buckets is not None:
-        return Rows(None, feature.hash_buckets, True, 0, has_missing)
-    words = feature.vocabulary or statistics.vocabulary
-    return Rows(Vocabulary(words), len(words), False, feature.unknown, has_missing)
+        holds_ids = getattr(feature, "holds_ids", False)
+        return Layout(name, feature.hash_buckets, holds_ids, is_hashed=True)
+    if feature.size is not None:
+        return Layout(name, feature.size, holds_ids=True)
+    known = feature.vocabulary or statistics.vocabulary
+    if not known:
+        raise RefusedValueError(
+            f"Feature {name!r} has no vocabulary: nothing was counted min_count="
+            f"{feature.min_count} times; write a lower min_count, or hash_buckets."
+        )
+    return Layout(
+        name, len(known), feature.holds_ids, tuple(known), unknown=feature.unknown
+    )
 
 
 def may_be_missing(feature: Feature) -> bool:
@@ -114,18 +120,18 @@ def table_name(name: str, feature: Feature) -> str:
 
 
 def fields_of(
-    features: Mapping[str, Feature], rows: Mapping[str, Rows]
+    features: Mapping[str, Feature], layouts: Mapping[str, Layout]
 ) -> tuple[Field, ...]:
     """Returns what a model sees, in the order of the declaration.
 
     Args:
       features: features by name.
-      rows: the rows of those that have some.
+      layouts: the rows of those that have some.
     """
     found = []
     for name, feature in features.items():
-        if name in rows:
-            found.append(_field_of_rows(name, feature, features, rows))
+        if name in layouts:
+            found.append(_field_of_rows(name, feature, features, layouts))
             continue
         names = [name, indicator_name(name)] if feature.indicator else [name]
         for one in names:
@@ -159,10 +165,10 @@ def _field_of_rows(
     name: str,
     feature: Feature,
     features: Mapping[str, Feature],
-    rows: Mapping[str, Rows],
+    layouts: Mapping[str, Layout],
 ) -> Field:
     table = table_name(name, feature)
-    size = rows[name].size
+    size = layouts[name].size
     # A shared table's vectors are as its owner says.
     embedding = features[table].embedding
     if embedding is ...:

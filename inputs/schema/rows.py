@@ -1,152 +1,82 @@
-"""Says which row of a table each word or id has, by pure operations.
+"""Says which row of a table each word or id has.
 
-A lookup table of TensorFlow's is a resource: parameter servers' workers could not make
-it from a dataset's graph, and a SavedModel would carry it as an asset. Here words are
-hashed to 63 bits, found among the sorted hashes of the vocabulary, and compared with
-the word that stands there, so that no other word is taken for it.
+Tables that are looked up in the same way are so at once: on the host an operation costs
+more than what it computes for a batch.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from .features import MISSING_ID
-
-# Buckets of a hash, of which TensorFlow takes as many as int64 holds.
-_MOST_BUCKETS = 2**63 - 1
-
-
-def _strong_hash(key: int) -> Callable[[tf.Tensor], tf.Tensor]:
-    return lambda words: tf.strings.to_hash_bucket_strong(
-        words, _MOST_BUCKETS, [key, 0]
-    )
-
-
-# The first that gives each word of a vocabulary another number is taken.
-_HASHES: tuple[Callable[[tf.Tensor], tf.Tensor], ...] = (
-    lambda words: tf.strings.to_hash_bucket_fast(words, _MOST_BUCKETS),
-    *map(_strong_hash, range(8)),
-)
-
-
-class Vocabulary:
-    """Finds words or ids among those of a list.
-
-    Attributes:
-      size: how many there are.
-    """
-
-    def __init__(self, items: Sequence[str | int]) -> None:
-        """Sorts the items.
-
-        Args:
-          items: all words, or all ids, each once.
-        """
-        self.size = len(items)
-        if isinstance(items[0], str):
-            array = np.array([as_bytes(item) for item in items], object)
-            self._number_of, keys = _distinct_numbers(array)
-        else:
-            array = keys = np.array(items, np.int64)
-            self._number_of = tf.identity
-        order = np.argsort(keys)
-        self._keys, self._items = keys[order], array[order]
-        self._order = order.astype(np.int32)
-
-    def find(self, items: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the place of each item in the list, int32, and whether it has one.
-
-        Args:
-          items: strings or int64 `[n]`.
-        """
-        places = tf.searchsorted(self._keys, self._number_of(items))
-        places = tf.minimum(places, self.size - 1)
-        is_known = tf.equal(tf.gather(self._items, places), items)
-        return tf.gather(self._order, places), is_known
-
-
-def _distinct_numbers(
-    words: np.ndarray,
-) -> tuple[Callable[[tf.Tensor], tf.Tensor], np.ndarray]:
-    """Returns a hash that gives each word another number, and these numbers."""
-    for number_of in _HASHES:
-        with tf.init_scope(), tf.device("/CPU:0"):
-            numbers = number_of(tf.constant(words)).numpy()
-        if len(np.unique(numbers)) == len(words):
-            return number_of, numbers
-    raise AssertionError("nine hashes of 63 bits each give two words one number")
-
-
-def as_bytes(word: str) -> bytes:
-    """Returns a word's bytes; what is not UTF-8 stands in it as 'surrogateescape'.
-
-    Args:
-      word: the word.
-    """
-    return word.encode("utf-8", "surrogateescape")
+from .lookups import HashLookup, IdLookup, Lookup, SizeLookup, WordLookup, hashed
+from .refusals import Refusals
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
-    """The rows of one table: those of a vocabulary, then unknown ones, then missing.
+class Layout:
+    """The rows of one table: the known ones, then the unknown ones, then missing.
 
     Attributes:
-      vocabulary: what has a row of its own; None where `known` ids, or the buckets of
-        a hash, are rows.
-      known: rows before the unknown ones.
+      table: name of the table.
+      known: number of rows before the unknown ones.
+      holds_ids: whether ids have these rows, and not words.
+      vocabulary: what has a row of its own; None where a hash says it, or ids are
+        rows.
       is_hashed: whether a hash spreads words or ids over the known rows.
       unknown: rows for what is not known; 0 refuses it.
       has_missing: whether the last row is that of missing values.
     """
 
-    vocabulary: Vocabulary | None
+    table: str
     known: int
-    is_hashed: bool
-    unknown: int
-    has_missing: bool
+    holds_ids: bool = False
+    vocabulary: tuple[str | int, ...] | None = None
+    is_hashed: bool = False
+    unknown: int = 0
+    has_missing: bool = False
 
     @property
     def size(self) -> int:
         """All rows."""
         return self.known + self.unknown + self.has_missing
 
-    def of(self, items: tf.Tensor, where: str) -> tf.Tensor:
-        """Returns the row of each item, int32.
+    @property
+    def way(self) -> tuple[object, ...]:
+        """What tables have in common that are looked up at once."""
+        if self.is_hashed:
+            return ("hashed", self.known, self.holds_ids)
+        return ("ids", self.table) if self.holds_ids else ("words",)
+
+
+class RowEncoder:
+    """Encodes the words and ids of all features as rows of their tables."""
+
+    def __init__(self, layouts: Mapping[str, Layout]) -> None:
+        """Makes the constants of the lookups.
 
         Args:
-          items: strings or int64 `[n]`; '' or `MISSING_ID` is missing.
-          where: what the items are of, for the message about one that is refused.
+          layouts: the rows of each feature's table, by the feature's name.
         """
-        rows, is_known = self._found(items)
-        if self.has_missing:
-            is_missing = missing(items)
-            is_known = is_known | is_missing
-        if self.unknown:
-            rows = tf.where(is_known, rows, self.known + _hashed(items, self.unknown))
-        elif not self.is_hashed:
-            rows = refused(
-                rows,
-                ~is_known,
-                items,
-                f"{where} is",
-                f"which is none of its {self.known}: write unknown=1 for a row of "
-                "those that are not known, or mend the data"
-                if self.vocabulary
-                else f"and size={self.known} allows 0 to {self.known - 1}: write a "
-                "greater size, or hash_buckets",
-            )
-        return tf.where(is_missing, self.size - 1, rows) if self.has_missing else rows
+        ways: dict[tuple[object, ...], dict[str, Layout]] = {}
+        for name, layout in layouts.items():
+            ways.setdefault(layout.way, {})[name] = layout
+        self._groups = [_Group(group) for group in ways.values()]
 
-    def _found(self, items: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns a row of each item, and whether it is right."""
-        if self.vocabulary is not None:
-            return self.vocabulary.find(items)
-        if self.is_hashed:
-            return _hashed(items, self.known), tf.ones_like(items, tf.bool)
-        is_known = (items >= 0) & (items < self.known)
-        return tf.cast(tf.where(is_known, items, 0), tf.int32), is_known
+    def encode(self, items: Mapping[str, Any], refusals: Refusals) -> dict[str, Any]:
+        """Returns the row of each item, int32, ragged of bags, -1 of what is refused.
+
+        Args:
+          items: strings or int64 `[batch]` by the feature's name, '' or `MISSING_ID` is
+            missing; ragged `[batch, (items)]` of bags.
+          refusals: gets what is refused.
+        """
+        found: dict[str, Any] = {}
+        for group in self._groups:
+            found |= group.encode(items, refusals)
+        return found
 
 
 def missing(items: tf.Tensor) -> tf.Tensor:
@@ -158,31 +88,102 @@ def missing(items: tf.Tensor) -> tf.Tensor:
     return tf.equal(items, "" if items.dtype == tf.string else MISSING_ID)
 
 
-def _hashed(items: tf.Tensor, buckets: int) -> tf.Tensor:
-    """Returns a bucket for each word or id, int32, as tf.feature_column does."""
-    if items.dtype != tf.string:
-        items = tf.strings.as_string(items)
-    return tf.cast(tf.strings.to_hash_bucket_fast(items, buckets), tf.int32)
+class _Group:
+    """Features that are looked up at once."""
+
+    def __init__(self, layouts: Mapping[str, Layout]) -> None:
+        self._layouts = layouts
+        self._tables = [layout.table for layout in layouts.values()]
+        self._lookup = _lookup({each.table: each for each in layouts.values()})
+
+    def encode(self, items: Mapping[str, Any], refusals: Refusals) -> dict[str, Any]:
+        """Returns the rows of this group's features, see `RowEncoder.encode`."""
+        parts = [_flat(items[name]) for name in self._layouts]
+        sizes = [_size(part) for part in parts]
+        flat = tf.concat(parts, 0)
+        rows = tf.split(self._rows(flat, _OfEach(sizes, flat)), sizes)
+        found = {}
+        for name, part, own in zip(self._layouts, parts, rows, strict=True):
+            own.set_shape(part.shape)
+            rows_of_name = self._finished(name, part, own, refusals)
+            found[name] = _like(items[name], rows_of_name)
+        return found
+
+    def _rows(self, items: tf.Tensor, of_each: "_OfEach") -> tf.Tensor:
+        """Returns each item's own row, or the first of the unknown, or that of missing.
+
+        -1 is what has none.
+        """
+        layouts = self._layouts.values()
+        numbers = {table: i for i, table in enumerate(dict.fromkeys(self._tables))}
+        tables = of_each([numbers[table] for table in self._tables])
+        rows, is_known = self._lookup.find(items, tables)
+        if is_known is not None:
+            unknown = [each.known if each.unknown else -1 for each in layouts]
+            rows = tf.where(is_known, rows, of_each(unknown))
+        if any(each.has_missing for each in layouts):
+            last = [each.size - 1 if each.has_missing else -1 for each in layouts]
+            rows = tf.where(missing(items), of_each(last), rows)
+        return rows
+
+    def _finished(
+        self, name: str, items: tf.Tensor, rows: tf.Tensor, refusals: Refusals
+    ) -> tf.Tensor:
+        """Returns rows with unknown items spread over theirs; refuses what has none."""
+        layout = self._layouts[name]
+        if layout.unknown > 1:
+            spread = layout.known + hashed(items, layout.unknown)
+            return tf.where(rows == layout.known, spread, rows)
+        if not layout.unknown and not layout.is_hashed:
+            what = (
+                f"which is none of the {layout.known} that are known: write unknown=1 "
+                "for a row of all others, or mend the data."
+            )
+            if layout.vocabulary is None:
+                what = (
+                    f"and size={layout.known} allows 0 to {layout.known - 1}: write a "
+                    "greater size, or mend the data."
+                )
+            refusals.add(name, rows < 0, items, what)
+        return rows
 
 
-def refused(
-    result: tf.Tensor, bad: tf.Tensor, values: tf.Tensor, where: str, what: str
-) -> tf.Tensor:
-    """Returns a result whose computation fails where a value is bad.
+class _OfEach:
+    """Gives each item a number of its feature's, where the features are in a row."""
 
-    Args:
-      result: the result.
-      bad: bool `[n]`.
-      values: `[n]`, named in the message.
-      where: what the value is of, for the message.
-      what: why it is bad, and what to write.
-    """
+    def __init__(self, sizes: Sequence[int | tf.Tensor], items: tf.Tensor) -> None:
+        self._which = None
+        if len(sizes) > 1:
+            ends = tf.cumsum(tf.stack(sizes))
+            places = tf.range(tf.size(items))
+            self._which = tf.searchsorted(ends, places, side="right")
 
-    def fail() -> tf.Tensor:
-        value = values[tf.argmax(bad)]
-        text = value if value.dtype == tf.string else tf.strings.as_string(value)
-        message = tf.strings.join([where, " ", text, ", ", what, "."])
-        with tf.control_dependencies([tf.debugging.Assert(False, [message])]):
-            return tf.identity(result)
+    def __call__(self, numbers: Sequence[int]) -> tf.Tensor:
+        """Returns the number of each item's feature, int32 `[n]`, or one for all."""
+        if len(set(numbers)) == 1:
+            return tf.constant(numbers[0])
+        return tf.gather(tf.constant(numbers), self._which)
 
-    return tf.cond(tf.reduce_any(bad), fail, lambda: tf.identity(result))
+
+def _flat(items: Any) -> tf.Tensor:
+    return items.values if isinstance(items, tf.RaggedTensor) else items
+
+
+def _like(items: Any, rows: tf.Tensor) -> Any:
+    return items.with_values(rows) if isinstance(items, tf.RaggedTensor) else rows
+
+
+def _size(items: tf.Tensor) -> int | tf.Tensor:
+    return tf.size(items) if items.shape[0] is None else items.shape[0]
+
+
+def _lookup(layouts: Mapping[str, Layout]) -> Lookup:
+    """Returns the lookup of tables, by their names, in one way."""
+    (first, *_) = layouts.values()
+    if first.is_hashed:
+        return HashLookup(first.known)
+    if not first.holds_ids:
+        return WordLookup({name: each.vocabulary for name, each in layouts.items()})
+    if first.vocabulary is None:
+        return SizeLookup(first.known)
+    return IdLookup(first.vocabulary)
