@@ -102,6 +102,7 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
         StepCounterHook,
         SummaryHook,
     )
+    from pipeline.inspection.inspection import inspect
     from pipeline.mistakes.exits import run
     from pipeline.model_dir.claim import ClaimedError
     from pipeline.model_dir.storage import StorageError
@@ -137,6 +138,7 @@ _FILES = {
     "overfit_batches": "roles.first_look",
     "find_learning_rate": "roles.learning_rates",
     "replay": "roles.replay",
+    "inspect": "inspection.inspection",
     "run": "mistakes.exits",
     "ModeKeys": "contract.spec",
     "EstimatorSpec": "contract.spec",
@@ -208,6 +210,7 @@ __all__ = [
     "overfit_batches",
     "find_learning_rate",
     "replay",
+    "inspect",
     "run",
     "ModeKeys",
     "EstimatorSpec",

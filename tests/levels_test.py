@@ -105,9 +105,9 @@ def test_never(wing, other):
     assert (wing, other) not in arrows(IN_WINGS)
 
 
-def test_only_roles_and_commands_import_the_driver():
+def test_only_roles_inspection_and_commands_import_the_driver():
     above = {wing for wing, other in arrows(IN_WINGS) if other == "driver"}
-    assert above <= {"roles", "command"}
+    assert above <= {"roles", "inspection", "command"}
 
 
 def test_the_launcher_and_sweeps_know_processes_and_no_tensorflow():

@@ -9,6 +9,7 @@ import dataclasses
 import os
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from pipeline.command import dry_run, gin_config, jobs, report
 from pipeline.command import flags as flags_lib
 from pipeline.contract.run_config import RunConfig
 from pipeline.driver.estimator import Estimator
+from pipeline.inspection import inspection
 from pipeline.mistakes import exits
 from pipeline.model_dir import paths
 from pipeline.rescue import bad_batches
@@ -86,6 +88,15 @@ def _run(options: flags.FlagValues, argv: Sequence[str]) -> None:
     if options.job == "replay" and not config.model_dir:
         folder = bad_batches.found(options.bad_batch)
         config = config.replace(model_dir=bad_batches.model_dir_of(folder))
+    if options.job == "inspect" and not config.model_dir:
+        # Nothing is written; but user's functions may ask where it would be.
+        with tempfile.TemporaryDirectory() as folder:
+            return _done(options, argv, config.replace(model_dir=folder))
+    _done(options, argv, config)
+
+
+def _done(options: flags.FlagValues, argv: Sequence[str], config: RunConfig) -> None:
+    """Makes the Estimator, and runs the job with it."""
     logging.info("job %s | %s", options.job, report.words(config.describe()))
     if config.hparams is None:
         config = config.replace(hparams=gin_config.hparams())
@@ -94,6 +105,7 @@ def _run(options: flags.FlagValues, argv: Sequence[str]) -> None:
         _check_checkpoint(options, estimator)
     # All processes run the job, which is a generator, to its end; one prints the lines.
     speaks = config.is_chief or config.task_type == EVALUATOR
+    speaks = speaks or options.job == "inspect"  # Any task may be asked.
     job = "fast_dev_run" if options.fast_dev_run else options.job
     for line in _JOBS[job](estimator, options, argv):
         if speaks:
@@ -227,6 +239,24 @@ def _replay(
     yield from replay.replay(estimator, options.bad_batch).lines()
 
 
+def _inspect(
+    estimator: Any, options: flags.FlagValues, argv: Sequence[str]
+) -> Iterator[str]:
+    """Yields what a training would do, and what is wrong with it; refuses mistakes."""
+    del argv
+    found = inspection.inspect(
+        estimator,
+        gin_config.build(TrainSpec),
+        gin_config.eval_specs() if gin_config.has_evaluations() else (),
+        num_workers=options.simulate_workers,
+        num_replicas=options.simulate_replicas,
+        num_ps=options.simulate_ps,
+        secs=options.inspect_secs or inspection.SECS,
+    )
+    yield from found.lines()
+    found.check()
+
+
 def _fast_dev_run(
     estimator: Any, options: flags.FlagValues, argv: Sequence[str]
 ) -> Iterator[str]:
@@ -251,6 +281,7 @@ _JOBS: dict[str, Callable[..., Iterator[str]]] = {
     "export": _export,
     "find_learning_rate": _find_learning_rate,
     "replay": _replay,
+    "inspect": _inspect,
     "fast_dev_run": _fast_dev_run,
 }
 

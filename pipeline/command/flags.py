@@ -28,6 +28,13 @@ JOBS = (
     "export",
     "find_learning_rate",
     "replay",
+    "inspect",
+)
+OF_INSPECT = (
+    "simulate_workers",
+    "simulate_replicas",
+    "simulate_ps",
+    "inspect_secs",
 )
 OF_ONE_CHECKPOINT = ("evaluate", "predict", "export")
 
@@ -88,6 +95,25 @@ def define() -> flags.FlagValues:
         None,
         "Train and evaluate on so many batches alone, to see whether the model learns.",
         lower_bound=1,
+        **own,
+    )
+    for name, what in (
+        ("workers", "workers"),
+        ("replicas", "replicas of each worker"),
+        ("ps", "parameter servers"),
+    ):
+        flags.DEFINE_integer(
+            f"simulate_{name}",
+            None,
+            f"For inspect: so many {what}, of a cluster that need not exist.",
+            lower_bound=1,
+            **own,
+        )
+    flags.DEFINE_float(
+        "inspect_secs",
+        None,
+        "For inspect: seconds in which inputs are called and read. Default: 8.",
+        lower_bound=0.1,
         **own,
     )
     boolean(
@@ -151,6 +177,9 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
             "--job=replay makes a step that went wrong again: say which one, "
             "--bad_batch=runs/1/bad_batches/step-70."
         )
+    for name in OF_INSPECT:
+        if options[name].value is not None and options.job != "inspect":
+            raise flags.Error(f"--{name} is for --job=inspect, not {options.job}.")
     looks = [n for n in ("fast_dev_run", "overfit_batches") if options[n].value]
     if looks and options.job != JOBS[0]:
         raise flags.Error(f"--{looks[0]} is for --job={JOBS[0]}, not {options.job}.")

@@ -33,6 +33,7 @@ __all__ = [
     "config_text",
     "configured",
     "eval_specs",
+    "has_evaluations",
     "hparams",
     "macro_value",
     "parse",
@@ -51,6 +52,7 @@ _NEEDS = {
     "train": (_MODEL_FN, _TRAIN_INPUT),
     "find_learning_rate": (_MODEL_FN, _TRAIN_INPUT),
     "replay": (_MODEL_FN,),
+    "inspect": (_MODEL_FN, _TRAIN_INPUT),
     "evaluate": (_MODEL_FN, _EVAL_INPUT),
     "predict": (_MODEL_FN, _PREDICT_INPUT),
     "export": (_MODEL_FN, (*_PREDICT_INPUT, "ExportSpec.serving_input_receiver_fn")),
@@ -144,6 +146,11 @@ def eval_specs() -> list[Any]:
     if specs is None:
         return [build(EvalSpec)]
     return list(specs) if isinstance(specs, (list, tuple)) else [specs]
+
+
+def has_evaluations() -> bool:
+    """Returns whether the configuration has an evaluation."""
+    return any(map(_is_bound, _EVAL_INPUT))
 
 
 def predict_spec() -> PredictSpec:

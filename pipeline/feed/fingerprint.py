@@ -295,13 +295,18 @@ def _held(tensor: tf.Tensor) -> str:
     """Describes a tensor by its elements, names of files by the files' sizes."""
     if tensor.dtype == tf.string:
         names = tf.reshape(tensor, [-1])
-        if _are_files(names):
+        if are_files(names):
             return _files([os.fsdecode(name) for name in names.numpy()])
     shape = tensor.shape.as_list()
     return f"{tensor.dtype.name} {shape} #{code_digest.of_array(tensor)}"
 
 
-def _are_files(names: tf.Tensor) -> bool:
+def are_files(names: tf.Tensor) -> bool:
+    """Whether texts name files or folders that are there; the first few are tried.
+
+    Args:
+      names: vector of strings.
+    """
     some = [os.fsdecode(name) for name in names[:3].numpy()]
     try:
         return bool(some) and all(name and tf.io.gfile.exists(name) for name in some)

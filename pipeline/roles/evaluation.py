@@ -24,7 +24,7 @@ from pipeline.roles.specs import EvalSpec, Result
 
 _RECORD = "evaluated.json"
 # Least seconds between evaluations in an evaluator job, unless throttle_secs says.
-_THROTTLE_SECS = 600
+THROTTLE_SECS = 600
 
 
 def check_saved(config: RunConfig, eval_specs: Sequence[EvalSpec]) -> None:
@@ -294,7 +294,7 @@ class CheckpointEvaluation:
         """
         later = written_at - self._written_at
         secs = self._spec.throttle_secs
-        secs = _THROTTLE_SECS if secs is None else secs
+        secs = THROTTLE_SECS if secs is None else secs
         wait = secs - later
         # A later step that was written earlier: a clock was set, and times say nothing.
         if later < 0 or wait <= 0:

@@ -229,7 +229,7 @@ class Modules:
         BatchNormalization's moving statistics are such variables. They are averages
         themselves, so the result does not depend on when this is called.
         """
-        own = self._replica_local()
+        own = self.replica_local()
         if self._replicas.total == 1 or not own:
             return
         # Another mode may have built more of them.
@@ -252,7 +252,7 @@ class Modules:
 
         return compiled(averaged)
 
-    def _replica_local(self) -> dict[str, tf.Variable]:
+    def replica_local(self) -> dict[str, tf.Variable]:
         """Returns variables of which each replica has its own value; no slots."""
         optimizers = variables.optimizer_prefixes(self.by_name)
         return {

@@ -91,6 +91,17 @@ def undisturbed() -> Iterator[None]:
         _set_state(before)
 
 
+@contextlib.contextmanager
+def untouched() -> Iterator[None]:
+    """Restores TensorFlow's seed, too, after the block."""
+    before = of_program()
+    try:
+        with undisturbed():
+            yield
+    finally:
+        tf.random.set_seed(before)
+
+
 def _state() -> tuple[Any, Any]:
     return random.getstate(), np.random.get_state()
 
