@@ -45,6 +45,11 @@ from .classification_heads import BinaryClassHead, MultiClassHead, MultiLabelHea
 from .classifier import classifier
 from .dcgan import dcgan_discriminator, dcgan_generator, gaussian_noise
 from .embedding import Embedding, ShardedEmbedding
+from .example_gradients import (
+    clipped_mean_gradients,
+    gradient_noise,
+    per_example_gradients,
+)
 from .gan import gan
 from .head_metrics import AccuracyBaseline, Calibration, GroupAUC
 from .keras_models import keras_model_fn, model_to_estimator
@@ -83,6 +88,7 @@ __all__ = (
     "ShardedEmbedding",
     "SoftmaxRankingHead",
     "classifier",
+    "clipped_mean_gradients",
     "cnn",
     "dcgan_discriminator",
     "dcgan_generator",
@@ -92,10 +98,12 @@ __all__ = (
     "dnn",
     "gan",
     "gaussian_noise",
+    "gradient_noise",
     "keras_model_fn",
     "linear",
     "mlp",
     "model_to_estimator",
+    "per_example_gradients",
     "piecewise_by_epoch",
     "regressor",
     "resnet",

@@ -1,7 +1,7 @@
 """TrainOp: an optimizer, the variables that it moves, and the turns that it takes."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -47,6 +47,17 @@ class TrainOp:
         gradient, with the count of all updates; the other rows and their slots stay. A
         table is a variable from which model_fn gathers rows, by `tf.gather` on it. SGD
         and Adagrad move no other rows anyway, and need no `lazy`.
+      gradients: gradients that model_fn has computed itself, one for each variable, or
+        None where the loss does not depend on it: of the mean over this replica's
+        batch, as the loss is. They are added up over replicas and micro-batches by the
+        loss' weights, as the driver's own would be. None: the driver takes the
+        gradient of the loss.
+      gradient_fn: function `gradient_fn(gradients, variables, step)` that returns the
+        list of gradients to apply, with None for one that is not to be applied. It is
+        given what all replicas came to, without a loss scale, before anything is
+        clipped, and the updates made before. Each replica calls it, and has to get the
+        same: draw random numbers by `tf.random.stateless_normal`. It cannot use tensors
+        of model_fn. A table's gradient is a `tf.IndexedSlices`.
 
     Raises:
       SpecError: a field has a wrong type or value.
@@ -61,6 +72,8 @@ class TrainOp:
     at: int | Sequence[int] | None = None
     sequential: bool = False
     lazy: bool = False
+    gradients: Sequence[Any] | None = None
+    gradient_fn: Callable[..., Sequence[Any]] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
@@ -101,6 +114,7 @@ class TrainOp:
                     f"TrainOp.variables holds {kind_of(variable)}, not a variable: "
                     "write TrainOp(optimizer, network.trainable_variables)."
                 )
+        self._check_gradients()
         clip = self.clip_norm
         if clip is not None and (isinstance(clip, str) or not clip > 0):
             raise SpecError(f"TrainOp.clip_norm is {clip!r}: write a number > 0.")
@@ -117,7 +131,56 @@ class TrainOp:
             )
         object.__setattr__(self, "at", tuple(sorted(at)))
 
+    def _check_gradients(self) -> None:
+        """Checks gradients that model_fn has computed, and makes them a tuple."""
+        if self.gradient_fn is not None and not callable(self.gradient_fn):
+            raise SpecError(
+                f"TrainOp.gradient_fn is {kind_of(self.gradient_fn)}, not a function: "
+                "write gradient_fn=lambda gradients, variables, step: gradients."
+            )
+        if self.gradients is None:
+            return
+        if self.loss is not None:
+            raise SpecError(
+                "TrainOp has a loss and gradients: leave one of them out, as the "
+                "gradients say what is done."
+            )
+        given = self.gradients if isinstance(self.gradients, Iterable) else ()
+        object.__setattr__(self, "gradients", check_gradients(given, self.variables))
+
     def updates(self, first: int, last: int) -> int:
         """Returns the number of updates at the steps from `first` + 1 to `last`."""
         turns = ((last - a) // self.every - (first - a) // self.every for a in self.at)
         return self.repeat * sum(turns)
+
+
+def check_gradients(values: Iterable[Any], variables: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns gradients, one for each variable, that fit the variables.
+
+    Args:
+      values: tensors, IndexedSlices, or None.
+      variables: variables that they are gradients of.
+
+    Raises:
+      SpecError: there is another number of them, or one has another shape or dtype.
+    """
+    values = tuple(values)
+    if len(values) != len(variables):
+        raise SpecError(
+            f"{len(values)} gradients were given for {len(variables)} variables: write "
+            "one for each, in their order, as tape.gradient(loss, variables) does."
+        )
+    for value, variable in zip(values, variables, strict=True):
+        if value is None:
+            continue
+        shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+        fits = shape is not None and tf.TensorShape(shape).is_compatible_with(
+            tf.TensorShape(variable.shape)
+        )
+        if not fits or tf.as_dtype(dtype) != tf.as_dtype(variable.dtype):
+            raise SpecError(
+                f"the gradient of {variable.name} is {kind_of(value)} of shape {shape} "
+                f"and {dtype}, and the variable has shape {tuple(variable.shape)} and "
+                f"{variable.dtype}: write the gradients in the order of the variables."
+            )
+    return values

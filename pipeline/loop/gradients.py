@@ -164,14 +164,18 @@ class Norms:
 
 
 def gradient_of(
-    tape: tf.GradientTape, objective: tf.Tensor, op: TrainOp
+    tape: tf.GradientTape,
+    objective: tf.Tensor,
+    op: TrainOp,
+    factor: tf.Tensor | float,
 ) -> tuple[list[Any], list[Any]]:
     """Computes the gradient by the variables of a TrainOp that the loss depends on.
 
     Args:
       tape: the tape that recorded `objective`.
-      objective: scalar to minimise.
-      op: the TrainOp whose variables are trained.
+      objective: scalar to minimise, scaled.
+      op: the TrainOp whose variables are trained, or that has gradients already.
+      factor: takes the loss scale out of a gradient.
 
     Returns:
       The gradient's values, and the variables of each.
@@ -186,7 +190,11 @@ def gradient_of(
             f"TrainOp.variables holds {twice} twice, which would be updated twice: "
             "hand in each once."
         )
-    values = tape.gradient(objective, raw)
+    if op.gradients is None:
+        values = tape.gradient(objective, raw)
+    else:
+        scale = 1.0 / factor
+        values = [None if g is None else times(g, scale) for g in op.gradients]
     # Keras' optimizers drop a None for themselves, but weights and norms need numbers.
     present = [i for i, value in enumerate(values) if value is not None]
     if not present:

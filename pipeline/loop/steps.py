@@ -74,8 +74,7 @@ class TrainStep:
         self._alike, self._norms, self._sparse = alike, norms, sparse
         self._model_fn = model_fn
         self._strategy = modules.strategy
-        self._metrics = metrics
-        self._summaries = summaries
+        self._metrics, self._summaries = metrics, summaries
         self._ops = outline.train_op
         self._jit_compile = jit_compile
         # Whether one call of `strategy.run` does all of a step: on a TPU each call is a
@@ -182,7 +181,7 @@ class TrainStep:
                     given = mine_of_op, self._trained[i], self._updates.factor(i)
                     totals.summaries.update(self._norms.of_gradient(i, *given))
             if self._at_once:
-                self._updates.apply_here(active, values, self._trained)
+                self._updates.apply_here(active, values, self._trained, step)
             return totals.as_tree(), [] if self._at_once else values
 
         # Every eager tensor has a static shape; another process' may have another one.
@@ -226,7 +225,8 @@ class TrainStep:
             scaled = [self._updates.scaled(i, o) for i, (o, _) in enumerate(objectives)]
         gradients = []
         for i in active:
-            values, self._trained[i] = gradient_of(tape, scaled[i], spec.train_op[i])
+            given = tape, scaled[i], spec.train_op[i], self._updates.factor(i)
+            values, self._trained[i] = gradient_of(*given)
             gradient = Gradient(values, losses.shared(objectives[i][1], batch.share))
             gradients.append(gradient if self._sparse else gradient.as_dense())
         given = batch, self._metrics, self._summaries

@@ -10,7 +10,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline.contract.train_op import TrainOp
+from pipeline.contract.train_op import SpecError, TrainOp, check_gradients
+from pipeline.mistakes.checks import kind_of
 from pipeline.mistakes.user_errors import call
 from pipeline.rows.optimizers import RowOptimizer
 from pipeline.rows.slices import each_row_once, is_finite, times
@@ -90,15 +91,17 @@ class Updates:
                 self._scales[i].move(finite, True if due is None else due)
                 due = finite if due is None else tf.logical_and(finite, due)
             if due is None:
-                self._apply(i, mine, trained)
+                self._apply(i, mine, trained, step)
             else:
-                given = i, mine, trained
+                given = i, mine, trained, step
                 tf.cond(due, lambda given=given: self._apply(*given), lambda: True)
 
-    def _apply(self, index: int, values: Any, trained: Mapping[int, Any]) -> bool:
+    def _apply(
+        self, index: int, values: Any, trained: Mapping[int, Any], step: tf.Tensor
+    ) -> bool:
         """Clips and applies one op's gradient; returns a value for `tf.cond`."""
         self._strategy.run(
-            lambda v: self.apply_here([index], [v], trained), args=(values,)
+            lambda v: self.apply_here([index], [v], trained, step), args=(values,)
         )
         return True
 
@@ -107,6 +110,7 @@ class Updates:
         active: Sequence[int],
         values: Sequence[Any],
         trained: Mapping[int, Sequence[Any]],
+        step: tf.Tensor,
     ) -> None:
         """Clips and applies gradients, due or not; in replica context.
 
@@ -114,15 +118,17 @@ class Updates:
           active: numbers of the ops.
           values: gradients of these ops, means over all replicas.
           trained: variables of each gradient's values, by the number of the op.
+          step: int64 scalar, updates made before.
         """
         for i, mine in zip(active, values, strict=True):
             op = self._ops[i]
             mine = [each_row_once(g, sparse=self._sparse) for g in mine]
+            mine, of = _changed(op, mine, trained[i], step)
             if op.clip_norm is not None:
                 mine, _ = tf.clip_by_global_norm(mine, op.clip_norm)
             where = f"optimizer {op.optimizer.name}, a {type(op.optimizer).__name__}"
             apply = self._optimizers[id(op.optimizer)].apply
-            call(lambda w=where: w, apply, mine, trained[i])
+            call(lambda w=where: w, apply, mine, of)
 
     def _unscaled(self, index: int, values: Any) -> tuple[Any, tf.Tensor]:
         """Takes the loss scale out of an op's gradient.
@@ -139,6 +145,24 @@ class Updates:
         values, per_replica = self._strategy.run(on_replica, args=(values,))
         # The gradient is all-reduced, so every replica comes to the same answer.
         return values, self._strategy.experimental_local_results(per_replica)[0]
+
+
+def _changed(
+    op: TrainOp, values: Sequence[Any], trained: Sequence[Any], step: tf.Tensor
+) -> tuple[list[Any], list[Any]]:
+    """Returns the gradients that an op's own function makes, and their variables."""
+    if op.gradient_fn is None:
+        return list(values), list(trained)
+    given = list(values), list(trained), step
+    found = call(lambda: "TrainOp.gradient_fn", op.gradient_fn, *given)
+    if not isinstance(found, (list, tuple)):
+        raise SpecError(
+            f"TrainOp.gradient_fn returned {kind_of(found)}: return a list of "
+            "gradients, one for each variable."
+        )
+    pairs = zip(check_gradients(found, trained), trained, strict=True)
+    kept = [(value, variable) for value, variable in pairs if value is not None]
+    return [value for value, _ in kept], [variable for _, variable in kept]
 
 
 def turn(op: TrainOp, step: tf.Tensor) -> tf.Tensor | None:
