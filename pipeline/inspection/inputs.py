@@ -149,7 +149,10 @@ def _cut(first: Pipeline, parts: Split, num_batches: int) -> Iterator[str]:
     below, more = divmod(rows, parts.num_replicas)
     each = f"{below} or {below + 1}" if more else f"{below}"
     if not parts.in_step:
-        yield f"  takes no input_context: each worker takes every batch of {rows:,}"
+        which = "each batch"
+        if parts.num_pipelines > 1:
+            which = f"one in {parts.num_pipelines:,} batches"
+        yield f"  takes no input_context: a worker takes {which} of {rows:,} as its step"
         return
     text = f"  takes no input_context: global batch {rows:,}"
     if parts.num_replicas > 1:
@@ -163,8 +166,8 @@ def _cut(first: Pipeline, parts: Split, num_batches: int) -> Iterator[str]:
 def _divided(first: Pipeline, parts: Split, num_batches: int) -> Iterator[str]:
     """Yields what the batches of an input_fn with input_context add up to."""
     rows = first.reading.rows if first.reading else 0
-    pipelines_in_words = plural(parts.num_pipelines, "pipeline")
-    yield f"  takes input_context: {pipelines_in_words}, one a worker"
+    if parts.num_pipelines > 1:
+        yield f"  takes input_context: {parts.num_pipelines:,} pipelines, one a worker"
     if not parts.in_step:
         yield f"  each batch of {rows:,} examples is a step of one worker"
         return

@@ -81,6 +81,9 @@ def inspect(
     are they disjoint, do they cover the data, are they even? Other workers' pipelines
     are built as time allows.
 
+    It runs TensorFlow, after which a process can take no part in a cluster: where
+    several workers train, call it in a process of its own, as `--job=inspect` is.
+
     Args:
       estimator: Estimator of the model.
       train_spec: TrainSpec as for `train_and_evaluate`.

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from pipeline.feed import fingerprint
-from pipeline.feed.dataset import Source
+from pipeline.feed.dataset import InputContext, Source
 from pipeline.inspection import examples, source_files
 from pipeline.inspection.examples import Reading
 from pipeline.inspection.topology import Split
@@ -87,6 +87,14 @@ def is_whole(pipeline: Pipeline) -> bool:
     return pipeline.reading is not None and pipeline.reading.is_whole
 
 
+def rows_of(pipeline: Pipeline) -> int | None:
+    """Returns the static size of a batch; None where batches may differ."""
+    if pipeline.spec is None:
+        return None
+    shape = tf.nest.flatten(pipeline.spec)[0].shape
+    return shape[0] if shape.rank else None
+
+
 def build(
     source: Source,
     split: Split,
@@ -99,20 +107,21 @@ def build(
     Args:
       source: the input_fn; it takes an `input_context`, or there is one pipeline.
       split: pipelines among which it divides the data.
-      secs: seconds that this may take, roughly: one batch, and one call, is waited for.
+      secs: seconds that this may take, roughly: calls, and batches, are waited for.
       clock: function that returns seconds.
     """
     began = clock()
     number = split.num_pipelines
     first = sorted({0, number // 2, number - 1})
-    looked_at = []
-    for index, worker in enumerate(first, start=1):
-        # Half of the time is for these, a part for each.
-        until = began + secs / 2 * index / len(first)
-        looked_at.append(_called(source, split, worker, until=until, clock=clock))
+    each_secs = secs / 10 if number > 1 else secs
+    looked_at = [
+        _called(source, split.context(worker), worker, secs=each_secs, clock=clock)
+        for worker in first
+    ]
     if number == 1 or all(each.error for each in looked_at):
         return Pipelines(split, looked_at[0], looked_at)
-    whole = _called(source, split, -1, until=began + secs * 3 / 4, clock=clock)
+    context = split.whole(larger=rows_of(looked_at[0]) is None)
+    whole = _called(source, context, -1, secs=secs * 3 / 10, clock=clock)
     rest = [worker for worker in _spread(number) if worker not in first]
     reads = all(is_whole(each) for each in (whole, *looked_at))
     others: list[Pipeline] = []
@@ -123,23 +132,21 @@ def build(
         if left <= 0:
             break
         if reads and len(others) >= _TRIED:
-            each_secs = (clock() - start) / len(others)
-            reads = each_secs * (len(rest) - len(others)) < left
-        until = end if reads else None
-        others.append(_called(source, split, worker, until=until, clock=clock))
+            reads = (clock() - start) / len(others) * (len(rest) - len(others)) < left
+        context, most = split.context(worker), left if reads else None
+        others.append(_called(source, context, worker, secs=most, clock=clock))
     return Pipelines(split, whole, looked_at, others)
 
 
 def _called(
     source: Source,
-    split: Split,
+    context: InputContext,
     worker: int,
     *,
-    until: float | None,
+    secs: float | None,
     clock: Callable[[], float],
 ) -> Pipeline:
-    """Calls input_fn for a worker, -1 for all data; reads until a time, None: not."""
-    context = split.whole() if worker < 0 else split.context(worker)
+    """Calls input_fn for a worker, and reads for so many seconds; None: not at all."""
     with _failing() as errors:
         dataset = source.dataset(context)
         endless = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
@@ -151,9 +158,10 @@ def _called(
             is_endless=endless,
             global_batch=context.global_batch,
         )
-        if until is None:
+        if secs is None:
             return found
         with user_errors.running(lambda: f"mode {source.mode!r}"):
+            until = clock() + secs
             reading = examples.read(dataset, until=until, clock=clock)
         return dataclasses.replace(found, reading=reading)
     return Pipeline(worker, error=errors[0])

@@ -15,7 +15,7 @@ import tensorflow as tf
 from pipeline.contract.spec import ModeKeys
 from pipeline.feed.batch import any_batch_size
 from pipeline.inspection.findings import Finding, plural
-from pipeline.inspection.pipelines import Pipeline, Pipelines, is_whole
+from pipeline.inspection.pipelines import Pipeline, Pipelines, is_whole, rows_of
 
 _SHARD = (
     "write dataset.shard(input_context.num_input_pipelines, "
@@ -66,9 +66,11 @@ def in_words(found: Pipelines) -> str:
             f"{len(found.whole.reading):,}"
         )
     if is_whole(found.whole) and all(map(is_whole, found.looked_at)):
-        about = round(sum(counts) / len(counts) * found.split.num_pipelines)
+        read = [each for each in found.called if is_whole(each)]
+        mean = sum(len(each.reading) for each in read) / len(read)
+        about = round(mean * found.split.num_pipelines)
         return (
-            f"read whole: {_numbers(found.looked_at)}; {found.split.num_pipelines:,} "
+            f"read whole: {_numbers(read)}; {found.split.num_pipelines:,} "
             f"such workers have about {about:,} of {len(found.whole.reading):,} "
             "examples"
         )
@@ -161,7 +163,7 @@ def _examples(found: Pipelines, name: str, mode: str) -> Iterator[Finding]:
     there = found.whole.reading.counts
     total = sum((each.reading.counts for each in read), collections.Counter())
     # One pipeline, and each worker, may leave out the rest of a last batch.
-    rest = 0 if _rows(found.whole) is None else found.whole.reading.rows
+    rest = 0 if rows_of(found.whole) is None else found.whole.reading.rows
     foreign = sum(n for example, n in total.items() if example not in there)
     again = sum((total - there).values()) - foreign
     missing = sum((there - total).values()) if found.all_read else 0
@@ -303,12 +305,6 @@ def _in_common(some: Sequence[bytes], others: Sequence[bytes]) -> float:
 
 def _is_same_graph(pipelines: Sequence[Pipeline]) -> bool:
     return len({each.digest for each in pipelines}) == 1
-
-
-def _rows(pipeline: Pipeline) -> int | None:
-    """Returns the static size of a batch; None where batches may differ."""
-    shape = tf.nest.flatten(pipeline.spec)[0].shape
-    return shape[0] if shape.rank else None
 
 
 def _numbers(pipelines: Sequence[Pipeline]) -> str:

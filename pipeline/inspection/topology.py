@@ -5,6 +5,7 @@ counted, not made.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -16,6 +17,9 @@ from pipeline.inspection.findings import plural
 from pipeline.mistakes import checks
 from pipeline.process.refusals import RefusedValueError
 from pipeline.strategy import strategies
+
+# Replicas whose batches make up one batch where all data are read: more take memory.
+_MOST_TIMES = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +45,15 @@ class Split:
         """Returns the InputContext that input_fn gets in a pipeline."""
         return InputContext(self.num_pipelines, pipeline, self.num_replicas)
 
-    def whole(self) -> InputContext:
-        """Returns the InputContext of one pipeline that feeds all replicas."""
-        return InputContext(1, 0, self.num_replicas)
+    def whole(self, *, larger: bool) -> InputContext:
+        """Returns the InputContext of one pipeline of all data.
+
+        Args:
+          larger: whether its batches are those of several replicas, which are read
+            sooner. An incomplete last batch, if it is dropped, is then another.
+        """
+        times = math.gcd(self.num_replicas, _MOST_TIMES) if larger else 1
+        return InputContext(1, 0, self.num_replicas // times)
 
 
 @dataclasses.dataclass(frozen=True)
