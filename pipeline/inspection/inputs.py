@@ -152,7 +152,7 @@ def _cut(first: Pipeline, parts: Split, num_batches: int) -> Iterator[str]:
         which = "each batch"
         if parts.num_pipelines > 1:
             which = f"one in {parts.num_pipelines:,} batches"
-        yield f"  takes no input_context: a worker takes {which} of {rows:,} as its step"
+        yield f"  takes no input_context: a worker's step is {which} of {rows:,}"
         return
     text = f"  takes no input_context: global batch {rows:,}"
     if parts.num_replicas > 1:

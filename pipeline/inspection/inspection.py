@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pipeline.contract.run_config import RunConfig
 from pipeline.contract.spec import ModeKeys
 from pipeline.driver.estimator import Estimator
+from pipeline.driver.recipe import Recipe
 from pipeline.feed.dataset import Source
 from pipeline.inspection import inputs, schedule, state
 from pipeline.inspection import topology as topology_lib
 from pipeline.inspection.findings import Finding, certain, plural
+from pipeline.inspection.inputs import InputLook
+from pipeline.inspection.topology import Topology
 from pipeline.mistakes import checks
 from pipeline.process.refusals import Refusal, RefusedTypeError, RefusedValueError
 from pipeline.roles import evaluation, specs
@@ -114,29 +117,8 @@ def inspect(
     topology = topology_lib.of(
         config, num_workers=num_workers, num_replicas=num_replicas, num_ps=num_ps
     )
-    share = secs / (1 + len(eval_specs))
     with seeds.untouched():
-        looks = [
-            inputs.look(
-                Source(train_spec.input_fn, ModeKeys.TRAIN, recipe.context),
-                topology.training(),
-                title="train",
-                secs=share,
-                num_batches=config.gradient_accumulation_steps,
-                clock=clock,
-            )
-        ]
-        for spec in eval_specs:
-            looks.append(
-                inputs.look(
-                    Source(spec.data_fn, ModeKeys.EVAL, recipe.context),
-                    topology.evaluation(config),
-                    title=f"eval {spec.name}" if spec.name else "eval",
-                    secs=share,
-                    has_steps=spec.steps is not None,
-                    clock=clock,
-                )
-            )
+        looks = list(_looks(recipe, train_spec, eval_specs, topology, secs, clock))
         built = state.look(
             recipe, [(each.mode, each.element_spec) for each in looks], topology
         )
@@ -160,6 +142,35 @@ def inspect(
     findings += [f for each in looks for f in each.findings]
     findings.sort(key=lambda each: not each.is_certain)
     return Inspection(report, findings)
+
+
+def _looks(
+    recipe: Recipe,
+    train_spec: TrainSpec,
+    eval_specs: Sequence[EvalSpec],
+    topology: Topology,
+    secs: float,
+    clock: Callable[[], float],
+) -> Iterator[InputLook]:
+    """Yields a look at each input; what one leaves of its time, the next ones have."""
+    end, config = clock() + secs, recipe.config
+    yield inputs.look(
+        Source(train_spec.input_fn, ModeKeys.TRAIN, recipe.context),
+        topology.training(),
+        title="train",
+        secs=secs / (1 + len(eval_specs)),
+        num_batches=config.gradient_accumulation_steps,
+        clock=clock,
+    )
+    for index, spec in enumerate(eval_specs):
+        yield inputs.look(
+            Source(spec.data_fn, ModeKeys.EVAL, recipe.context),
+            topology.evaluation(config),
+            title=f"eval {spec.name}" if spec.name else "eval",
+            secs=max(end - clock(), 0) / (len(eval_specs) - index),
+            has_steps=spec.steps is not None,
+            clock=clock,
+        )
 
 
 def _refused(

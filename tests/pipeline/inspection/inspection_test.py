@@ -106,7 +106,7 @@ def test_parameter_servers(tmp_path):
     ):
         assert line in text.splitlines()
     _, other = inspected(tmp_path, GLOBAL, num_workers=4, num_ps=2)
-    assert "a worker takes one in 4 batches of 16 as its step" in other
+    assert "a worker's step is one in 4 batches of 16" in other
     assert "placement: on 2 parameter servers in turn, about 0.5 kB each" in text
 
 
