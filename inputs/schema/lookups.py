@@ -1,41 +1,48 @@
-"""Finds words and ids among those that are known, by pure operations.
+"""Finds words and ids among those that have places, by pure operations.
 
 A lookup table of TensorFlow's is a resource: parameter servers' workers could not make
 it from a dataset's graph, and a SavedModel would carry it as an asset. Here words are
-hashed to 63 bits, found among the sorted hashes of the vocabularies, and compared with
-the word that stands there, so that no other word is taken for it.
+hashed to 63 bits, found among the sorted hashes of a vocabulary, and compared with the
+word that stands there, so that no other word is taken for it.
 """
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 # Buckets of a hash, of which TensorFlow takes as many as int64 holds.
 _MOST_BUCKETS = 2**63 - 1
-# Between the marks of two tables; odd, so that the marks differ.
-_BETWEEN_TABLES = 0x1E3779B97F4A7C15
 
 Hash = Callable[[tf.Tensor], tf.Tensor]
 
 
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """The places of words or ids in one table.
+
+    Attributes:
+      items: bytes or ids, each once, `[n]`.
+      places: the place of each, int32 `[n]`.
+      other: the place of all others.
+    """
+
+    items: np.ndarray
+    places: np.ndarray
+    other: int
+
+
 class Lookup(abc.ABC):
-    """Says of each item the place that it has in its table."""
+    """Finds the items of several features, each in its own table."""
 
     @abc.abstractmethod
-    def find(
-        self, items: tf.Tensor, tables: tf.Tensor | None
-    ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Returns places, int32 `[n]`, and which of them are right.
+    def find(self, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the place of each item, int32, of the shape of its part.
 
         Args:
-          items: strings or int64 `[n]`.
-          tables: the number of each item's table, int32 `[n]` or a scalar.
-
-        Returns:
-          Places, of any value where an item has none; and bool `[n]`, whether it has
-          one, or None where all have.
+          parts: strings or int64 `[n]` of each feature, with n of its own.
         """
 
 
@@ -50,12 +57,12 @@ class HashLookup(Lookup):
         """
         self._buckets = buckets
 
-    def find(self, items, tables):
-        return hashed(items, self._buckets), None
+    def find(self, parts):
+        return split(hashed(tf.concat(parts, 0), self._buckets), parts)
 
 
 class SizeLookup(Lookup):
-    """Takes ids from 0 to below a size as they are."""
+    """Takes ids from 0 to below a size as they are; others are -1."""
 
     def __init__(self, size: int) -> None:
         """Keeps the size.
@@ -65,62 +72,60 @@ class SizeLookup(Lookup):
         """
         self._size = size
 
-    def find(self, items, tables):
-        is_known = (items >= 0) & (items < self._size)
-        return tf.cast(tf.where(is_known, items, 0), tf.int32), is_known
+    def find(self, parts):
+        ids = tf.concat(parts, 0)
+        is_known = (ids >= 0) & (ids < self._size)
+        return split(tf.cast(tf.where(is_known, ids, -1), tf.int32), parts)
 
 
-class IdLookup(Lookup):
-    """Finds ids in one vocabulary."""
+class SortedLookup(Lookup):
+    """Finds words or ids among the sorted numbers of their tables.
 
-    def __init__(self, ids: Sequence[int]) -> None:
-        """Sorts the ids.
-
-        Args:
-          ids: all ids, each once.
-        """
-        array = np.array(ids, np.int64)
-        order = np.argsort(array)
-        self._ids, self._order = array[order], order.astype(np.int32)
-
-    def find(self, items, tables):
-        known = tf.constant(self._ids)
-        places = _lower_bound(known, items)
-        return tf.gather(self._order, places), tf.gather(known, places) == items
-
-
-class WordLookup(Lookup):
-    """Finds words in the vocabularies of several tables, in all at once.
-
-    The hash of a word is marked with its table, by which equal words of two tables
-    differ.
+    Each table is searched by itself, which takes less time than one for all; what
+    comes before and after is done at once, as an operation costs more than what it
+    computes for a batch.
     """
 
-    def __init__(self, vocabularies: Mapping[str, Sequence[str]]) -> None:
-        """Sorts the hashes of all words.
+    def __init__(self, tables: Sequence[Places]) -> None:
+        """Sorts the tables.
 
         Args:
-          vocabularies: the words of each table by its name, each word once.
+          tables: the places in the table of each feature; of words, or of ids.
         """
-        self.tables = {table: number for number, table in enumerate(vocabularies)}
-        words = [np.array([*map(as_bytes, v)], object) for v in vocabularies.values()]
-        sizes = [len(each) for each in words]
-        flat = np.concatenate(words)
-        tables = np.repeat(np.arange(len(words)), sizes)
-        places = np.concatenate([np.arange(size, dtype=np.int32) for size in sizes])
-        self._key_of, keys = _distinct_keys(flat, tables)
-        order = np.argsort(keys)
-        self._keys, self._words = keys[order], flat[order]
-        self._places = places[order]
+        self._number_of: Hash = tf.identity
+        if tables[0].items.dtype == object:
+            self._number_of = _distinct([each.items for each in tables])
+        sorted_tables = [self._sorted(each) for each in tables]
+        self._numbers = [numbers for numbers, *_ in sorted_tables]
+        self._items, self._places, self._others = (
+            np.concatenate(each) for each in list(zip(*sorted_tables, strict=True))[1:]
+        )
+        sizes = [len(each) for each in self._numbers]
+        self._starts = np.cumsum([0, *sizes[:-1]]).tolist()
 
-    def find(self, items, tables):
-        keys = self._key_of(items, tables)
-        known = tf.constant(self._keys)
-        found = _lower_bound(known, keys)
-        is_known = tf.gather(known, found) == keys
-        # Another word may have the same hash.
-        is_known &= tf.gather(self._words, found) == items
-        return tf.gather(self._places, found), is_known
+    def find(self, parts):
+        items = tf.concat(parts, 0)
+        numbers = split(self._number_of(items), parts)
+        found = [
+            start + _lower_bound(known, each)
+            for start, known, each in zip(
+                self._starts, self._numbers, numbers, strict=True
+            )
+        ]
+        found = tf.concat(found, 0)
+        is_known = tf.equal(tf.gather(self._items, found), items)
+        places = tf.gather(self._places, found)
+        return split(tf.where(is_known, places, tf.gather(self._others, found)), parts)
+
+    def _sorted(
+        self, table: Places
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Returns numbers in their order, and by it items, places, and the others'."""
+        with tf.init_scope(), tf.device("/CPU:0"):
+            numbers = self._number_of(tf.constant(table.items)).numpy()
+        order = np.argsort(numbers)
+        others = np.full(len(order), table.other, np.int32)
+        return numbers[order], table.items[order], table.places[order], others
 
 
 def as_bytes(word: str) -> bytes:
@@ -144,10 +149,31 @@ def hashed(items: tf.Tensor, buckets: int) -> tf.Tensor:
     return tf.cast(tf.strings.to_hash_bucket_fast(items, buckets), tf.int32)
 
 
-def _lower_bound(known: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-    """Returns the place of each key among sorted ones, or that of another key."""
-    places = tf.searchsorted(known, keys)
-    return tf.minimum(places, known.shape[0] - 1)
+def split(values: tf.Tensor, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Divides what was made of parts that were put in a row.
+
+    Args:
+      values: a value for each item of all parts.
+      parts: the parts, `[n]`, with n of its own.
+    """
+    if len(parts) == 1:
+        return [values]
+    sizes = [part.shape[0] for part in parts]
+    if None in sizes:
+        sizes = [tf.size(part) for part in parts]
+    found = tf.split(values, sizes)
+    for each, part in zip(found, parts, strict=True):
+        each.set_shape(part.shape)
+    return found
+
+
+def _lower_bound(known: np.ndarray, numbers: tf.Tensor) -> tf.Tensor:
+    """Returns the place of each number among sorted ones, or that of another number."""
+    # `tf.searchsorted` puts a dozen operations around this one.
+    places = tf.raw_ops.LowerBound(
+        sorted_inputs=known[None], values=tf.expand_dims(numbers, 0)
+    )
+    return tf.minimum(tf.squeeze(places, 0), len(known) - 1)
 
 
 def _strong_hash(number: int) -> Hash:
@@ -163,22 +189,11 @@ _HASHES: tuple[Hash, ...] = (
 )
 
 
-def _distinct_keys(
-    words: np.ndarray, tables: np.ndarray
-) -> tuple[Callable[[tf.Tensor, tf.Tensor], tf.Tensor], np.ndarray]:
-    """Returns a function of words and tables, and its results, which all differ."""
+def _distinct(tables: Sequence[np.ndarray]) -> Hash:
+    """Returns a hash that gives each word of a table another number."""
     for number_of in _HASHES:
-        key_of = _marked(number_of)
         with tf.init_scope(), tf.device("/CPU:0"):
-            keys = key_of(tf.constant(words), tf.constant(tables, tf.int32)).numpy()
-        if len(np.unique(keys)) == len(keys):
-            return key_of, keys
+            numbers = [number_of(tf.constant(words)).numpy() for words in tables]
+        if all(len(np.unique(each)) == len(each) for each in numbers):
+            return number_of
     raise AssertionError("each of nine hashes of 63 bits gives two words one number")
-
-
-def _marked(number_of: Hash) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    def key_of(words: tf.Tensor, tables: tf.Tensor) -> tf.Tensor:
-        marks = tf.cast(tables, tf.int64) * _BETWEEN_TABLES
-        return tf.bitwise.bitwise_xor(number_of(words), marks)
-
-    return key_of

@@ -1,17 +1,22 @@
-"""Says which row of a table each word or id has.
-
-Tables that are looked up in the same way are so at once: on the host an operation costs
-more than what it computes for a batch.
-"""
+"""Says which row of a table each word or id has."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from .features import MISSING_ID
-from .lookups import HashLookup, IdLookup, Lookup, SizeLookup, WordLookup, hashed
+from .lookups import (
+    HashLookup,
+    Lookup,
+    Places,
+    SizeLookup,
+    SortedLookup,
+    as_bytes,
+    hashed,
+)
 from .refusals import Refusals
 
 
@@ -46,9 +51,23 @@ class Layout:
     @property
     def way(self) -> tuple[object, ...]:
         """What tables have in common that are looked up at once."""
-        if self.is_hashed:
-            return ("hashed", self.known, self.holds_ids)
-        return ("ids", self.table) if self.holds_ids else ("words",)
+        if self.vocabulary is None:
+            return (self.known, self.is_hashed, self.holds_ids)
+        return ("vocabulary", self.holds_ids)
+
+    def places(self) -> Places:
+        """Returns the rows of a vocabulary, in which what is missing is one more."""
+        items = list(self.vocabulary)
+        rows = list(range(self.known))
+        if self.has_missing:
+            items.append(MISSING_ID if self.holds_ids else "")
+            rows.append(self.size - 1)
+        if self.holds_ids:
+            array = np.array(items, np.int64)
+        else:
+            array = np.array([*map(as_bytes, items)], object)
+        first_unknown = self.known if self.unknown else -1
+        return Places(array, np.array(rows, np.int32), first_unknown)
 
 
 class RowEncoder:
@@ -60,10 +79,14 @@ class RowEncoder:
         Args:
           layouts: the rows of each feature's table, by the feature's name.
         """
-        ways: dict[tuple[object, ...], dict[str, Layout]] = {}
+        self._layouts = dict(layouts)
+        ways: dict[tuple[object, ...], list[str]] = {}
         for name, layout in layouts.items():
-            ways.setdefault(layout.way, {})[name] = layout
-        self._groups = [_Group(group) for group in ways.values()]
+            ways.setdefault(layout.way, []).append(name)
+        self._lookups = [
+            (names, _lookup([layouts[name] for name in names]))
+            for names in ways.values()
+        ]
 
     def encode(self, items: Mapping[str, Any], refusals: Refusals) -> dict[str, Any]:
         """Returns the row of each item, int32, ragged of bags, -1 of what is refused.
@@ -74,9 +97,26 @@ class RowEncoder:
           refusals: gets what is refused.
         """
         found: dict[str, Any] = {}
-        for group in self._groups:
-            found |= group.encode(items, refusals)
+        for names, lookup in self._lookups:
+            parts = [_flat(items[name]) for name in names]
+            for name, part, rows in zip(names, parts, lookup.find(parts), strict=True):
+                rows = self._finished(name, part, rows, refusals)
+                found[name] = _like(items[name], rows)
         return found
+
+    def _finished(
+        self, name: str, items: tf.Tensor, rows: tf.Tensor, refusals: Refusals
+    ) -> tf.Tensor:
+        """Returns rows with unknown items spread over theirs; refuses what has none."""
+        layout = self._layouts[name]
+        if layout.has_missing and layout.vocabulary is None:
+            rows = tf.where(missing(items), layout.size - 1, rows)
+        if layout.unknown > 1:
+            spread = layout.known + hashed(items, layout.unknown)
+            return tf.where(rows == layout.known, spread, rows)
+        if not layout.unknown and not layout.is_hashed:
+            refusals.add(name, rows < 0, items, _refusal(layout))
+        return rows
 
 
 def missing(items: tf.Tensor) -> tf.Tensor:
@@ -85,84 +125,30 @@ def missing(items: tf.Tensor) -> tf.Tensor:
     Args:
       items: strings or int64, of any shape.
     """
-    return tf.equal(items, "" if items.dtype == tf.string else MISSING_ID)
+    if items.dtype == tf.string:
+        # Faster than to compare with ''.
+        return tf.strings.length(items) == 0
+    return items == MISSING_ID
 
 
-class _Group:
-    """Features that are looked up at once."""
-
-    def __init__(self, layouts: Mapping[str, Layout]) -> None:
-        self._layouts = layouts
-        self._tables = [layout.table for layout in layouts.values()]
-        self._lookup = _lookup({each.table: each for each in layouts.values()})
-
-    def encode(self, items: Mapping[str, Any], refusals: Refusals) -> dict[str, Any]:
-        """Returns the rows of this group's features, see `RowEncoder.encode`."""
-        parts = [_flat(items[name]) for name in self._layouts]
-        sizes = [_size(part) for part in parts]
-        flat = tf.concat(parts, 0)
-        rows = tf.split(self._rows(flat, _OfEach(sizes, flat)), sizes)
-        found = {}
-        for name, part, own in zip(self._layouts, parts, rows, strict=True):
-            own.set_shape(part.shape)
-            rows_of_name = self._finished(name, part, own, refusals)
-            found[name] = _like(items[name], rows_of_name)
-        return found
-
-    def _rows(self, items: tf.Tensor, of_each: "_OfEach") -> tf.Tensor:
-        """Returns each item's own row, or the first of the unknown, or that of missing.
-
-        -1 is what has none.
-        """
-        layouts = self._layouts.values()
-        numbers = {table: i for i, table in enumerate(dict.fromkeys(self._tables))}
-        tables = of_each([numbers[table] for table in self._tables])
-        rows, is_known = self._lookup.find(items, tables)
-        if is_known is not None:
-            unknown = [each.known if each.unknown else -1 for each in layouts]
-            rows = tf.where(is_known, rows, of_each(unknown))
-        if any(each.has_missing for each in layouts):
-            last = [each.size - 1 if each.has_missing else -1 for each in layouts]
-            rows = tf.where(missing(items), of_each(last), rows)
-        return rows
-
-    def _finished(
-        self, name: str, items: tf.Tensor, rows: tf.Tensor, refusals: Refusals
-    ) -> tf.Tensor:
-        """Returns rows with unknown items spread over theirs; refuses what has none."""
-        layout = self._layouts[name]
-        if layout.unknown > 1:
-            spread = layout.known + hashed(items, layout.unknown)
-            return tf.where(rows == layout.known, spread, rows)
-        if not layout.unknown and not layout.is_hashed:
-            what = (
-                f"which is none of the {layout.known} that are known: write unknown=1 "
-                "for a row of all others, or mend the data."
-            )
-            if layout.vocabulary is None:
-                what = (
-                    f"and size={layout.known} allows 0 to {layout.known - 1}: write a "
-                    "greater size, or mend the data."
-                )
-            refusals.add(name, rows < 0, items, what)
-        return rows
+def _lookup(layouts: list[Layout]) -> Lookup:
+    """Returns the lookup of tables that are looked up in one way."""
+    first = layouts[0]
+    if first.vocabulary is not None:
+        return SortedLookup([each.places() for each in layouts])
+    return HashLookup(first.known) if first.is_hashed else SizeLookup(first.known)
 
 
-class _OfEach:
-    """Gives each item a number of its feature's, where the features are in a row."""
-
-    def __init__(self, sizes: Sequence[int | tf.Tensor], items: tf.Tensor) -> None:
-        self._which = None
-        if len(sizes) > 1:
-            ends = tf.cumsum(tf.stack(sizes))
-            places = tf.range(tf.size(items))
-            self._which = tf.searchsorted(ends, places, side="right")
-
-    def __call__(self, numbers: Sequence[int]) -> tf.Tensor:
-        """Returns the number of each item's feature, int32 `[n]`, or one for all."""
-        if len(set(numbers)) == 1:
-            return tf.constant(numbers[0])
-        return tf.gather(tf.constant(numbers), self._which)
+def _refusal(layout: Layout) -> str:
+    if layout.vocabulary is None:
+        return (
+            f"and size={layout.known} allows 0 to {layout.known - 1}: write a greater "
+            "size, or mend the data."
+        )
+    return (
+        f"which is none of the {layout.known} that are known: write unknown=1 for a "
+        "row of all others, or mend the data."
+    )
 
 
 def _flat(items: Any) -> tf.Tensor:
@@ -171,19 +157,3 @@ def _flat(items: Any) -> tf.Tensor:
 
 def _like(items: Any, rows: tf.Tensor) -> Any:
     return items.with_values(rows) if isinstance(items, tf.RaggedTensor) else rows
-
-
-def _size(items: tf.Tensor) -> int | tf.Tensor:
-    return tf.size(items) if items.shape[0] is None else items.shape[0]
-
-
-def _lookup(layouts: Mapping[str, Layout]) -> Lookup:
-    """Returns the lookup of tables, by their names, in one way."""
-    (first, *_) = layouts.values()
-    if first.is_hashed:
-        return HashLookup(first.known)
-    if not first.holds_ids:
-        return WordLookup({name: each.vocabulary for name, each in layouts.items()})
-    if first.vocabulary is None:
-        return SizeLookup(first.known)
-    return IdLookup(first.vocabulary)
