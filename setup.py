@@ -116,7 +116,7 @@ if __name__ == "__main__":
         package_data={
             NAME: ["py.typed"],
             f"{NAME}.gin": ["*.gin"],
-            f"{NAME}.moving": ["*.toml"],
+            f"{NAME}.moving": ["*.toml", "*.txt"],
         },
         cmdclass={"build_py": BuildRenamed, "editable_wheel": EditableAsItIs},
     )

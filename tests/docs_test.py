@@ -23,6 +23,7 @@ from pipeline import launch, main, sweep
 from pipeline.cluster import tf_config
 from pipeline.command import flags as flags_lib
 from pipeline.command import gin_registry
+from pipeline.moving import __main__ as moving
 from pipeline.trials import sweep_flags
 from tests import fakes, sources
 
@@ -33,7 +34,7 @@ PACKAGES = (inputs, models)  # Imported, they are registered with gin.
 SRUN = ("distribution", "nodes")
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_PROGRAM = re.compile(r"python -m pipeline\.(main|launch|sweep)\b(.*)")
+_PROGRAM = re.compile(r"python -m pipeline\.(main|launch|sweep|moving)\b(.*)")
 _BINDING = re.compile(r"([A-Za-z_][\w./]*)\.(\w+) *= *([^=].*)")
 _KUBERNETES = {"JOB_COMPLETION_INDEX": "1", "WORKERS": "3"}
 
@@ -89,6 +90,9 @@ def in_the_checkout(monkeypatch, fresh_gin):
 
 def check(program, arguments):
     """Parses the flags, and the gin file with its bindings."""
+    if program == "moving":
+        assert moving.define()(["moving", *arguments])
+        return
     if program == "launch":
         arguments = launched(arguments)
         if arguments is None:
@@ -206,7 +210,12 @@ def test_an_inline_binding_names_what_gin_knows(code):
 )
 def test_an_inline_flag_is_one(code):
     name = re.match(r"--(\w+)", code)[1]
-    ours = (flags_lib.define(), launch._define_flags(), sweep_flags.define())
+    ours = (
+        flags_lib.define(),
+        launch._define_flags(),
+        sweep_flags.define(),
+        moving.define(),
+    )
     known = [*(flag for flags in ours for flag in flags), *SRUN]
     assert name in known
 

@@ -90,3 +90,17 @@ def of_page(page: str) -> str:
     """
     lines = [row.line() for row in rows().values() if row.page == page]
     return "\n".join([HEAD, *lines])
+
+
+def write_pages(folder: pathlib.Path) -> None:
+    """Writes the tables into their pages, each in the place of the one that is there.
+
+    Args:
+      folder: top of the repository.
+    """
+    for page in PAGES.values():
+        path = folder / _FOLDER / page
+        before, _, after = path.read_text(encoding="utf-8").partition(HEAD)
+        _, blank, after = after.partition("\n\n")
+        text = f"{before}{of_page(page)}{blank or chr(10)}{after}"
+        path.write_text(text, encoding="utf-8")

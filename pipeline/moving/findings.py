@@ -1,0 +1,274 @@
+"""Finds in a program what is of tf.estimator or TensorFlow 1, line by line."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import libcst as cst
+from libcst import metadata as meta
+
+from pipeline.moving import arguments, origins, table
+from pipeline.moving.origins import Origins
+
+MECHANICAL = "mechanical"
+DECISION = "needs a decision"
+NONE = "has no equal"
+UNKNOWN = "is not known"
+KINDS = (MECHANICAL, DECISION, NONE, UNKNOWN)
+# Methods that tell by their names what their objects are.
+_METHODS = {
+    "minimize": "optimizer.minimize",
+    "apply_gradients": "optimizer.apply_gradients",
+    "compute_gradients": "optimizer.compute_gradients",
+    "make_one_shot_iterator": "tf.data.make_one_shot_iterator",
+    "make_initializable_iterator": "tf.data.make_initializable_iterator",
+    "export_savedmodel": "estimator.export_savedmodel",
+}
+_IMPORT = "this import fails: leave it out once nothing uses what it brings"
+_UNCERTAIN = "what this name is depends on the way that the program takes"
+_HANDED_ON = "another module brings it: see that it is TensorFlow's"
+_MODES = ("", ".TRAIN", ".EVAL", ".PREDICT")
+_MODULES = ("tf.estimator", "tf.contrib")
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One place of a program.
+
+    Attributes:
+      line: its number, from 1.
+      name: the name as the table writes it.
+      row: the table's row; None for an import, and for what no row knows.
+      node: the expression that is that name, or the import.
+      statement: the statement around it.
+      function: name of the function around it; "" at the top.
+      call: the call of that name; None where it stands by itself.
+      rest: what stands after the row's name, such as `.TRAIN`.
+      notes: what has to be decided, besides what the row says.
+    """
+
+    line: int
+    name: str
+    row: table.Row | None
+    node: cst.CSTNode
+    statement: cst.CSTNode
+    function: str
+    call: cst.Call | None = None
+    rest: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """One of `KINDS`."""
+        if self.row is None:
+            return DECISION if self.notes else UNKNOWN
+        if not self.row.equal:
+            return NONE
+        is_sure = self.row.rename and not self.row.decide and not self.notes
+        return MECHANICAL if is_sure else DECISION
+
+
+class Finder(cst.CSTVisitor):
+    """Collects findings, in the order of the program."""
+
+    def __init__(self, wrapper: meta.MetadataWrapper) -> None:
+        """Takes a program's tree, with its places and names.
+
+        Args:
+          wrapper: of the tree.
+        """
+        self.found: list[Finding] = []
+        self.is_version_one = False
+        self._imports: list[cst.Import | cst.ImportFrom] = []
+        self._said: set[str] = set()
+        self._origins = Origins(wrapper)
+        self._places = wrapper.resolve(meta.PositionProvider)
+        self._parents = wrapper.resolve(meta.ParentNodeProvider)
+
+    def visit_Import(self, node: cst.Import) -> bool:
+        """Notes imports of what is gone."""
+        names = [_dotted(alias.name) for alias in node.names]
+        if "tensorflow" in names:
+            self._imports.append(node)
+        self._import(node, names)
+        return False
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
+        """Notes imports of what is gone, and of nobody knows what."""
+        module = _dotted(node.module) if node.module and not node.relative else ""
+        if isinstance(node.names, cst.ImportStar):
+            if public := origins.public(module):
+                notes = ("write the names that it brings: nothing says which they are",)
+                self._add(node, f"{public}.*", None, notes=notes)
+            return False
+        names = [f"{module}.{alias.name.value}" for alias in node.names]
+        if module == "tensorflow" and not any(map(_is_gone, names)):
+            self._imports.append(node)
+        self._import(node, names)
+        return False
+
+    def leave_Module(self, original_node: cst.Module) -> None:
+        """Notes the imports of a program that was written for TensorFlow 1."""
+        if self.is_version_one:
+            for node in self._imports:
+                named = isinstance(node, cst.ImportFrom) or all(
+                    alias.asname or alias.name.value != "tensorflow"
+                    for alias in node.names
+                    if isinstance(alias.name, cst.Name)
+                )
+                notes = () if named else ("write it with `as`, and use that name",)
+                row = table.rows()["tensorflow"]
+                self._add(node, "tensorflow", row, notes=notes)
+        self.found.sort(key=lambda each: each.line)
+
+    def _import(self, node: cst.CSTNode, names: list[str]) -> None:
+        for name in names:
+            if _is_gone(name):
+                self._add(node, origins.public(name), None, notes=(_IMPORT,))
+
+    def visit_Attribute(self, node: cst.Attribute) -> bool:
+        """Notes a dotted name, or a method."""
+        if not _is_dotted(node):
+            self._method(node)
+            return True
+        if not self._name(node):
+            self._method(node)
+        return False
+
+    def visit_Name(self, node: cst.Name) -> None:
+        """Notes a name that an import or a variable gave to one of TensorFlow's."""
+        parent = self._parents[node]
+        is_label = isinstance(parent, (cst.Param, cst.AssignTarget, cst.NameItem)) or (
+            isinstance(parent, cst.Arg) and parent.keyword is node
+        )
+        is_part = isinstance(parent, cst.Attribute) and parent.attr is node
+        if not is_label and not is_part:
+            self._name(node)
+
+    def _name(self, node: cst.Name | cst.Attribute) -> bool:
+        """Notes what a name of TensorFlow is; returns whether it is one."""
+        dotted = self._origins.of(node)
+        names = [name for name in map(origins.public, dotted) if name]
+        if not names:
+            return self._by_another_module(node, dotted)
+        self._note_version(dotted)
+        for name in names:
+            if found := origins.row_of(name):
+                self._row(node, name, *found)
+                return True
+        name = names[0]
+        if name.startswith("tf.estimator."):
+            self._add(node, name, None)
+        return True
+
+    def _by_another_module(self, node: cst.CSTNode, dotted: tuple[str, ...]) -> bool:
+        """Notes names that a module of the program's hands on: v1.train.Saver."""
+        for name in dotted:
+            parts = name.split(".")
+            ends = range(1, len(parts)) if {"v1", "estimator"} & {*parts} else ()
+            for found in (origins.row_of(".".join(["tf", *parts[n:]])) for n in ends):
+                if found is not None:
+                    self._add(node, found[0].name, found[0], notes=(_HANDED_ON,))
+                    return True
+        return False
+
+    def _row(self, node: cst.CSTNode, name: str, row: table.Row, rest: str) -> None:
+        if row.rename == row.name:
+            # It stays as it is; what is to be known of it is said once.
+            if not row.decide or row.name in self._said:
+                return
+            self._said.add(row.name)
+        call = self._parents[node]
+        call = call if isinstance(call, cst.Call) and call.func is node else None
+        notes = [] if rest else arguments.notes(row.name, call, self._use(node))
+        if not self._origins.is_certain(node):
+            notes.append(_UNCERTAIN)
+        if row.name == "tf.estimator.ModeKeys" and rest not in _MODES:
+            notes.append("write ge.ModeKeys.PREDICT for INFER")
+        self._add(node, name, row, call=call, rest=rest, notes=tuple(notes))
+
+    def _use(self, node: cst.CSTNode) -> str:
+        """Returns what a name that is not called is used as."""
+        parent = self._parents[node]
+        above = self._parents.get(parent)
+        if isinstance(above, cst.ClassDef):
+            return arguments.SUBCLASS
+        in_check = isinstance(above, cst.Call) and isinstance(above.func, cst.Name)
+        if isinstance(parent, cst.Annotation) or (
+            in_check and above.func.value in ("isinstance", "issubclass")
+        ):
+            return arguments.TYPE
+        return arguments.VALUE
+
+    def _method(self, node: cst.Attribute) -> None:
+        call = self._parents[node]
+        if isinstance(call, cst.Call) and node.attr.value in ("replace", "_replace"):
+            self._replaced(call)
+            return
+        row = table.rows().get(_METHODS.get(node.attr.value, ""))
+        # Of a module that is none of TensorFlow's, scipy's minimize.
+        if row and isinstance(call, cst.Call) and not self._origins.of(node):
+            self._add(node, row.name, row, call=call)
+
+    def _replaced(self, call: cst.Call) -> None:
+        """Notes what a RunConfig's `replace` is given that is gone."""
+        row = table.rows()["tf.estimator.RunConfig"]
+        if notes := arguments.gone(row.name, call):
+            self._add(call, row.name, row, notes=tuple(notes))
+
+    def _note_version(self, dotted: tuple[str, ...]) -> None:
+        """Notes whether the program was written for TensorFlow 1."""
+        for name in dotted:
+            parts = name.split(".")
+            if parts[0] == "tensorflow" and "compat" not in parts:
+                starts = (".".join(parts[1:end]) for end in range(2, len(parts) + 1))
+                if origins.version_one() & set(starts):
+                    self.is_version_one = True
+
+    def _add(
+        self, node: cst.CSTNode, name: str, row: table.Row | None, **more: object
+    ) -> None:
+        statement, function = self._around(node)
+        line = self._places[node].start.line
+        self.found.append(Finding(line, name, row, node, statement, function, **more))
+
+    def _around(self, node: cst.CSTNode) -> tuple[cst.CSTNode, str]:
+        """Returns the statement that can have a comment, and the function's name."""
+        statement, names = None, []
+        while (parent := self._parents.get(node)) is not None:
+            if statement is None and hasattr(node, "leading_lines"):
+                statement = node
+            if isinstance(parent, (cst.FunctionDef, cst.ClassDef)):
+                names.append(parent.name.value)
+            node = parent
+        return statement or node, ".".join(reversed(names))
+
+
+def _is_dotted(node: cst.BaseExpression) -> bool:
+    """Whether an expression is names and dots alone: no call in between."""
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return isinstance(node, cst.Name)
+
+
+def _is_gone(name: str) -> bool:
+    """Whether TensorFlow 2.21 has no such module, or keeps it to itself."""
+    public = origins.public(name) or ""
+    return public.startswith(_MODULES) or name.startswith("tensorflow.python")
+
+
+def _dotted(node: cst.BaseExpression) -> str:
+    if isinstance(node, cst.Attribute):
+        return f"{_dotted(node.value)}.{node.attr.value}"
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+def by_statement(found: list[Finding]) -> Mapping[cst.CSTNode, list[Finding]]:
+    """Returns the findings of each statement.
+
+    Args:
+      found: findings of one program.
+    """
+    statements: dict[cst.CSTNode, list[Finding]] = {}
+    for each in found:
+        statements.setdefault(each.statement, []).append(each)
+    return statements
