@@ -112,16 +112,29 @@ _DEFAULT_TO_WRITE = {
 }
 
 
-def encoding_of(columns: Any, config: Any) -> Callable[[dict[str, Any]], Any]:
+def encoding_of(
+    columns: Any, config: Any, name: str
+) -> Callable[[dict[str, Any]], Any]:
     """Returns what encodes the features of a batch: a schema does, a dict nothing.
 
     Args:
       columns: as `declared` takes them.
-      config: the run's `RunConfig`, or None.
+      config: the run's `RunConfig`; None for none, `...` where it was left out.
+      name: of the input_fn, for messages.
+
+    Raises:
+      ValueError: the config was left out, and statistics in its model_dir are needed.
     """
     if isinstance(columns, Mapping) or not hasattr(columns, "prepared"):
         return _unchanged
-    return columns.prepared(config).encode
+    if config is ... and columns.needs:
+        raise RefusedValueError(
+            f"{name}.config is left out, whose model_dir holds what was counted for "
+            f"{sorted(columns.needs)}: write def input_fn(mode, input_context, config),"
+            f" and in it {name}(..., config=config); or config=None to count anew in "
+            "this process."
+        )
+    return columns.prepared(None if config is ... else config).encode
 
 
 def _unchanged(features: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ _MOST_BYTES_OF_HEADER = 2**20
 _BOM = "\ufeff"
 
 
-@gin.configurable
+@gin.configurable(denylist=["config"])
 def csv_input_fn(
     mode: str,
     input_context: tf.distribute.InputContext | None = None,
@@ -49,7 +49,7 @@ def csv_input_fn(
     seed: int | None = 0,
     num_epochs: int | None = None,
     drop_remainder: bool = False,
-    config: Any = None,
+    config: Any = ...,
 ) -> tf.data.Dataset:
     """Yields batches of the rows of CSV files; features are a dict of columns.
 
@@ -89,8 +89,8 @@ def csv_input_fn(
       num_epochs: passes in TRAIN; None is forever. EVAL and PREDICT make one.
       drop_remainder: whether an incomplete last batch is left out, in every mode. All
         batches then have one shape, which a TPU needs.
-      config: the run's `RunConfig`, in whose model_dir a schema keeps its statistics;
-        None: in this process.
+      config: the `RunConfig`, which the driver gives, in whose model_dir a schema keeps
+        its statistics; None: they are counted for this process.
 
     Raises:
       TypeError: columns is no dict.
@@ -118,7 +118,7 @@ def csv_input_fn(
     found = _names_of(files, names, form)
     for name in table.columns:
         _check_column(name, found, files[0])
-    encode = encoding_of(columns, config)
+    encode = encoding_of(columns, config, "csv_input_fn")
     lines = _read(
         files,
         batching,

@@ -25,7 +25,7 @@ from .numpy_input import array_dataset
 _MOST_EXACT = 2**53
 
 
-@gin.configurable
+@gin.configurable(denylist=["config"])
 def dataframe_input_fn(
     mode: str,
     input_context: tf.distribute.InputContext | None = None,
@@ -43,7 +43,7 @@ def dataframe_input_fn(
     num_epochs: int | None = None,
     drop_remainder: bool = False,
     first_batch: int = 0,
-    config: Any = None,
+    config: Any = ...,
 ) -> tf.data.Dataset:
     """Yields batches of the rows of a pandas.DataFrame; features are a dict of columns.
 
@@ -74,8 +74,8 @@ def dataframe_input_fn(
       drop_remainder: whether an incomplete last batch is left out, in every mode. All
         batches then have one shape, which a TPU needs.
       first_batch: batches of this pipeline to leave out, for a run that goes on.
-      config: the run's `RunConfig`, in whose model_dir a schema keeps its statistics;
-        None: in this process.
+      config: the `RunConfig`, which the driver gives, in whose model_dir a schema keeps
+        its statistics; None: they are counted for this process.
 
     Raises:
       TypeError: columns is no dict, or the frame no DataFrame.
@@ -99,7 +99,7 @@ def dataframe_input_fn(
         for name, column in table.columns.items()
     }
     features, labels = table.divided(values)
-    encode = encoding_of(columns, config)
+    encode = encoding_of(columns, config, "dataframe_input_fn")
     with tf.device("/CPU:0"):
         features = encode(features)
     return array_dataset(

@@ -19,7 +19,7 @@ from .schema import Schema
 FeatureSpec = Mapping[str, Any]
 
 
-@gin.configurable
+@gin.configurable(denylist=["config"])
 def tfrecord_input_fn(
     mode: str,
     input_context: tf.distribute.InputContext | None = None,
@@ -35,7 +35,7 @@ def tfrecord_input_fn(
     seed: int | None = 0,
     num_epochs: int | None = None,
     drop_remainder: bool = False,
-    config: Any = None,
+    config: Any = ...,
 ) -> tf.data.Dataset:
     """Yields batches of the examples in TFRecord files; features are a dict of tensors.
 
@@ -67,8 +67,8 @@ def tfrecord_input_fn(
       num_epochs: passes in TRAIN; None is forever. EVAL and PREDICT make one.
       drop_remainder: whether an incomplete last batch is left out, in every mode. All
         batches then have one shape, which a TPU needs.
-      config: the run's `RunConfig`, in whose model_dir a schema keeps its statistics;
-        None: in this process.
+      config: the `RunConfig`, which the driver gives, in whose model_dir a schema keeps
+        its statistics; None: they are counted for this process.
 
     Raises:
       ValueError: a pattern is missing or matches no file, label_key is unknown, or an
@@ -100,7 +100,7 @@ def tfrecord_input_fn(
     records = batching.shuffle_and_repeat(
         records, buffer_size=shuffle_buffer, seed=seed
     )
-    encode = encoding_of(feature_spec, config)
+    encode = encoding_of(feature_spec, config, "tfrecord_input_fn")
 
     def parse(serialized: tf.Tensor, places: tf.Tensor) -> Any:
         names = input_files.in_words(files, places, "record")

@@ -63,6 +63,13 @@ def statistics_of(schema: Any, config: Any = None) -> Statistics:
     if model_dir is None:
         return _in_process(schema, schema.source)
     model_dir = paths.normal(model_dir)
+    # Data are read in the block, too.
+    with storage.writing(model_dir, "the schema's record", only_named=True):
+        return _in_model_dir(schema, config, model_dir)
+
+
+def _in_model_dir(schema: Any, config: Any, model_dir: str) -> Statistics:
+    """Returns the statistics that a schema needs in a run with a model_dir."""
     own = record.declared(schema)
     # In this order: the record is written before the first checkpoint.
     trained = checkpoint.latest(model_dir) is not None
@@ -72,15 +79,14 @@ def statistics_of(schema: Any, config: Any = None) -> Statistics:
         return _of_trained(schema, path, found, given)
     if found is not None and _still_counts(schema, config, path, found, given):
         return found.statistics
-    if given is None and schema.needs and not config.is_chief:
-        return _awaited(own, config, path).statistics
-    with contextlib.ExitStack() as stack:
-        if config.is_chief:
-            stack.enter_context(_writing(model_dir, path, found))
+    if not config.is_chief:
+        if given is None and schema.needs:
+            return _awaited(own, config, path).statistics
+        return given.statistics if given else {}
+    with _replacing(model_dir, path, found):
         made = given or _made(schema, config, path)
-        if config.is_chief:
-            record.write(path, made)
-            _FITTING[path, schema.source] = made
+        record.write(path, made)
+    _FITTING[path, schema.source] = made
     return made.statistics
 
 
@@ -171,25 +177,23 @@ def _made(schema: Any, config: Any, path: str) -> Record:
 
 
 @contextlib.contextmanager
-def _writing(model_dir: str, path: str, found: Record | None) -> Iterator[None]:
+def _replacing(model_dir: str, path: str, found: Record | None) -> Iterator[None]:
     """Lets the block write a record, in place of one that is there if need be.
 
     Raises:
       ClaimedError: a training is under way that goes by the record that is there.
-      StorageError: model_dir cannot be written.
     """
+    if found is None:
+        yield
+        return
     with contextlib.ExitStack() as stack:
-        stack.enter_context(
-            storage.writing(model_dir, "the schema's record", only_named=True)
-        )
-        if found is not None:
-            try:
-                stack.enter_context(claim.held(model_dir))
-            except claim.ClaimedError as error:
-                error.add_note(f"It goes by {path}, which is of another schema.")
-                raise
-            text = "schema | %s is of another schema, or of other data: replaced."
-            logging.warning(text, path)
+        try:
+            stack.enter_context(claim.held(model_dir))
+        except claim.ClaimedError as error:
+            error.add_note(f"It goes by {path}, which is of another schema.")
+            raise
+        text = "schema | %s is of another schema, or of other data: replaced."
+        logging.warning(text, path)
         yield
 
 

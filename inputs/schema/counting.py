@@ -24,7 +24,15 @@ _MOST_DISTINCT = 10_000_000
 _LOG_SECS = 30.0
 # What a source is given where it takes any arguments: more might not be known to what
 # it calls.
-_BY_ANY = ("columns", "label", "weight", "num_epochs", "preprocess_batch", "batch_size")
+_BY_ANY = {
+    "mode",
+    "columns",
+    "label",
+    "weight",
+    "batch_size",
+    "num_epochs",
+    "preprocess_batch",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +137,7 @@ def one_pass(schema: Any, config: Any = None) -> tf.data.Dataset:
     }
     names, takes_any = calling.declared(schema.source)
     if takes_any:
-        known = {*names, *_BY_ANY}
+        known = {*names} | _BY_ANY
         supplied = {k: value for k, value in supplied.items() if k in known}
     dataset = calling.call(schema.source, supplied, role="Schema.source")
     if not isinstance(dataset, tf.data.Dataset):

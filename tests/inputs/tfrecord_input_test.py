@@ -4,6 +4,7 @@ import tensorflow as tf
 
 import inputs
 from pipeline import ModeKeys
+from pipeline.mistakes import user_errors
 
 SPEC = {"id": ("int64", []), "label": ("int64", [])}
 
@@ -155,3 +156,35 @@ def test_errors(read, arguments, message):
 def test_errors_of_evaluation_name_its_files(read):
     with pytest.raises(ValueError, match="reads eval_files, which is None"):
         read(ModeKeys.EVAL, eval_files=None)
+
+
+@pytest.mark.parametrize("preprocess", [None, lambda x, y: (x, y)])
+def test_a_bad_example_is_named(tmp_path, preprocess):
+    """Wherever the shuffle and the other pipelines take the records."""
+    paths = [str(tmp_path / name) for name in ("a", "b")]
+    for path in paths:
+        with tf.io.TFRecordWriter(path) as writer:
+            for number in range(6):
+                example = tf.train.Example()
+                if (path, number) != (paths[1], 3):
+                    by_name = example.features.feature
+                    by_name["id"].int64_list.value.append(number)
+                writer.write(example.SerializeToString())
+    dataset = inputs.tfrecord_input_fn(
+        ModeKeys.TRAIN,
+        tf.distribute.InputContext(3, 0, 3),
+        feature_spec={"id": ("int64", [])},
+        train_files=paths,
+        preprocess=preprocess,
+        batch_size=3,
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        list(dataset.take(20))
+    words = user_errors.words_of(raised.value)
+    assert f"{paths[1]} record 4, Feature: id" in words
+
+
+def test_several_labels(read):
+    features, labels = next(iter(read(label_key=["label", "id"])))
+    assert list(labels) == ["label", "id"]
+    assert not features
