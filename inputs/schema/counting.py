@@ -12,6 +12,7 @@ from absl import logging
 from pipeline import ModeKeys, RefusedTypeError, RefusedValueError
 from pipeline.contract import calling
 from pipeline.feed import fingerprint
+from pipeline.mistakes import user_errors
 from pipeline.tracing import seeds
 
 from .features import Feature
@@ -65,7 +66,8 @@ def count(
         all rows, or there are more different words than can be counted.
     """
     began = time.monotonic()
-    with seeds.undisturbed():
+    reading = user_errors.running(lambda: "the count of the schema's statistics")
+    with seeds.undisturbed(), reading:
         dataset = one_pass(schema, config)
         features = {k: f for k, f in schema.features.items() if f.raw_column}
         counts = {name: count_of(name, features[name]) for name in schema.needs}

@@ -9,6 +9,7 @@ import tensorflow as tf
 import inputs
 from inputs.schema import counting, statistics
 from pipeline import ModeKeys
+from pipeline.mistakes.user_errors import StepError
 
 NAN = float("nan")
 
@@ -177,3 +178,20 @@ def test_more_words_than_memory_should_hold_are_refused(monkeypatch):
     values = list(map(str, range(12)))
     with pytest.raises(ValueError, match="'x' has 12 different .*'hash_buckets': 100"):
         counted("word", values)
+
+
+def test_a_row_that_cannot_be_read_is_told_in_its_own_words(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("x\n1\nParis\n")
+
+    def source(mode, columns):
+        files = {"train_files": str(path), "num_epochs": 1}
+        return inputs.csv_input_fn(mode, columns=columns, batch_size=2, **files)
+
+    schema = inputs.Schema(features={"x": "number"}, source=source)
+    with pytest.raises(StepError) as error:
+        schema.prepared()
+    assert str(error.value).startswith(
+        "the input failed in the count of the schema's statistics: InvalidArgumentError"
+        f": {path} line 3: column 'x' is 'Paris', not a number"
+    )
