@@ -1,7 +1,8 @@
 """Reads the examples of a dataset, each as a digest of its bytes, within bounds.
 
-Two examples with the same digest are the same: features and labels alike. Batches are
-taken apart, so that it does not matter in which batch an example came.
+Two examples with the same digest are the same: features and labels alike, but for zeros
+at their ends. Batches are taken apart, so that it does not matter in which batch an
+example came, nor how far it was padded there.
 """
 
 import collections
@@ -115,9 +116,19 @@ def _rows(leaf: Any, number: int) -> Iterator[bytes]:
         array = np.asarray(leaf.numpy())
         # A value that has no row for each example belongs to all of them.
         rows = array if np.ndim(array) and len(array) == number else [array] * number
-        for row in rows:
-            is_text = leaf.dtype == tf.string
-            yield repr(np.asarray(row).tolist()).encode() if is_text else row.tobytes()
+        yield from map(_text_bytes if leaf.dtype == tf.string else _bytes, rows)
+
+
+def _bytes(row: Any) -> bytes:
+    # How far an example is padded depends on the others of its batch.
+    return row.tobytes().rstrip(b"\0")
+
+
+def _text_bytes(row: Any) -> bytes:
+    texts = np.asarray(row).ravel().tolist()
+    while texts and not texts[-1]:
+        texts.pop()
+    return repr(texts).encode()
 
 
 def _sparse_rows(leaf: tf.SparseTensor, number: int) -> Iterator[bytes]:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from pipeline.contract.spec import ModeKeys
 from pipeline.feed import feed as feed_lib
+from pipeline.feed import tpu_feed
 from pipeline.feed.batch import any_batch_size, pair_of
 from pipeline.feed.dataset import InputContext, Source
 from pipeline.inspection import pipelines, split
@@ -16,6 +17,7 @@ from pipeline.inspection.findings import Finding, plural
 from pipeline.inspection.pipelines import Pipeline, Pipelines, is_whole
 from pipeline.inspection.topology import Split
 from pipeline.mistakes.checks import components
+from pipeline.process.refusals import Refusal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +73,7 @@ def look(
     if first.is_endless and not has_steps and source.mode == ModeKeys.EVAL:
         error = str(feed_lib.endless_input_error(source.input_fn))
         findings.append(Finding(error, is_certain=True))
+    findings += _not_static(source, parts)
     spec = pair_of(first.spec)
     lines += [f"  {line}" for line in _tensors(spec)]
     if source.yields_global_batches:
@@ -119,6 +122,15 @@ def _shared(
                 )
             )
     return found, findings
+
+
+def _not_static(source: Source, parts: Split) -> Iterator[Finding]:
+    """Finds what a TPU could not be fed with."""
+    try:
+        if parts.is_static:
+            tpu_feed.dataset_for(source, parts.context(0))
+    except Refusal as error:
+        yield Finding(str(error), is_certain=True)
 
 
 def _spec_alone(source: Source) -> Any:

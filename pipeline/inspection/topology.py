@@ -30,11 +30,13 @@ class Split:
       num_pipelines: pipelines, one a worker.
       num_replicas: replicas of all workers that share a global batch.
       in_step: whether all workers take part in each step, so that each needs a batch.
+      is_static: whether shapes have to be known before, as a TPU's do.
     """
 
     num_pipelines: int = 1
     num_replicas: int = 1
     in_step: bool = True
+    is_static: bool = False
 
     @property
     def replicas_each(self) -> int:
@@ -65,6 +67,7 @@ class Topology:
       num_replicas: replicas of each worker.
       num_ps: parameter servers; 0 where the workers train in step.
       is_simulated: whether a number was given, in place of what is here.
+      is_tpu: whether the replicas are cores of a TPU.
       place: words for where a worker computes.
     """
 
@@ -72,13 +75,15 @@ class Topology:
     num_replicas: int
     num_ps: int
     is_simulated: bool
+    is_tpu: bool
     place: str
 
     def training(self) -> Split:
         """Returns how the training input is divided."""
         if self.num_ps:
             return Split(self.num_workers, 1, in_step=False)
-        return Split(self.num_workers, self.num_workers * self.num_replicas)
+        total = self.num_workers * self.num_replicas
+        return Split(self.num_workers, total, is_static=self.is_tpu)
 
     def evaluation(self, config: RunConfig) -> Split:
         """Returns how an evaluation's input is divided."""
@@ -151,7 +156,8 @@ def of(
     servers = config.num_ps_replicas if num_ps is None else num_ps
     local, place = _here(config, alone=not simulated and workers == 1 and not servers)
     replicas = 1 if servers else num_replicas or local
-    return Topology(workers, replicas, servers, simulated, place)
+    is_tpu = config.execution == "tpu"
+    return Topology(workers, replicas, servers, simulated, is_tpu, place)
 
 
 def _here(config: RunConfig, *, alone: bool) -> tuple[int, str]:

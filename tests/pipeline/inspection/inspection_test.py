@@ -155,6 +155,13 @@ def test_an_endless_evaluation(tmp_path):
     assert "never ends in mode EVAL" in text
 
 
+def test_shapes_that_a_tpu_needs_to_know(tmp_path):
+    estimator = make_estimator(tmp_path, execution="tpu")
+    found, _ = inspected(tmp_path, estimator=estimator, num_replicas=8)
+    assert len(found.mistakes) == 2
+    assert "drop_remainder=True" in found.mistakes[0]
+
+
 def test_a_model_that_fails(tmp_path):
     def model_fn(features, labels, mode, network, optimizer):
         raise ValueError("not built without data")
@@ -223,7 +230,7 @@ def test_a_strategy_s_replicas():
     beside = ge.RunConfig(evaluation="evaluator")
     assert topology.of(beside, num_workers=4).evaluation(beside) == topology.Split()
     tpu = topology.of(ge.RunConfig(execution="tpu"), num_replicas=8)
-    assert tpu.training() == topology.Split(1, 8)
+    assert tpu.training() == topology.Split(1, 8, is_static=True)
 
 
 @pytest.mark.parametrize(

@@ -311,6 +311,15 @@ def test_examples_are_those_of_batches_of_any_kind():
     assert keras.tree.flatten(rows)
 
 
+def test_padding_that_depends_on_the_batch_is_no_difference():
+    def input_fn(input_context):
+        data = shard(tf.data.Dataset.range(1, 12), input_context)
+        data = data.map(lambda n: {"n": tf.fill([n], n), "t": tf.fill([n], "a")})
+        return data.padded_batch(2)
+
+    assert judged(input_fn, workers=3) == []
+
+
 def test_scalars_are_one_example_each():
     assert len(examples.read(tf.data.Dataset.range(5))) == 5
 
