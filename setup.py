@@ -53,6 +53,7 @@ def renamed(text: str) -> str:
         flags=re.M,
     )
     text = re.sub(r"(\bfrom|\bimport|-m) pipeline\b", rf"\1 {NAME}", text)
+    text = re.sub(r"-m (models|inputs)\b", rf"-m {NAME}.\1", text)
     children = {path.stem for path in (ROOT / "pipeline").iterdir()}
     modules = "|".join(sorted((children | {"run"}) - {"__pycache__", "py"}))
     # A capital begins a public name, a brace one that is put in.

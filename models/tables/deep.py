@@ -11,6 +11,9 @@ from pipeline import RefusedValueError, SpecError
 
 from .columns import Joined, bag, category, multi_hot, numbers, table
 
+# Standard deviation of what vectors that are multiplied with each other begin with.
+_OF_FACTORS = 0.05
+
 
 class Vectors(keras.layers.Layer):
     """Looks up the vector of each field that is embedded, `[batch, dim]`.
@@ -18,7 +21,8 @@ class Vectors(keras.layers.Layer):
     The vector of a bag is the sum, the mean, or the sum over the root of the number, of
     its items' vectors; 0 where it is empty. Fields that share a table are one gather.
     Tables begin as tf.estimator's `embedding_column`: truncated normal, with a standard
-    deviation of 1 / sqrt(dim).
+    deviation of 1 / sqrt(dim). Vectors of one size, which are multiplied with each
+    other, begin with one of 0.05: else the products of many pairs would drown the rest.
 
     Attributes:
       fields: the fields that are embedded, in the schema's order.
@@ -43,6 +47,7 @@ class Vectors(keras.layers.Layer):
         kinds = (int, str) if dim else int
         self.fields = tuple(f for f in fields if isinstance(f.embedding, kinds))
         self._dims = {f.name: dim or f.embedding for f in self.fields}
+        self._stddev = _OF_FACTORS if dim else None
         self._sharing: dict[str, list[Any]] = {}
         for field in self.fields:
             self._sharing.setdefault(field.table, []).append(field)
@@ -59,7 +64,7 @@ class Vectors(keras.layers.Layer):
         return table(
             max(field.size for field in fields),
             dim,
-            _around_0(dim),
+            _around_0(self._stddev or 1 / math.sqrt(dim)),
             combiner="sum" if any(f.kind == "bag" for f in fields) else None,
             name=name.replace("/", "_"),
         )
@@ -144,7 +149,7 @@ class FieldVectors(keras.layers.Layer):
             self.kernel = self.add_weight(
                 name="kernel",
                 shape=(len(self._numbers), self._dim),
-                initializer=_around_0(self._dim),
+                initializer=_around_0(_OF_FACTORS),
             )
 
     def call(self, features: Mapping[str, Any]) -> tf.Tensor:
@@ -221,8 +226,8 @@ def _nothing_deep(fields: Sequence[Any]) -> SpecError:
     )
 
 
-def _around_0(dim: int) -> keras.initializers.Initializer:
-    return keras.initializers.TruncatedNormal(stddev=1 / math.sqrt(dim))
+def _around_0(stddev: float) -> keras.initializers.Initializer:
+    return keras.initializers.TruncatedNormal(stddev=stddev)
 
 
 def check_dim(network: str, dim: Any) -> None:

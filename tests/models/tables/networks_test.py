@@ -129,6 +129,17 @@ def test_dlrm_without_numbers():
     close(network(rows), tabled.logits(product, network))
 
 
+@pytest.mark.parametrize("factory", [models.deep_fm, models.dlrm])
+def test_products_of_vectors_begin_small(factory):
+    """Those of many pairs would drown the rest, as with vectors of length 1."""
+    network = factory(tabled.SCHEMA, None, 1, embedding_dim=16)
+    network.build()
+    of_factors = [v for v in network.deep_variables if v.shape[-1] == 16]
+    of_factors = [v for v in of_factors if "bottom" not in v.path]
+    assert of_factors
+    assert all(np.abs(values).max() <= 0.1 for values in of_factors)
+
+
 def test_one_table_holds_all_that_is_wide_and_another_what_is_shared():
     network = made(models.wide_and_deep)
     wide = [f for f in tabled.fields() if f.wide]
