@@ -32,14 +32,12 @@ class Reading:
       batches: number of batches.
       rows: examples of the first batch; 0 without any.
       is_whole: whether the data ended, so that these are all examples.
-      secs: seconds that it took.
     """
 
     digests: list[bytes]
     batches: int
     rows: int
     is_whole: bool
-    secs: float
 
     @property
     def counts(self) -> collections.Counter:
@@ -54,31 +52,32 @@ class Reading:
 def read(
     dataset: tf.data.Dataset,
     *,
-    until: float = float("inf"),
+    secs: float = float("inf"),
     clock: Callable[[], float] = time.monotonic,
 ) -> Reading:
     """Reads a dataset to its end, or until a bound is reached.
 
     Args:
       dataset: dataset of batches, or of single examples of scalars.
-      until: time of `clock` after which no further batch is read. One batch is, at
-        least.
+      secs: seconds in which further batches are read after the first one, for which
+        files are opened and buffers filled.
       clock: function that returns seconds.
     """
     endless = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
     most = MOST_OF_ENDLESS if endless else MOST_OF_A_PASS
-    began, digests, sizes = clock(), [], []
+    digests, sizes, until = [], [], float("inf")
     for element in quick(dataset):
         before = len(digests)
         digests += _digests(element)
         sizes.append(len(digests) - before)
+        until = until if len(sizes) > 1 else clock() + secs
         if len(digests) >= most or clock() >= until:
             is_whole = False
             break
     else:
         is_whole = True
     rows = sizes[0] if sizes else 0
-    return Reading(digests, len(sizes), rows, is_whole, clock() - began)
+    return Reading(digests, len(sizes), rows, is_whole)
 
 
 def quick(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -161,8 +161,7 @@ def _called(
         if secs is None:
             return found
         with user_errors.running(lambda: f"mode {source.mode!r}"):
-            until = clock() + secs
-            reading = examples.read(dataset, until=until, clock=clock)
+            reading = examples.read(dataset, secs=secs, clock=clock)
         return dataclasses.replace(found, reading=reading)
     return Pipeline(worker, error=errors[0])
 
