@@ -4,6 +4,7 @@ Comments and format stay. A name is replaced only where the program means the sa
 with the other one; wherever that is not certain there is a mark and no edit.
 """
 
+import re
 from collections.abc import Callable, Mapping
 
 import libcst as cst
@@ -16,12 +17,12 @@ VERSION_ONE = "tensorflow.compat.v1"
 # tf.metrics' functions of labels and predictions, whose Keras metrics are the same.
 _METRICS = {
     "tf.metrics.accuracy": "keras.metrics.Accuracy",
-    "tf.metrics.mean_squared_error": "keras.metrics.MeanSquaredError",
     "tf.metrics.root_mean_squared_error": "keras.metrics.RootMeanSquaredError",
-    "tf.metrics.mean_absolute_error": "keras.metrics.MeanAbsoluteError",
 }
-_OF_METRICS = ("labels", "predictions", "weights", "name")
-_EVAL_STEPS = 100
+# Weights are left to people: which shapes they may have differs.
+_OF_METRICS = ("labels", "predictions", "name")
+# tf.estimator's defaults of an EvalSpec, by name and place; ours are others.
+_EVAL_DEFAULTS = {"steps": (100, 1), "throttle_secs": (600, 6)}
 Edit = Callable[[cst.CSTNode], cst.CSTNode]
 Parents = Mapping[cst.CSTNode, cst.CSTNode]
 
@@ -41,13 +42,16 @@ def of(
         if each.row is None or not each.row.equal:
             continue
         if isinstance(each.node, (cst.Import, cst.ImportFrom)):
-            edits[each.node] = _of_version_one
+            if not each.notes:
+                edits[each.node] = _of_version_one
         elif each.row.rename and not isinstance(each.node, cst.Call):
             name = each.row.rename.replace("ge.", f"{alias}.", 1)
             edits[each.node] = _renamed(name + each.rest)
-        if each.row.name == "tf.estimator.EvalSpec" and _lacks_steps(each.call):
-            edits[each.call] = _with_steps
-        if each.row.name in _METRICS and _is_a_metric(each.call, parents):
+        if each.row.name == "tf.estimator.EvalSpec" and _lacks(each.call):
+            edits[each.call] = _with_defaults
+        if each.row.name in _METRICS and _is_a_metric(
+            each.row.name, each.call, parents
+        ):
             edits[each.call] = _metric(_METRICS[each.row.name], alias)
         if each.row.name == "tf.data.make_one_shot_iterator":
             edits.update(_returned_dataset(each, parents))
@@ -94,45 +98,54 @@ def _is_tensorflow(name: cst.BaseExpression) -> bool:
     return isinstance(name, cst.Name) and name.value == "tensorflow"
 
 
-def _lacks_steps(call: cst.Call | None) -> bool:
-    """Whether an EvalSpec goes by the default, 100 batches there and all here."""
+def _lacks(call: cst.Call | None) -> list[str]:
+    """Returns the arguments of an EvalSpec that it leaves to the defaults."""
     if call is None or any(arg.star for arg in call.args):
-        return False
+        return []
     by_position = [arg for arg in call.args if arg.keyword is None]
     names = {arg.keyword.value for arg in call.args if arg.keyword}
-    return len(by_position) < 2 and "steps" not in names
+    return [
+        name
+        for name, (_, place) in _EVAL_DEFAULTS.items()
+        if name not in names and len(by_position) <= place
+    ]
 
 
-def _with_steps(node: cst.Call) -> cst.Call:
-    """Returns an EvalSpec of 100 batches, its arguments set out as they were."""
+def _with_defaults(node: cst.Call) -> cst.Call:
+    """Returns an EvalSpec with tf.estimator's defaults, set out as the others."""
+    for name in _lacks(node):
+        node = _with_argument(node, name, _EVAL_DEFAULTS[name][0])
+    return node
+
+
+def _with_argument(node: cst.Call, name: str, value: int) -> cst.Call:
+    nothing = cst.SimpleWhitespace("")
     added = cst.Arg(
-        keyword=cst.Name("steps"),
-        value=cst.Integer(str(_EVAL_STEPS)),
-        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
+        keyword=cst.Name(name),
+        value=cst.Integer(str(value)),
+        equal=cst.AssignEqual(nothing, nothing),
     )
     if not node.args:
         return node.with_changes(args=[added])
     *first, last = node.args
-    between = (
-        first[-1].comma
-        if first
-        else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    )
+    between = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     added = added.with_changes(
         comma=last.comma, whitespace_after_arg=last.whitespace_after_arg
     )
     last = last.with_changes(
-        comma=between, whitespace_after_arg=cst.SimpleWhitespace("")
+        comma=first[-1].comma if first else between, whitespace_after_arg=nothing
     )
     return node.with_changes(args=[*first, last, added])
 
 
-def _is_a_metric(call: cst.Call | None, parents: Parents) -> bool:
+def _is_a_metric(name: str, call: cst.Call | None, parents: Parents) -> bool:
     """Whether a call is a value in a dict that is given as eval_metric_ops at once.
 
     Elsewhere the program may take the pair apart that it returns.
     """
     if call is None or not _are_labels_and_predictions(call):
+        return False
+    if name == "tf.metrics.accuracy" and not _are_numbers_of_classes(call):
         return False
     element = parents[call]
     given = parents.get(parents.get(element))
@@ -146,11 +159,24 @@ def _is_a_metric(call: cst.Call | None, parents: Parents) -> bool:
 
 def _are_labels_and_predictions(call: cst.Call) -> bool:
     names = [
-        arg.keyword.value if arg.keyword else _OF_METRICS[n] if n < 3 else "?"
+        arg.keyword.value if arg.keyword else _OF_METRICS[n] if n < 2 else "?"
         for n, arg in enumerate(call.args)
     ]
     plain = set(names) <= set(_OF_METRICS) and {"labels", "predictions"} <= set(names)
     return plain and not any(arg.star for arg in call.args)
+
+
+def _are_numbers_of_classes(call: cst.Call) -> bool:
+    """Whether predictions are numbers of classes for certain.
+
+    Of others tf.metrics.accuracy would compare what a cast to the labels' kind leaves.
+    """
+    named = [
+        a.value for a in call.args if a.keyword and a.keyword.value == _OF_METRICS[1]
+    ]
+    given = named or [arg.value for arg in call.args[1:2]]
+    code = cst.Module([]).code_for_node(given[0])
+    return re.match(r"\(*\w+(\.\w+)*\.argmax\(", code) is not None
 
 
 def _metric(factory: str, alias: str) -> Edit:
@@ -159,15 +185,15 @@ def _metric(factory: str, alias: str) -> Edit:
             arg.keyword.value if arg.keyword else _OF_METRICS[n]: arg.value
             for n, arg in enumerate(node.args)
         }
-        made = cst.parse_expression(f"{alias}.metric({factory}, y, p, sample_weight=w)")
-        args = list(made.args)
-        args[1] = args[1].with_changes(value=given["labels"])
-        args[2] = args[2].with_changes(value=given["predictions"])
-        if "weights" in given:
-            args[3] = args[3].with_changes(value=given["weights"])
-        else:
-            args = [*args[:2], args[2].with_changes(comma=cst.MaybeSentinel.DEFAULT)]
-        return made.with_changes(args=args, lpar=node.lpar, rpar=node.rpar)
+        made = cst.parse_expression(f"{alias}.metric({factory}, y, p)")
+        factory_arg, *args = made.args
+        args = [
+            arg.with_changes(value=given[name])
+            for arg, name in zip(args, _OF_METRICS, strict=False)
+        ]
+        return made.with_changes(
+            args=[factory_arg, *args], lpar=node.lpar, rpar=node.rpar
+        )
 
     return edit
 
@@ -184,9 +210,17 @@ def _returned_dataset(finding: Finding, parents: Parents) -> dict[cst.CSTNode, E
     )
     if not is_next or not isinstance(parents[next_call], cst.Return):
         return {}
-    if "input_fn" not in finding.function.rpartition(".")[2]:
+    name = finding.function.rpartition(".")[2]
+    if "input_fn" not in name or _is_unpacked(name, parents, next_call):
         return {}
     return {next_call: _dataset_of, finding.call: lambda node: node}
+
+
+def _is_unpacked(name: str, parents: Parents, node: cst.CSTNode) -> bool:
+    """Whether the program itself takes the tensors that an input_fn returns."""
+    while parents.get(node) is not None:
+        node = parents[node]
+    return re.search(rf"\w\s*,\s*\w+\)?\s*=\s*{name}\(", node.code) is not None
 
 
 def _dataset_of(node: cst.Call) -> cst.BaseExpression:

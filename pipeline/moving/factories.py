@@ -128,6 +128,9 @@ def _network(
 
 def _layer(finding: Finding, module: cst.Module) -> str | None:
     """Returns the layer of a call, with the call's arguments."""
+    if finding.row.name == "tf.keras":
+        is_layer = finding.rest.startswith((".layers.", ".Sequential", ".models."))
+        return _as_it_is(finding, module) if is_layer else None
     write = finding.row.write
     maker = write.partition("(")[0]
     if (
@@ -144,6 +147,12 @@ def _layer(finding: Finding, module: cst.Module) -> str | None:
         given = {**_defaults(write), **given}
     pairs = [f"{name}={value}" for name, value in given.items()]
     return f"{maker}({', '.join(pairs)})"
+
+
+def _as_it_is(finding: Finding, module: cst.Module) -> str:
+    """Returns a call of Keras', as Keras 3 has it."""
+    args = ", ".join(_code(arg, module).rstrip(" ,") for arg in finding.call.args)
+    return f"keras{finding.rest}({args})"
 
 
 def _arguments(finding: Finding, module: cst.Module) -> dict[str, str]:
@@ -236,21 +245,26 @@ def _optimizers(calls: list[Finding], module: cst.Module) -> dict[str, str]:
     """Returns factories of the optimizers, by names for them."""
     names, made = set(), {}
     for each in calls:
-        if each.row.write.startswith("keras.optimizers.") and each.row.name.endswith(
-            "Optimizer"
-        ):
-            line = _optimizer(each, module)
-            if line not in made.values():
-                made[_fresh("optimizer", names)] = line
+        line = _optimizer(each, module)
+        if line is not None and line not in made.values():
+            made[_fresh("optimizer", names)] = line
     return made
 
 
-def _optimizer(finding: Finding, module: cst.Module) -> str:
+def _optimizer(finding: Finding, module: cst.Module) -> str | None:
     """Returns a factory of the row's optimizer, with the call's arguments.
 
-    Defaults of TensorFlow 1 are written out where Keras has others.
+    Defaults of TensorFlow 1 are written out where Keras has others. None for a call
+    that makes no optimizer.
     """
     write = finding.row.write
+    if finding.rest.startswith(".optimizers.") and finding.rest.count(".") == 2:
+        made = _as_it_is(finding, module)
+        return f"lambda{_taken([made]).removeprefix(',')}: {made}"
+    if not (
+        write.startswith("keras.optimizers.") and finding.row.name.endswith("Optimizer")
+    ):
+        return None
     given = {
         name: value
         for name, value in _defaults(write).items()

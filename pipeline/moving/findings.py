@@ -25,7 +25,14 @@ _METHODS = {
 }
 _IMPORT = "this import fails: leave it out once nothing uses what it brings"
 _UNCERTAIN = "what this name is depends on the way that the program takes"
+_UNNAMED = "write it with `as`, and use that name"
+_BOTH = (
+    "the program uses TensorFlow 2's names, too, or asks for the version: choose one"
+)
+_MADE = "model_fn makes it as it goes: make it by a factory, a module"
 _HANDED_ON = "another module brings it: see that it is TensorFlow's"
+# Of Keras, what has variables.
+_MAKERS = (".layers.", ".Sequential", ".Model", ".optimizers.", ".metrics.", ".models.")
 _MODES = ("", ".TRAIN", ".EVAL", ".PREDICT")
 _MODULES = ("tf.estimator", "tf.contrib")
 
@@ -80,6 +87,7 @@ class Finder(cst.CSTVisitor):
         self.is_version_one = False
         self._imports: list[cst.Import | cst.ImportFrom] = []
         self._said: set[str] = set()
+        self._is_version_two = False
         self._origins = Origins(wrapper)
         self._places = wrapper.resolve(meta.PositionProvider)
         self._parents = wrapper.resolve(meta.ParentNodeProvider)
@@ -110,12 +118,13 @@ class Finder(cst.CSTVisitor):
         """Notes the imports of a program that was written for TensorFlow 1."""
         if self.is_version_one:
             for node in self._imports:
+                both = (_BOTH,) if self._is_version_two else ()
                 named = isinstance(node, cst.ImportFrom) or all(
                     alias.asname or alias.name.value != "tensorflow"
                     for alias in node.names
                     if isinstance(alias.name, cst.Name)
                 )
-                notes = () if named else ("write it with `as`, and use that name",)
+                notes = both if named else (*both, _UNNAMED)
                 row = table.rows()["tensorflow"]
                 self._add(node, "tensorflow", row, notes=notes)
         self.found.sort(key=lambda each: each.line)
@@ -150,7 +159,7 @@ class Finder(cst.CSTVisitor):
         names = [name for name in map(origins.public, dotted) if name]
         if not names:
             return self._by_another_module(node, dotted)
-        self._note_version(dotted)
+        self._note_version(node, dotted)
         for name in names:
             if found := origins.row_of(name):
                 self._row(node, name, *found)
@@ -172,19 +181,32 @@ class Finder(cst.CSTVisitor):
         return False
 
     def _row(self, node: cst.CSTNode, name: str, row: table.Row, rest: str) -> None:
-        if row.rename == row.name:
-            # It stays as it is; what is to be known of it is said once.
-            if not row.decide or row.name in self._said:
-                return
-            self._said.add(row.name)
         call = self._parents[node]
         call = call if isinstance(call, cst.Call) and call.func is node else None
+        if row.rename == row.name:
+            made = call is not None and rest.startswith(_MAKERS)
+            if made and self._is_in_model_fn(node):
+                self._add(node, name, row, call=call, rest=rest, notes=(_MADE,))
+            elif row.decide and row.name not in self._said:
+                # It stays as it is; what is to be known of it is said once.
+                self._said.add(row.name)
+                self._add(node, name, row)
+            return
         notes = [] if rest else arguments.notes(row.name, call, self._use(node))
         if not self._origins.is_certain(node):
             notes.append(_UNCERTAIN)
         if row.name == "tf.estimator.ModeKeys" and rest not in _MODES:
             notes.append("write ge.ModeKeys.PREDICT for INFER")
         self._add(node, name, row, call=call, rest=rest, notes=tuple(notes))
+
+    def _is_in_model_fn(self, node: cst.CSTNode) -> bool:
+        """Whether a function around a node is a model_fn, by its name or arguments."""
+        while (node := self._parents.get(node)) is not None:
+            if isinstance(node, cst.FunctionDef):
+                names = {param.name.value for param in node.params.params}
+                if "model_fn" in node.name.value or {"features", "mode"} <= names:
+                    return True
+        return False
 
     def _use(self, node: cst.CSTNode) -> str:
         """Returns what a name that is not called is used as."""
@@ -215,14 +237,24 @@ class Finder(cst.CSTVisitor):
         if notes := arguments.gone(row.name, call):
             self._add(call, row.name, row, notes=tuple(notes))
 
-    def _note_version(self, dotted: tuple[str, ...]) -> None:
+    def _note_version(self, node: cst.CSTNode, dotted: tuple[str, ...]) -> None:
         """Notes whether the program was written for TensorFlow 1."""
         for name in dotted:
             parts = name.split(".")
+            if origins.is_version_two(origins.public(name) or "") or (
+                name.endswith((".__version__", ".VERSION")) and self._is_compared(node)
+            ):
+                self._is_version_two = True
             if parts[0] == "tensorflow" and "compat" not in parts:
                 starts = (".".join(parts[1:end]) for end in range(2, len(parts) + 1))
                 if origins.version_one() & set(starts):
                     self.is_version_one = True
+
+    def _is_compared(self, node: cst.CSTNode) -> bool:
+        while (node := self._parents.get(node)) is not None:
+            if isinstance(node, (cst.Comparison, cst.BooleanOperation)):
+                return True
+        return False
 
     def _add(
         self, node: cst.CSTNode, name: str, row: table.Row | None, **more: object

@@ -11,6 +11,11 @@ from libcst import metadata as meta
 from pipeline.moving import table
 
 _VERSION_ONE = pathlib.Path(__file__).with_name("version_one.txt")
+_VERSION_TWO = re.compile(
+    r"tf\.(optimizers\.|(losses|metrics|initializers)\.(?!Reduction)[A-Z]|nn\.gelu|"
+    r"summary\.(create_file_writer|write|record_if|experimental)|linalg\.eig|"
+    r"image\.(resize_with_pad|stateless_random)|eig)"
+)
 # Packages that held the same names.
 _PACKAGES = (
     (
@@ -23,6 +28,8 @@ _PACKAGES = (
     (r"tensorflow\.python\.training", "tf.train"),
     (r"tensorflow\.contrib\.tpu\.python\.tpu", "tf.contrib.tpu"),
     (r"tf_slim", "tf.contrib.slim"),
+    (r"(?:tf_)?keras", "tf.keras"),
+    (r"tensorflow\.python\.keras", "tf.keras"),
     (r"tensorflow\.contrib\.slim", "tf.contrib.slim"),
     (r"tensorflow_estimator", "tf.estimator"),
     (r"tensorflow(?:\.compat\.v[12])*", "tf"),
@@ -44,6 +51,15 @@ def version_one() -> frozenset[str]:
     """Returns the names that only TensorFlow 1 has, without `tf.`."""
     lines = _VERSION_ONE.read_text(encoding="utf-8").splitlines()
     return frozenset(line for line in lines if not line.startswith("#"))
+
+
+def is_version_two(name: str) -> bool:
+    """Whether only TensorFlow 2 has a name.
+
+    Args:
+      name: as `public` gives it.
+    """
+    return bool(_VERSION_TWO.match(name))
 
 
 def public(dotted: str) -> str | None:

@@ -83,11 +83,13 @@ def test_a_name_of_two_meanings_is_marked(tmp_path):
 SAME = {
     "import tensorflow as tf": "import tensorflow.compat.v1 as tf",
     "mode == tf.estimator.ModeKeys.TRAIN  # Why.": "mode == ge.ModeKeys.TRAIN  # Why.",
-    "tf.estimator.EvalSpec(f)": "ge.EvalSpec(f, steps=100)",
-    "tf.estimator.EvalSpec(f, 5)": "ge.EvalSpec(f, 5)",
-    "tf.estimator.EvalSpec(f, steps=None)": "ge.EvalSpec(f, steps=None)",
+    "tf.estimator.EvalSpec(f)": "ge.EvalSpec(f, steps=100, throttle_secs=600)",
+    "tf.estimator.EvalSpec(f, 5, throttle_secs=1)": "ge.EvalSpec(f, 5, "
+    "throttle_secs=1)",
+    "tf.estimator.EvalSpec(f, steps=None)": "ge.EvalSpec(f, steps=None, "
+    "throttle_secs=600)",
     "tf.estimator.EvalSpec(\n    f,\n    name='a',\n)": "ge.EvalSpec(\n    f,\n"
-    "    name='a',\n    steps=100,\n)",
+    "    name='a',\n    steps=100,\n    throttle_secs=600,\n)",
     "tf.estimator.EstimatorSpec(mode, p)": "ge.EstimatorSpec(mode, p)",
     "(tf.estimator\n .ModeKeys.EVAL)": "(ge.ModeKeys.EVAL)",
     "tf.estimator.RunConfig(model_dir='a')": "ge.RunConfig(model_dir='a')",
@@ -151,21 +153,68 @@ def test_what_is_not_certain_is_marked(line, tmp_path):
 
 
 def test_metrics_in_a_spec_are_kerass(tmp_path):
+    lines = (
+        '"a": tf.metrics.accuracy(y, predictions=tf.argmax(p, 1), name="x"),  # All.',
+        '"b": tf.metrics.root_mean_squared_error(y, p),',
+        '"c": tf.metrics.accuracy(y, p),',
+        '"d": tf.metrics.accuracy(y, tf.argmax(p, 1), weights=w),',
+        '"e": tf.metrics.root_mean_squared_error(y, p, metrics_collections=["m"]),',
+    )
+    spec = "ge.EstimatorSpec(mode, eval_metric_ops={{{}\n}})\n"
+    text = "import tensorflow.compat.v1 as tf\n"
+    before = spec.format("\n".join(("", *lines))).replace("ge.", "tf.estimator.")
+    made = moved(text + before, tmp_path)
+    after = (
+        '"a": ge.metric(keras.metrics.Accuracy, y, tf.argmax(p, 1)),  # All.',
+        '"b": ge.metric(keras.metrics.RootMeanSquaredError, y, p),',
+        *lines[2:],
+    )
+    assert code(made) == text + spec.format("\n".join(("", *after)))
+    assert b"import pipeline as ge\nimport keras\n" in made.move.text
+
+
+KERAS = """
+import {}
+def model_fn(features, labels, mode):
+    x = {}.layers.Dense(10, activation="relu")(features)
+    optimizer = {}.optimizers.Adam(learning_rate=rate)
+"""
+
+
+@pytest.mark.parametrize(
+    ("imported", "name"),
+    [("tensorflow as tf", "tf.keras"), ("keras", "keras"), ("tf_keras as k", "k")],
+)
+def test_what_model_fn_makes_of_keras_is_proposed(imported, name, tmp_path):
+    made = moved(KERAS.format(imported, name, name), tmp_path)
+    (proposal,) = made.move.proposals
+    text = "\n".join(proposal.lines)
+    assert 'self.dense = keras.layers.Dense(10, activation="relu")' in text
+    assert "lambda: keras.optimizers.Adam(learning_rate=rate)" in text
+
+
+BOTH = (
+    "if tf.__version__ < '2':\n    pass",
+    "tf.summary.create_file_writer(a)",
+    "tf.losses.BinaryCrossentropy()",
+)
+
+
+@pytest.mark.parametrize("line", BOTH)
+def test_a_program_of_both_versions_keeps_its_import(line, tmp_path):
+    made = moved(f"import tensorflow as tf\ntf.logging.info(1)\n{line}\n", tmp_path)
+    assert code(made).startswith("import tensorflow as tf\n")
+    assert "choose one" in made.move.text.decode()
+
+
+def test_tensors_of_an_input_fn_that_the_program_takes_stay(tmp_path):
     text = """
         import tensorflow.compat.v1 as tf
-        tf.estimator.EstimatorSpec(mode, eval_metric_ops={
-            "a": tf.metrics.accuracy(y, predictions=p, weights=w, name="x"),  # All.
-            "b": tf.metrics.mean_absolute_error(y, p),
-            "c": tf.metrics.accuracy(y, p, metrics_collections=["m"]),
-        })
+        def input_fn():
+            return dataset.make_one_shot_iterator().get_next()
+        features, labels = input_fn()
         """
-    made = moved(text, tmp_path)
-    assert '"a": ge.metric(keras.metrics.Accuracy, y, p, sample_weight=w),  # All.' in (
-        code(made)
-    )
-    assert '"b": ge.metric(keras.metrics.MeanAbsoluteError, y, p),' in code(made)
-    assert '"c": tf.metrics.accuracy(y, p, metrics_collections=["m"]),' in code(made)
-    assert b"\nimport pipeline as ge\nimport keras\n" in made.move.text
+    assert "one_shot" in code(moved(text, tmp_path))
 
 
 def test_another_optimizer_s_minimize_is_its_own(tmp_path):
