@@ -27,9 +27,6 @@ from pipeline.process.refusals import RefusedRuntimeError
 
 from . import counting, record
 from .record import Record
-from .statistics import FeatureStatistics
-
-Statistics = Mapping[str, FeatureStatistics]
 
 # The chief's sign of life while it counts, beside the record: rows so far.
 COUNTING = ".counting"
@@ -45,8 +42,8 @@ _MOST_SECS_OF_EVALUATOR = 86400.0
 _FITTING: dict[tuple[str, Any], Record] = {}
 
 
-def statistics_of(schema: Any, config: Any = None) -> Statistics:
-    """Returns the statistics that a schema needs in a run, by feature.
+def record_of(schema: Any, config: Any = None) -> Record:
+    """Returns the statistics that a schema needs in a run, and the order of features.
 
     Args:
       schema: the `Schema`.
@@ -68,8 +65,8 @@ def statistics_of(schema: Any, config: Any = None) -> Statistics:
         return _in_model_dir(schema, config, model_dir)
 
 
-def _in_model_dir(schema: Any, config: Any, model_dir: str) -> Statistics:
-    """Returns the statistics that a schema needs in a run with a model_dir."""
+def _in_model_dir(schema: Any, config: Any, model_dir: str) -> Record:
+    """Returns the record of a run with a model_dir."""
     own = record.declared(schema)
     # In this order: the record is written before the first checkpoint.
     trained = checkpoint.latest(model_dir) is not None
@@ -78,32 +75,31 @@ def _in_model_dir(schema: Any, config: Any, model_dir: str) -> Statistics:
     if trained:
         return _of_trained(schema, path, found, given)
     if found is not None and _still_counts(schema, config, path, found, given):
-        return found.statistics
+        return found
     if not config.is_chief:
-        if given is None and schema.needs:
-            return _awaited(own, config, path).statistics
-        return given.statistics if given else {}
+        awaits = given is None and schema.needs
+        return _awaited(own, config, path) if awaits else given or Record(own)
     with _replacing(model_dir, path, found):
         made = given or _made(schema, config, path)
         record.write(path, made)
     _FITTING[path, schema.source] = made
-    return made.statistics
+    return made
 
 
 @functools.lru_cache(maxsize=16)
-def _in_process(schema: Any, _source: Any) -> Statistics:
-    """Returns statistics without a model_dir, counted once for a schema and source."""
-    given = record.of_other_run(schema)
+def _in_process(schema: Any, _source: Any) -> Record:
+    """Returns a record without a model_dir, counted once for a schema and source."""
+    own, given = record.declared(schema), record.of_other_run(schema)
     if given is not None or not schema.needs:
-        return given.statistics if given else {}
+        return given or Record(own)
     _check_way(schema)
-    return counting.count(schema).by_feature
+    return Record(own, counting.count(schema).by_feature)
 
 
 def _of_trained(
     schema: Any, path: str, found: Record | None, given: Record | None
-) -> Statistics:
-    """Returns the statistics by which the checkpoints beside a record were trained.
+) -> Record:
+    """Returns the record by which the checkpoints beside it were trained.
 
     Args:
       schema: the `Schema`.
@@ -113,7 +109,7 @@ def _of_trained(
     """
     model_dir = os.path.dirname(path)
     if found is None and (given or not schema.needs):
-        return given.statistics if given else {}
+        return given or Record(record.declared(schema))
     if found is None:
         raise RefusedValueError(
             f"{model_dir} has a checkpoint, and {path} is not there: the statistics of "
@@ -132,7 +128,7 @@ def _of_trained(
             f"those in {path}, by which the checkpoints beside it were trained: leave "
             "it out, or choose another model_dir."
         )
-    return found.statistics
+    return found
 
 
 def _still_counts(

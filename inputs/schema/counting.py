@@ -69,36 +69,43 @@ def count(
     reading = user_errors.running(lambda: "the count of the schema's statistics")
     with seeds.undisturbed(), reading:
         dataset = one_pass(schema, config)
-        features = {k: f for k, f in schema.features.items() if f.raw_column}
-        counts = {name: count_of(name, features[name]) for name in schema.needs}
-        rest = {name: Sight() for name in features if name not in counts}
-        num_rows, told = 0, began
-        for batch in dataset:
-            columns = batch[0] if isinstance(batch, tuple) else batch
-            for name, each in (*counts.items(), *rest.items()):
-                each.add(
-                    _values(columns, features[name].column or name, features[name])
-                )
-            num_rows += int(next(iter(columns.values())).shape[0])
-            _check_distinct(counts)
-            if tell is not None:
-                tell(num_rows)
-            if time.monotonic() - told > _LOG_SECS:
-                told = time.monotonic()
-                logging.info("schema | counting | %s rows so far", f"{num_rows:,}")
+        counts, num_rows = _added_up(dataset, schema, tell or (lambda rows: None))
     if not num_rows:
         raise RefusedValueError(
             f"{_name(schema)} yields no rows, and statistics are needed of "
             f"{sorted(schema.needs)}: write a source of the training data."
         )
-    _check_seen(features, {**counts, **rest}, num_rows)
+    _check_seen(schema.features, counts, num_rows)
     text = "schema | counted %s features over %s rows of %s in %.1f s"
     seconds = time.monotonic() - began
-    logging.info(text, len(counts), f"{num_rows:,}", _name(schema), seconds)
-    found = {name: each.found() for name, each in counts.items()}
-    _check_words(features, found)
-    _say_fewer_buckets(features, found)
+    logging.info(text, len(schema.needs), f"{num_rows:,}", _name(schema), seconds)
+    found = {name: counts[name].found() for name in schema.needs}
+    _check_words(schema.features, found)
+    _say_fewer_buckets(schema.features, found)
     return Counted(found, num_rows, fingerprint.of(dataset).digest)
+
+
+def _added_up(
+    dataset: tf.data.Dataset, schema: Any, tell: Callable[[int], None]
+) -> tuple[dict[str, Any], int]:
+    """Returns the counts of all features that have a column, and the number of rows."""
+    features = {k: f for k, f in schema.features.items() if f.raw_column}
+    counts = {
+        name: count_of(name, feature) if name in schema.needs else Sight()
+        for name, feature in features.items()
+    }
+    num_rows, told = 0, time.monotonic()
+    for batch in dataset:
+        columns = batch[0] if isinstance(batch, tuple) else batch
+        for name, feature in features.items():
+            counts[name].add(_values(columns, feature.column or name, feature))
+        num_rows += int(next(iter(columns.values())).shape[0])
+        _check_distinct({name: counts[name] for name in schema.needs})
+        tell(num_rows)
+        if time.monotonic() - told > _LOG_SECS:
+            told = time.monotonic()
+            logging.info("schema | counting | %s rows so far", f"{num_rows:,}")
+    return counts, num_rows
 
 
 def one_pass(schema: Any, config: Any = None) -> tf.data.Dataset:

@@ -106,9 +106,13 @@ class Schema:
 
         Raises:
           ValueError, RuntimeError: they can neither be read nor counted, see
-            `agreed.statistics_of`.
+            `agreed.record_of`.
         """
-        return _encoder(self, tuple(agreed.statistics_of(self, config).items()))
+        found = agreed.record_of(self, config)
+        # Variables are in the order of the features by which the run began.
+        in_order = {name: self.features[name] for name in found.features}
+        schema = dataclasses.replace(self, features=in_order)
+        return _encoder(schema, tuple(found.statistics.items()))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schema):
