@@ -5,6 +5,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from pipeline.tracing.initial_values import lean
+
 # They draw each number by itself: a shard's are drawn without the others.
 _BY_NUMBER = (
     keras.initializers.RandomUniform,
@@ -25,11 +27,11 @@ def of_shard(initializer: Any, start: int, shape: tuple[int, int]) -> Any:
     """
 
     if isinstance(initializer, _BY_NUMBER):
-        return _reseeded(initializer, start)
+        return lean(_reseeded(initializer, start))
 
     def sliced(of_shard: Any, dtype: Any = None) -> tf.Tensor:
         # Its numbers depend on the table's shape, as those of "glorot_uniform" do.
-        return initializer(shape, dtype=dtype)[start : start + of_shard[0]]
+        return lean(initializer)(shape, dtype=dtype)[start : start + of_shard[0]]
 
     return sliced
 

@@ -26,7 +26,13 @@ from pipeline.process.refusals import RefusedTypeError
 from pipeline.strategy import loss_scale, sharding, variables
 from pipeline.strategy.averages import Averages
 from pipeline.strategy.replicas import Replicas, aggregated, all_reduce
-from pipeline.tracing import keras_tables, replica_means, seeds, trace_checks
+from pipeline.tracing import (
+    initial_values,
+    keras_tables,
+    replica_means,
+    seeds,
+    trace_checks,
+)
 from pipeline.tracing.compiling import compiled
 
 # Odd and large, so that the streams of replicas do not meet.
@@ -304,7 +310,7 @@ class Modules:
                 loss_scale.add_variables(self.driver_state, len(spec.train_op))
             for key, trained in optimized.items():
                 if not optimizers[key].built:
-                    _build_slots(optimizers[key], trained)
+                    initial_values.build_slots(optimizers[key], trained)
 
 
 def bind(
@@ -341,19 +347,6 @@ def _rows(features_spec: Any) -> int | None:
     """Returns the number of examples in a batch; None where no shape tells."""
     shapes = [getattr(s, "shape", None) for s in tf.nest.flatten(features_spec)]
     return next((s[0] for s in shapes if s is not None and s.rank), None)
-
-
-def _build_slots(optimizer: keras.optimizers.Optimizer, trained: list[Any]) -> None:
-    try:
-        optimizer.build(trained)
-    except ValueError as error:
-        if "colocate_vars_with" not in str(error):
-            raise
-        raise SpecError(
-            f"TrainOp.variables {[v.path for v in trained]} were created outside of "
-            "the strategy: build the model inside of its factory, "
-            "def make_network(): return keras.Sequential([...]), not before."
-        ) from error
 
 
 def _make(name: str, factory: Callable[..., Any], context: Mapping[str, Any]) -> Any:

@@ -5,6 +5,7 @@ From the bottom up; a file imports only files above it:
     graph_defs      the nodes of a graph, as TensorFlow writes it down
     compiling       functions compiled for one object
     seeds           a run's random numbers, apart from the program's
+    initial_values  first values of large tables, in no more memory than they take
     replica_means   Keras' mean losses as means over one replica's batch
     batch_sums      scalars that are sums over the batch
     summary_states  what of a batch is kept for summaries, and put together
