@@ -49,7 +49,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr__`.
     from pipeline.checkpoints.checkpoint import CheckpointMismatchError
     from pipeline.checkpoints.checkpoint_reader import UnreadableCheckpointError
-    from pipeline.checkpoints.warm_start import WarmStartSettings
     from pipeline.cluster.ports import PeerLostError
     from pipeline.contract.averages import (
         ExponentialAverage,
@@ -121,6 +120,9 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
     from pipeline.roles.train_and_evaluate import train_and_evaluate
     from pipeline.tools.files import CsvTool, JsonLinesTool
     from pipeline.tools.trackers import MlflowTool, WandbTool
+    from pipeline.warm_start.freezing import unfrozen
+    from pipeline.warm_start.vocabulary import VocabInfo
+    from pipeline.warm_start.warm_start_settings import WarmStartSettings
 
 from pipeline.mistakes import habits
 from pipeline.process import run_log
@@ -186,7 +188,9 @@ _FILES = {
     "ServingInputReceiver": "export.receivers",
     "build_raw_serving_input_receiver_fn": "export.receivers",
     "build_parsing_serving_input_receiver_fn": "export.receivers",
-    "WarmStartSettings": "checkpoints.warm_start",
+    "WarmStartSettings": "warm_start.warm_start_settings",
+    "VocabInfo": "warm_start.vocabulary",
+    "unfrozen": "warm_start.freezing",
     "CheckpointMismatchError": "checkpoints.checkpoint",
     "UnreadableCheckpointError": "checkpoints.checkpoint_reader",
     "Refusal": "process.refusals",
@@ -259,6 +263,8 @@ __all__ = [
     "build_raw_serving_input_receiver_fn",
     "build_parsing_serving_input_receiver_fn",
     "WarmStartSettings",
+    "VocabInfo",
+    "unfrozen",
     "CheckpointMismatchError",
     "UnreadableCheckpointError",
     "Refusal",

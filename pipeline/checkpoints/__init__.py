@@ -10,7 +10,6 @@ From the bottom up; a file imports only files above it:
     retention           the checkpoints that stay; deletes the others at each save
     checkpoint          saving and strict restoring; the format
     checkpoint_path     the checkpoint that a caller asked for
-    warm_start          values from another run's checkpoint
     hook_states         the states of hooks, saved with each checkpoint
     holding             the origin of the modules' values: a checkpoint, or none
 """

@@ -8,7 +8,7 @@ then leaves every variable as it was.
 import contextlib
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -49,12 +49,20 @@ class Reader:
             self._reader = tf.train.load_checkpoint(path)
             shapes = self._reader.get_variable_to_shape_map()
             self._dtypes = self._reader.get_variable_to_dtype_map()
-        self._keys = _by_name(shapes, _VARIABLE)
+        self._keys = self._named(shapes)
         self.shapes = {name: shapes[key] for name, key in self._keys.items()}
         self.tables = {
             name: key.removesuffix(_TABLE)
             for name, key in _by_name(shapes, _TABLE).items()
         }
+
+    def _named(self, shapes: Mapping[str, Any]) -> dict[str, str]:
+        """Returns the keys of variables by their names."""
+        return _by_name(shapes, _VARIABLE)
+
+    def dtype(self, name: str) -> tf.DType:
+        """Returns the dtype of a variable that is there."""
+        return self._dtypes[self._keys[name]]
 
     def value(self, name: str) -> Any:
         """Returns the value of a variable that is there, as an array.

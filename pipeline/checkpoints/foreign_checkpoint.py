@@ -1,8 +1,8 @@
-"""Says what lies where a checkpoint of this project was looked for, and how to take it.
+"""Says what lies where a checkpoint of this project was looked for.
 
-A user who moves over has checkpoints of tf.estimator, of Keras or of another program.
-None of them has this project's names, so an error shows the lines of a factory that
-takes their values.
+A user who moves over has checkpoints of tf.estimator, of Keras or of another program. A
+run begins with their values by `Estimator(warm_start_from=...)`, in a model_dir of its
+own.
 """
 
 import os
@@ -23,13 +23,10 @@ def is_foreign(reader: Reader) -> bool:
 
 
 def described(path: str) -> str:
-    """Describes what is at `path`, and how a factory takes values from it.
+    """Describes what is at `path`, for the end of an error.
 
     Args:
       path: a file, a folder or a path prefix that holds none of our checkpoints.
-
-    Returns:
-      Sentences for the end of an error, with the lines to write.
     """
     if tf.io.gfile.isdir(path):
         return _of_folder(path)
@@ -72,48 +69,21 @@ def _of_checkpoint(prefix: str) -> str:
         shapes = {k: v for k, v in shapes.items() if k.endswith(_VALUE)}
     else:
         format_ = "names, as tf.estimator and tf.compat.v1.train.Saver write them"
-    key = min(shapes, default="name")
     return (
         f"{prefix!r} is a checkpoint by {format_}. It holds {len(shapes)} variables: "
-        f"{_some(f'{k.removesuffix(_VALUE)} {shapes[k]}' for k in sorted(shapes))}.\n"
-        + _in_the_factory(
-            f"reader = tf.train.load_checkpoint({prefix!r})",
-            f"network.variables[0].assign(reader.get_tensor({key!r}))",
-        )
+        f"{_some(f'{k.removesuffix(_VALUE)} {shapes[k]}' for k in sorted(shapes))}."
     )
 
 
 def _of_file(path: str) -> str:
     if path.endswith(".keras"):
-        return f"{path!r} is a model that Keras saved.\n" + _in_the_factory(
-            f"saved = keras.saving.load_model({path!r})",
-            "network.set_weights(saved.get_weights())",
-        )
-    if not path.endswith((".h5", ".hdf5")):
-        return f"{path!r} is a file of another kind."
-    return f"{path!r} holds weights that Keras saved.\n" + _in_the_factory(
-        f"network.load_weights({path!r})"
-    )
+        return f"{path!r} is a model that Keras saved."
+    if path.endswith((".h5", ".hdf5")):
+        return f"{path!r} holds weights that Keras saved."
+    return f"{path!r} is a file of another kind."
 
 
 def _some(items: Iterable[str]) -> str:
     items = list(items)
     more = len(items) - _MOST
     return ", ".join(items[:_MOST]) + (f" and {more} more" if more > 0 else "")
-
-
-def _in_the_factory(*lines: str) -> str:
-    """Returns the code of a factory with the given lines in it."""
-    code = [
-        "def make_network():",
-        "    network = keras.Sequential([keras.Input([8]), keras.layers.Dense(1)])",
-        *(f"    {line}" for line in lines),
-        "    return network",
-    ]
-    return "\n".join(
-        [
-            "A warm start takes values by this project's names. Values of other names "
-            "are taken in the factory, and training begins with them:",
-            *(f"    {line}" for line in code),
-        ]
-    )

@@ -20,7 +20,7 @@ from pipeline.checkpoints import checkpoint, checkpoint_files
 from pipeline.contract.hooks import Run, SavingListener
 from pipeline.contract.train_op import SpecError
 from pipeline.model_dir import paths
-from pipeline.strategy import variables
+from pipeline.strategy import sharding, variables
 from pipeline.strategy.modules import Modules
 from pipeline.strategy.sharding import shards_of
 
@@ -79,12 +79,7 @@ class Snapshot:
             )
         for name, variable in by_name.items():
             # The copy is whole; each parameter server holds some of its rows.
-            first = 0
-            for shard in shards_of(variable):
-                rows = shard.shape[0] if shard is not variable else None
-                value = self._values[name]
-                shard.assign(value if rows is None else value[first : first + rows])
-                first += rows or 0
+            sharding.assign(variable, self._values[name])
         for name, table in tables.items():
             # Keys that the copy lacks would stay after `insert` alone.
             table.remove(table.export()[0])

@@ -16,7 +16,6 @@ import gin
 import keras
 import tensorflow as tf
 
-from pipeline.checkpoints import warm_start
 from pipeline.command import jobs
 from pipeline.contract import averages, run_config
 from pipeline.contract.hooks import Hook, Tool
@@ -34,6 +33,7 @@ from pipeline.process.refusals import RefusedImportError
 from pipeline.roles import keep_best, learning_rates, specs, train_and_evaluate
 from pipeline.strategy import strategies
 from pipeline.tools import files, trackers
+from pipeline.warm_start import vocabulary, warm_start_settings
 
 CORE = "pipeline"
 
@@ -194,7 +194,8 @@ def register() -> None:
     _add(run_config.RunConfig, denylist=["cluster"])
     for average in averages.KINDS:
         _add(average)
-    _add(warm_start.WarmStartSettings)
+    _add(warm_start_settings.WarmStartSettings)
+    _add(vocabulary.VocabInfo)
     _add(specs.TrainSpec)
     _add(specs.EvalSpec)
     _add(keep_best.KeepBest)

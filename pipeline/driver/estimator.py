@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from pipeline.checkpoints import checkpoint
-from pipeline.checkpoints.warm_start import WarmStartSettings
 from pipeline.contract import arguments, averages
 from pipeline.contract import params as params_lib
 from pipeline.contract.hooks import Hook, Run, SavingListener
@@ -30,6 +29,7 @@ from pipeline.model_dir import paths
 from pipeline.process import run_log
 from pipeline.strategy import parameter_server
 from pipeline.strategy.peers import watches
+from pipeline.warm_start.warm_start_settings import WarmStartSettings
 
 
 class Estimator:

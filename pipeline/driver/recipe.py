@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pipeline.checkpoints.warm_start import WarmStartSettings
 from pipeline.contract import params as params_lib
 from pipeline.contract.run_config import RunConfig
+from pipeline.warm_start.warm_start_settings import WarmStartSettings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,6 @@ from pipeline.checkpoints import checkpoint, checkpoint_files, checkpoint_path
 from pipeline.checkpoints.holding import Holding
 from pipeline.checkpoints.retention import KeptSteps
 from pipeline.checkpoints.settings import Configured
-from pipeline.checkpoints.warm_start import WarmStart
 from pipeline.contract.averages import AVERAGE
 from pipeline.contract.hooks import Run
 from pipeline.contract.model_fn import BoundModelFn
@@ -33,6 +32,7 @@ from pipeline.strategy import modules
 from pipeline.strategy.peers import Peers
 from pipeline.strategy.variables import finalize
 from pipeline.tools import description
+from pipeline.warm_start.warm_start import WarmStart
 
 
 class Runtime:

@@ -93,6 +93,20 @@ def shards_of(variable: Any) -> list[Any]:
     return [variable]
 
 
+def assign(variable: Any, value: Any) -> None:
+    """Sets a variable, whole or in shards, to a whole value.
+
+    Args:
+      variable: a `tf.Variable`, or one in shards, each of which takes its rows.
+      value: array of the whole shape.
+    """
+    first = 0
+    for shard in shards_of(variable):
+        rows = shard.shape[0] if shard is not variable else None
+        shard.assign(value if rows is None else value[first : first + rows])
+        first += rows or 0
+
+
 def let_gather(made: Iterable[Any]) -> None:
     """Lets `tf.gather` read only the rows that it gathers from mirrored variables.
 

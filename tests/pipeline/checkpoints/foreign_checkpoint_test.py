@@ -1,7 +1,4 @@
-"""Checkpoints of other programs: what they hold is told, and how to take it."""
-
-import ast
-import textwrap
+"""Checkpoints of other programs: what they hold is told."""
 
 import keras
 import pytest
@@ -9,7 +6,7 @@ import tensorflow as tf
 
 import pipeline as ge
 from pipeline.checkpoints import checkpoint, foreign_checkpoint
-from pipeline.checkpoints.warm_start import warm_start
+from pipeline.warm_start.warm_start import warm_start
 
 
 def network():
@@ -64,15 +61,9 @@ CASES = {
     by_name_without_state: [BY_NAME, "bert_model.ckpt' is a checkpoint"],
     by_object: [BY_OBJECT, "/_kernel [2, 1]"],
     saved_model: ["is a SavedModel. ", BY_OBJECT, "variables/variables"],
-    weights: ["holds weights that Keras saved", "network.load_weights("],
-    keras_model: ["is a model that Keras saved", "keras.saving.load_model("],
+    weights: ["holds weights that Keras saved"],
+    keras_model: ["is a model that Keras saved"],
 }
-
-
-def sample(text):
-    lines = text.splitlines()
-    first = next(i for i, line in enumerate(lines) if "def make_network" in line)
-    return textwrap.dedent("\n".join(lines[first:]))
 
 
 @pytest.mark.parametrize("write", CASES, ids=lambda write: write.__name__)
@@ -84,16 +75,6 @@ def test_what_another_program_wrote_is_named(write, tmp_path):
         for text in CASES[write]:
             assert text in str(error.value)
         assert "It holds []" not in str(error.value)
-        ast.parse(sample(str(error.value)))
-
-
-@pytest.mark.parametrize("write", [weights, keras_model])
-def test_the_sample_runs(write, tmp_path):
-    code = sample(foreign_checkpoint.described(write(tmp_path)))
-    names = {"keras": keras, "tf": tf}
-    wide = code.replace("keras.Input([8])", "keras.Input([2])")
-    exec(wide, names)
-    assert names["make_network"]().variables
 
 
 def test_a_file_of_a_checkpoint_and_other_things(tmp_path):

@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from pipeline.checkpoints import checkpoint, holding
-from pipeline.checkpoints.warm_start import warm_start
 from pipeline.strategy import modules, sharding, variables
+from pipeline.warm_start.warm_start import warm_start
 
 ROWS, WIDTH = 7, 3
 _partitioners = tf.distribute.experimental.partitioners
@@ -93,7 +93,8 @@ def test_a_table_of_another_size_is_refused(tmp_path):
 
 
 def test_a_warm_start_takes_over_a_table(tmp_path):
-    path = checkpoint.Saver(str(tmp_path), state_of(1, 4.0)).save(1)
+    saved = state_of(1, 4.0) | {"driver": {"global_step": tf.Variable(1)}}
+    path = checkpoint.Saver(str(tmp_path), saved).save(1)
     state = state_of(2)
     warm_start(state, path)
     assert state["table"]["table"].numpy().min() == 4.0

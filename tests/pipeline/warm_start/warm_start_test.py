@@ -11,12 +11,15 @@ from absl import logging as absl_logging
 
 import pipeline as ge
 from pipeline.checkpoints import checkpoint
-from pipeline.checkpoints.warm_start import warm_start
+from pipeline.warm_start.warm_start import warm_start
 from tests import fakes
 
 TABLE = tf.lookup.experimental.MutableHashTable
 SAVED = {"net": {"a/kernel": [1.0, 2.0], "b": [3.0]}, "driver": {"global_step": [7]}}
 OTHER = {"net": {"a/kernel": [0.0, 0.0], "b": [0.0]}, "driver": {"global_step": [0]}}
+
+
+OPTIMIZERS = {"optimizer": keras.optimizers.SGD()}
 
 
 def state(**modules):
@@ -48,14 +51,14 @@ def test_it_takes_all_of_the_model(tmp_path):
         "optimizer": {"iteration": 3, "momentum/net/b": [2.0]},
         "net": {"dropout/seed_generator_state": [1, 2]},
     }
-    path = save(tmp_path, state(**left | {"net": SAVED["net"] | left["net"]}))
+    path = save(tmp_path, state(**SAVED | left | {"net": SAVED["net"] | left["net"]}))
     other = state(
         net=OTHER["net"] | {"dropout/seed_generator_state": [7, 7]},
         optimizer={"iteration": 0, "momentum/net/b": [0.0]},
         driver={"global_step": [0]},
     )
     other["net"]["b"] = tf.Variable([0.0], trainable=False)
-    warm_start(other, path, optimizers=("optimizer/",))
+    warm_start(other, path, modules=OPTIMIZERS)
     assert values(other) == {
         "net/a/kernel": [1.0, 2.0],
         "net/b": [3.0],
@@ -91,7 +94,7 @@ def test_learning_rates_and_iterations_come_only_where_asked_for(
     own = {name: [0.0] if name[0] == "m" else 0 * v for name, v in OPTIMIZER.items()}
     other = state(**OTHER, optimizer=own)
     settings = ge.WarmStartSettings(path, **options)
-    warm_start(other, settings, optimizers=("optimizer/",))
+    warm_start(other, settings, modules=OPTIMIZERS)
     found = {n: v.numpy().tolist() for n, v in other["optimizer"].items()}
     assert found == own | {name: OPTIMIZER[name] for name in taken}
 
@@ -146,7 +149,7 @@ def test_warm_start_from_what_is_not_there(tmp_path):
 
 def test_warm_start_of_another_head_says_how_to_take_the_rest(tmp_path):
     net = {"a-1/kernel": [1.0], "a-1/bias": [2.0], "b/kernel": [3.0], "c": [4.0]}
-    save(tmp_path, state(net=net, top={"x/y": [5.0], "z": [6.0]}))
+    save(tmp_path, state(**SAVED | {"net": net}, top={"x/y": [5.0], "z": [6.0]}))
     other = {**net, "b/kernel": [0.0, 0.0]}
     model = {"net": other, "top": {"x/y": [0.0], "z": [0.0]}}
     with pytest.raises(ge.CheckpointMismatchError) as error:
@@ -208,12 +211,12 @@ def test_the_table_in_the_log_is_short_and_its_whole_is_for_debugging(
     tmp_path, log, caplog
 ):
     many = {f"block_{i}/layer_{j}/kernel": 1.0 for i in range(9) for j in range(9)}
-    path = save(tmp_path, state(net=many, **{"optimizer": {"iteration": 1}}))
+    path = save(tmp_path, state(**SAVED | {"net": many}, optimizer={"iteration": 1}))
     other = state(net=many, optimizer={"iteration": 1}, head={"kernel": 1.0})
     settings = ge.WarmStartSettings(path, vars_to_warm_start="net/.*")
     absl_logging.set_verbosity(absl_logging.DEBUG)
     with caplog.at_level("DEBUG", logger="absl"):
-        warm_start(other, settings, optimizers=("optimizer/",))
+        warm_start(other, settings, modules=OPTIMIZERS)
     short, whole = (text.splitlines() for text in log()[-2:])
     assert short == [
         f"warm start | 81 of 83 from {path}",

@@ -1,0 +1,282 @@
+"""Finds for each variable of a model the value that a checkpoint has for it."""
+
+import functools
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipeline.checkpoints import checkpoint, foreign_checkpoint
+from pipeline.checkpoints.checkpoint import CheckpointMismatchError
+from pipeline.contract.averages import AVERAGE
+from pipeline.foreign import sources
+from pipeline.foreign.keras_file import KerasFile
+from pipeline.process.refusals import RefusedValueError, near
+from pipeline.strategy import sharding, variables
+from pipeline.warm_start import names, proposals, slots
+from pipeline.warm_start.origins import Origin
+from pipeline.warm_start.warm_start_settings import WarmStartSettings, is_count
+
+_NO_RATE = "as configured: the checkpoint has none"
+_NO_TABLE = "a lookup table, which no other program's checkpoint has"
+
+
+class Fit:
+    """What a checkpoint has for the variables of a model.
+
+    Attributes:
+      origins: by name here, where the value of each chosen variable comes from; what is
+        not in the checkpoint has a name that is not there, or none.
+      reasons: by name here, why a variable is left as it is.
+    """
+
+    def __init__(
+        self,
+        settings: WarmStartSettings,
+        source: sources.Source,
+        own: Mapping[str, Any],
+        modules: Mapping[str, Any],
+    ) -> None:
+        """Finds the names; reads few values, and sets none.
+
+        Args:
+          settings: what is chosen.
+          source: the checkpoint or file.
+          own: variables and tables of the model, by name.
+          modules: modules by name.
+        """
+        self._settings, self._source = settings, source
+        self._own, self._modules = own, modules
+        self._is_foreign = sources.is_foreign(source)
+        self._prefixes = variables.optimizer_prefixes(modules)
+        self.reasons = {
+            name: reason
+            for name, value in own.items()
+            if (reason := self._left_out(name, value)) is not None
+        }
+        self._chosen = [name for name in own if name not in self.reasons]
+        found = self._of_another() if self._is_foreign else self._of_ours()
+        self.origins = {n: found[n] for n in self._chosen if n in found}
+
+    def check_chosen(self, unbuilt: Sequence[str]) -> None:
+        """Checks that the settings choose something, by names that the model has.
+
+        Args:
+          unbuilt: name prefixes below which names may come to be, in another mode.
+
+        Raises:
+          ValueError: they do not; says what to write.
+        """
+        idle = self._settings.idle_names(self._own)
+        idle = [n for n in idle if not n.startswith(tuple(unbuilt))]
+        if idle:
+            field = "var_name_to_prev_var_name"
+            if idle[0] in self._settings.var_name_to_vocab_info:
+                field = "var_name_to_vocab_info"
+            raise RefusedValueError(
+                f"{field} names {idle}, which the model does not have:"
+                f"{near(idle[0], list(self._own))} write names out of "
+                f"{sorted(self._own)}."
+            )
+        for name in self._settings.var_name_to_vocab_info:
+            if name in self.reasons:
+                raise RefusedValueError(
+                    f"var_name_to_vocab_info names {name!r}, which is "
+                    f"{self.reasons[name]}: choose it there, or leave it out here."
+                )
+        if not (self._chosen or unbuilt):
+            raise RefusedValueError(
+                f"vars_to_warm_start={self._settings.vars_to_warm_start!r} chooses no "
+                "variable: write an expression that matches some of "
+                f"{sorted(self._own)} in full."
+            )
+
+    def taken(self, fresh: Collection[str]) -> dict[str, Origin]:
+        """Returns where the values of some variables come from, checked.
+
+        Args:
+          fresh: names of the variables that are to be set now.
+
+        Raises:
+          CheckpointMismatchError: lists what is missing, and says how to take the rest.
+        """
+        saved = {**self._source.shapes, **dict.fromkeys(self._source.tables)}
+        wanted = [name for name in self._chosen if name in fresh]
+        lacking = [n for n in wanted if self._name_there(n) not in saved]
+        reshaped = [
+            f"{n}: {shape} in the model, {saved[there]} saved"
+            for n in wanted
+            if (there := self._name_there(n)) in saved
+            and n not in self._vocabularies
+            and (shape := _shape(self._own[n])) != _listed(saved[there])
+        ]
+        if lacking or reshaped:
+            unfit = {*lacking, *(line.partition(": ")[0] for line in reshaped)}
+            raise CheckpointMismatchError(self._problem(lacking, reshaped, unfit))
+        return {n: self._moved(n, self.origins[n]) for n in wanted}
+
+    def _name_there(self, name: str) -> str | None:
+        origin = self.origins.get(name)
+        return None if origin is None else origin.name
+
+    def _left_out(self, name: str, value: Any) -> str | None:
+        prefix = self._prefix_of(name)
+        reason = self._settings.left_out(name, value, prefix)
+        by_default = self._settings.vars_to_warm_start is None
+        if reason is None and self._is_foreign and by_default:
+            return None if variables.is_variable(value) else _NO_TABLE
+        return reason
+
+    def _prefix_of(self, name: str) -> str | None:
+        return next((p for p in self._prefixes if name.startswith(p)), None)
+
+    def _mapped(self, name: str) -> str | None:
+        return self._settings.mapped(name, self._own)
+
+    def _of_ours(self) -> dict[str, Origin]:
+        found = names.own_names(self._chosen, self._mapped)
+        return {n: Origin(t) for n, t in self._averaged(found).items()}
+
+    def _averaged(self, found: dict[str, str]) -> dict[str, str]:
+        """Returns names in the checkpoint, of averages where these are asked for."""
+        if self._settings.weights != AVERAGE:
+            return found
+        if not names.holds_averages(self._source.shapes):
+            raise RefusedValueError(
+                f"WarmStartSettings.weights is 'average', and {self._source.path} "
+                "holds none: it was trained without RunConfig(average=...). Write "
+                "weights='live'."
+            )
+        return names.of_averages(found, self._source.shapes)
+
+    def _of_another(self) -> dict[str, Origin]:
+        mine = [n for n in self._chosen if self._prefix_of(n) is not None]
+        moved = {n.partition("/")[2].partition("/")[2] for n in mine}
+        weights = [
+            n
+            for n in self._own
+            if self._prefix_of(n) is None and (n not in self.reasons or n in moved)
+        ]
+        places: dict[str, str] = {}
+        if isinstance(self._source, KerasFile):
+            places = self._source.places(self._modules, list(self._own))
+        find = functools.partial(names.foreign_names, source=self._source)
+        there = find(weights, self._mapped, places=places)
+        found = {n: Origin(t) for n, t in self._averaged(there).items()}
+        for name in mine:
+            origin = self._of_optimizer(name, there, places)
+            if origin is not None:
+                found[name] = origin
+            elif variables.is_rate(name, self._own) and name not in (
+                self._settings.patterns
+            ):
+                self.reasons[name] = _NO_RATE
+        self._chosen = [n for n in self._chosen if n not in self.reasons]
+        return found
+
+    def _of_optimizer(
+        self, name: str, weights: Mapping[str, str], places: Mapping[str, str]
+    ) -> Origin | None:
+        if (given := self._mapped(name)) is not None:
+            return Origin(self._source.name_of(given))
+        if name in places:
+            return Origin(places[name]) if places[name] in self._source.shapes else None
+        prefix = self._prefix_of(name)
+        optimizer = self._modules[prefix.rstrip("/")]
+        state = slots.Slots(self._source, prefix, optimizer, weights)
+        if not is_count(name, self._own[name], prefix):
+            return state.slot(name)
+        if variables.is_rate(name, self._own):
+            return state.rate()
+        return state.iteration() if name == f"{prefix}iteration" else None
+
+    @functools.cached_property
+    def _vocabularies(self) -> dict[str, Any]:
+        """The `VocabInfo`s of tables, and of the slots that go with them, by name."""
+        infos = self._settings.var_name_to_vocab_info
+        found = {n: info for n, info in infos.items() if n in self._own}
+        for name in self._own:
+            prefix = self._prefix_of(name)
+            reference = name.removeprefix(prefix or "").partition("/")[2]
+            if prefix is not None and reference in found:
+                found[name] = found[reference]
+        return found
+
+    def _moved(self, name: str, origin: Origin) -> Origin:
+        """Returns an origin whose rows are moved to the vocabulary of here."""
+        info, variable = self._vocabularies.get(name), self._own[name]
+        if info is None:
+            return origin
+        shape = list(variable.shape)
+        rows, words = info.moved(self._source.shapes[origin.name], shape, name)
+        if self._prefix_of(name) is None:
+            backup = info.backup(name, shape, variable.dtype)
+        else:  # A new word's slot begins as the optimizer has it.
+            backup = _value(variable)
+        made = origin.convert or (lambda value: value)
+        return Origin(
+            origin.name,
+            words,
+            lambda value: info.remapped(np.asarray(made(value)), rows, backup),
+        )
+
+    def _problem(self, lacking: list[str], reshaped: list[str], unfit: set[str]) -> str:
+        source, chosen = self._source, self._chosen
+        if not self._is_foreign:
+            absent = sorted(self._name_there(name) for name in lacking)
+            held = sorted({*source.shapes, *source.tables})
+            held = [n for n in held if not n.startswith(checkpoint.CONFIGURED)]
+            return (
+                f"cannot start warm from {source.path}: it lacks {absent}; of another "
+                f"shape are {reshaped}. It holds {held}. {_other_choice(chosen, unfit)}"
+            )
+        given_path = self._settings.ckpt_to_initialize_from
+        given = {self._name_there(name) for name in lacking} - {None}
+        typed = f" It has none of the names {sorted(given)}." if given else ""
+        wanted = {name: _shape(self._own[name]) for name in unfit}
+        wanted = {n: wanted[n] for n in self._own if wanted.get(n) is not None}
+        taken = {self._name_there(name) for name in chosen if name not in unfit}
+        free = slots.without(source.shapes)
+        free = {name: shape for name, shape in free.items() if name not in taken}
+        found = proposals.proposed(wanted, free)
+        return (
+            f"cannot start warm from {source.path}: no name there is one of {lacking}; "
+            f"of another shape are {reshaped}.{typed}\n"
+            f"{foreign_checkpoint.described(given_path)}\n"
+            f"{proposals.in_words(wanted, free, found)}\n"
+            f"{_other_choice(chosen, unfit)}"
+        )
+
+
+def _shape(value: Any) -> list[int] | None:
+    return list(value.shape) if hasattr(value, "shape") else None
+
+
+def _listed(shape: Any) -> list[int] | None:
+    return None if shape is None else list(shape)
+
+
+def _value(variable: Any) -> np.ndarray:
+    parts = [np.asarray(shard.numpy()) for shard in sharding.shards_of(variable)]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _other_choice(chosen: Iterable[str], unfit: set[str]) -> str:
+    """Returns the line that takes over all that fits, by as few expressions as do.
+
+    An expression stands for a whole module, else for a layer, else for one name.
+    """
+    expressions = {}
+    for name in sorted(set(chosen) - unfit):
+        folders = [name[: m.end()] for m in re.finditer("/", name)]
+        fitting = (f for f in folders if not any(n.startswith(f) for n in unfit))
+        folder = next(fitting, None)
+        text = re.escape(name) if folder is None else f"{re.escape(folder)}.*"
+        expressions[text] = None
+    if not expressions:
+        return "Nothing that was chosen fits: leave warm_start_from out."
+    return (
+        "To take over what fits: "
+        f"WarmStartSettings(vars_to_warm_start={list(expressions)})."
+    )

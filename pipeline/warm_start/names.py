@@ -1,0 +1,94 @@
+"""Finds the name in a checkpoint of each variable that is taken over.
+
+A checkpoint of this project has the names of here. One of another program has no
+modules: `network/dense/kernel` is `dense/kernel` there, or below one name that all of
+its variables have, `bert/dense/kernel`. Nothing else is guessed: what stays open goes
+to `proposals`.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from pipeline.strategy import averages
+
+Mapped = Callable[[str], str | None]
+
+
+def own_names(names: Iterable[str], mapped: Mapped) -> dict[str, str]:
+    """Returns the names in a checkpoint of this project, whether there or not.
+
+    Args:
+      names: names in this model.
+      mapped: gives the name there that the user has given, or None.
+    """
+    return {name: mapped(name) or name for name in names}
+
+
+def foreign_names(
+    names: Iterable[str],
+    mapped: Mapped,
+    source: Any,
+    places: Mapping[str, str],
+) -> dict[str, str]:
+    """Returns the names in another program's checkpoint; what is not there is left out.
+
+    A name that the user has given is among them, there or not. Of the others each
+    stands for one variable here.
+
+    Args:
+      names: names in this model, of weights.
+      mapped: gives the name there that the user has given, or None.
+      source: the checkpoint or file.
+      places: of a file of Keras', the names that Keras itself would give.
+    """
+    given, found = {}, {}
+    root = _root(source.shapes)
+    for name in names:
+        if (there := mapped(name)) is not None:
+            given[name] = source.name_of(there)
+            continue
+        below = name.partition("/")[2]
+        likely = (places.get(name), name, below, root and f"{root}/{below}")
+        there = next((each for each in likely if each in source.shapes), None)
+        if there is not None:
+            found[name] = there
+    taken = Counter(found.values())
+    return {**{n: t for n, t in found.items() if taken[t] == 1}, **given}
+
+
+def _root(names: Collection[str]) -> str | None:
+    """Returns the name below which all of a checkpoint's variables stand, or None."""
+    # An optimizer's, `adam/iteration`, and counters, `global_step`, stand elsewhere.
+    counted = (re.fullmatch(r"(.+)/(?:iter|iteration)", name) for name in names)
+    others = tuple(f"{match[1]}/" for match in counted if match)
+    kept = [n for n in names if "/" in n and not n.startswith(others or ("\0",))]
+    roots = {name.partition("/")[0] for name in kept}
+    return roots.pop() if len(roots) == 1 else None
+
+
+def of_averages(names: Mapping[str, str], shapes: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the names of the averages that a checkpoint has of these variables.
+
+    Args:
+      names: names in the checkpoint by the names in this model.
+      shapes: shapes in the checkpoint, by name.
+    """
+    foreign = {n: f"{there}/ExponentialMovingAverage" for n, there in names.items()}
+    return {
+        name: foreign[name]
+        if foreign[name] in shapes
+        else averages.saved_as(there, shapes)
+        for name, there in names.items()
+    }
+
+
+def holds_averages(shapes: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint holds averages, of this project or of TensorFlow's.
+
+    Args:
+      shapes: shapes in the checkpoint, by name.
+    """
+    ends = (name.endswith("/ExponentialMovingAverage") for name in shapes)
+    return averages.held(shapes) or any(ends)

@@ -1,0 +1,222 @@
+"""Finds what other programs' optimizers have kept: slots, and counts of updates.
+
+Of the variable `R` they are, in the order of the ways of `_places`:
+
+    R/Adam, R/Adam_1            tf.compat.v1.train; R/adam_m, R/adam_v in BERT's own
+    Adam/R/m, Adam/R/v          tf.keras.optimizers.legacy, maybe below `training/`
+    Adam/m/R, Adam/v/R          tf.keras.optimizers of 2.11 to 2.15
+    adam/R_momentum             Keras 3, where R has _ in the place of /
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline.foreign.keras_file import KerasFile
+from pipeline.process.refusals import RefusedValueError
+from pipeline.strategy import variables
+from pipeline.warm_start.origins import Origin
+
+# By the kind of optimizer, its slots in the order in which tf.compat.v1 numbers them:
+# the name here, and the names elsewhere.
+_KINDS = {
+    keras.optimizers.Adam: {"momentum": ("m",), "velocity": ("v",)},
+    keras.optimizers.SGD: {"momentum": ("momentum", "m")},
+    keras.optimizers.Adagrad: {"accumulator": ("accumulator",)},
+    keras.optimizers.Ftrl: {"accumulator": ("accumulator",), "linear": ("linear",)},
+    keras.optimizers.RMSprop: {
+        "velocity": ("rms", "velocity"),
+        "average_gradient": ("mg", "average_gradient"),
+        "momentum": ("momentum",),
+    },
+    keras.optimizers.Adadelta: {
+        "accumulated_grad": ("accum_grad", "accumulated_grad"),
+        "accumulated_delta_var": ("accum_var", "accumulated_delta_var"),
+    },
+}
+# The names that tf.compat.v1's optimizers give to slots where the user gave none.
+_V1_NAMES = {
+    "Adam": keras.optimizers.Adam,
+    "Momentum": keras.optimizers.SGD,
+    "Adagrad": keras.optimizers.Adagrad,
+    "Ftrl": keras.optimizers.Ftrl,
+    "RMSProp": keras.optimizers.RMSprop,
+    "Adadelta": keras.optimizers.Adadelta,
+    "ExponentialMovingAverage": None,
+}
+_WORDS = {
+    word
+    for slots in _KINDS.values()
+    for here, there in slots.items()
+    for word in (here, *there, "vhat", "adam_m", "adam_v")
+}
+_FLAT = re.compile(rf".+_({'|'.join(sorted(_WORDS))})")
+
+
+def without(shapes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the shapes of what may be a weight, and is no optimizer's.
+
+    Args:
+      shapes: shapes in the checkpoint, by name.
+    """
+    return {
+        name: shape for name, shape in shapes.items() if not _is_of_one(name, shapes)
+    }
+
+
+def _is_of_one(name: str, shapes: Mapping[str, Any]) -> bool:
+    above, _, leaf = name.rpartition("/")
+    if above in shapes or leaf in _WORDS or name.startswith("optimizer/"):
+        return True
+    if leaf in ("global_step", "iter", "iteration", "learning_rate"):
+        return True
+    words = name.split("/")
+    below = (i + 1 for i, word in enumerate(words) if word in _WORDS)
+    if any("/".join(words[first:]) in shapes for first in below):
+        return True
+    return bool(_FLAT.fullmatch(leaf)) and f"{above}/iteration" in shapes
+
+
+class Slots:
+    """The state of other programs' optimizers, for one optimizer of this run."""
+
+    def __init__(
+        self, source: Any, prefix: str, optimizer: Any, weights: Mapping[str, str]
+    ) -> None:
+        """Looks at nothing yet.
+
+        Args:
+          source: the checkpoint or file.
+          prefix: full name prefix of the optimizer, `optimizer/`.
+          optimizer: the Keras optimizer.
+          weights: names there of the variables here.
+        """
+        self._source, self._prefix = source, prefix
+        self._optimizer, self._weights = optimizer, weights
+        kinds = (each for each in _KINDS if isinstance(optimizer, each))
+        self._kind = next(kinds, None)
+
+    def slot(self, name: str) -> Origin | None:
+        """Returns where the value of a slot comes from; None where it is not there.
+
+        Args:
+          name: full name of the slot, `optimizer/momentum/network/dense/kernel`.
+        """
+        kept, _, reference = name.removeprefix(self._prefix).partition("/")
+        there = self._weights.get(reference)
+        if there is None or self._kind is None or kept not in _KINDS[self._kind]:
+            return None
+        found = [*self._places(kept, there)]
+        return found[0] if len(found) == 1 else None
+
+    def iteration(self) -> Origin | None:
+        """Returns where the number of updates comes from; None where it is not there.
+
+        Raises:
+          ValueError: Adam's powers of beta are of other betas than here.
+        """
+        names = self._source.shapes
+        counts = [n for n in names if re.search(r"(^|/)(iter|iteration)$", n)]
+        counts = counts or [n for n in names if n == "optimizer/vars/0"]
+        step = "global_step" if "global_step" in names else None
+        if len(counts) == 1:
+            return Origin(counts[0])
+        powers = [n for n in names if re.search(r"(^|/)beta[12]_power$", n)]
+        if counts or len(powers) > 2:
+            return None  # Of several optimizers: the user says which.
+        if len(powers) == 2 and isinstance(self._optimizer, keras.optimizers.Adam):
+            return self._of_powers(sorted(powers), step)
+        return Origin(step) if step else None
+
+    def rate(self) -> Origin | None:
+        """Returns where the learning rate comes from; None where it is not there."""
+        names = self._source.shapes
+        found = [n for n in names if re.search(r"(^|/)learning_rate$", n)]
+        return Origin(found[0]) if len(found) == 1 else None
+
+    def _places(self, kept: str, there: str) -> Iterator[Origin]:
+        elsewhere = _KINDS[self._kind][kept]
+        if isinstance(self._source, KerasFile):
+            return
+        yield from self._numbered(kept, there)
+        flat = there.replace("/", "_")
+        words = "|".join({*elsewhere, kept})
+        ways = (
+            rf"{re.escape(there)}/adam_({words})",
+            rf"(.+/)?{re.escape(there)}/({words})",
+            rf"(.+/)?({words})/{re.escape(there)}",
+            rf"(.+/)?{re.escape(flat)}_{kept}",
+        )
+        for name in self._source.shapes:
+            if any(re.fullmatch(way, name) for way in ways) and name != there:
+                yield Origin(name)
+
+    def _numbered(self, kept: str, there: str) -> Iterator[Origin]:
+        """Yields the slot of tf.compat.v1, which numbers those of one optimizer."""
+        below: dict[str, list[int]] = {}
+        for name in self._source.shapes:
+            match = re.fullmatch(rf"{re.escape(there)}/([^/]+?)(?:_(\d+))?", name)
+            if match and _V1_NAMES.get(match[1], self._kind) is self._kind:
+                below.setdefault(match[1], []).append(int(match[2] or 0))
+        order = list(_KINDS[self._kind])
+        if self._kind is keras.optimizers.RMSprop:
+            # Without an average of gradients the momentum comes second.
+            order = order if getattr(self._optimizer, "centered", False) else order[::2]
+        for base, numbers in below.items():
+            if sorted(numbers) != list(range(len(order))):
+                continue  # Another kind of optimizer, or two of this kind.
+            number = order.index(kept)
+            name = f"{there}/{base}_{number}" if number else f"{there}/{base}"
+            yield self._converted(name)
+
+    def _converted(self, name: str) -> Origin:
+        if self._kind is not keras.optimizers.SGD:
+            return Origin(name)
+        # tf.compat.v1 adds up gradients, Keras the steps that they make.
+        return Origin(
+            name, "by the learning rate", lambda value: -self._rate_now() * value
+        )
+
+    def _rate_now(self) -> float:
+        rate = variables.given_rate(self._optimizer)
+        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+            count = self.iteration()
+            number = 0 if count is None else int(self._source.value(count.name))
+            return float(rate(tf.constant(number)))
+        return float(variables.raw(rate).numpy())
+
+    def _of_powers(self, powers: list[str], step: str | None) -> Origin:
+        values = [float(self._source.value(name)) for name in powers]
+        betas = [float(self._optimizer.beta_1), float(self._optimizer.beta_2)]
+        likely = [int(self._source.value(step))] if step else []
+        power, beta = values[1], betas[1]
+        if power > 0:
+            likely.append(round(math.log(power) / math.log(beta)) - 1)
+        for number in likely:
+            pairs = zip(values, betas, strict=True)
+            if number >= 0 and all(_is_power(p, b, number + 1) for p, b in pairs):
+                return Origin(powers[1], f"{number} updates", _always(number))
+        raise RefusedValueError(
+            f"{self._source.path} has {powers[0]} {values[0]:.6g} and {powers[1]} "
+            f"{values[1]:.6g}, which no number of updates with beta_1={betas[0]:g} and "
+            f"beta_2={betas[1]:g} makes: write the betas that it was trained with, "
+            "keras.optimizers.Adam(beta_1=..., beta_2=...), or leave its iterations "
+            "out."
+        )
+
+
+def _always(number: int) -> Callable[[Any], np.int64]:
+    return lambda value: np.int64(number)
+
+
+def _is_power(power: float, beta: float, exponent: int) -> bool:
+    """Whether a float32 that was multiplied step by step is beta ** exponent."""
+    expected = exponent * math.log(beta)
+    if power <= 0 or expected < -86:  # Below what float32 holds.
+        return power < 1e-30 and expected < -69
+    return abs(math.log(power) - expected) < (exponent + 2) * 2**-22
