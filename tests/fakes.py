@@ -116,6 +116,7 @@ def make_estimator(
     network=network,
     optimizer=adam,
     params=None,
+    warm_start_from=None,
     **config,
 ):
     """Returns a seeded Estimator of the fakes, which writes no summaries.
@@ -126,6 +127,7 @@ def make_estimator(
       network: factory of the network.
       optimizer: factory of the optimizer.
       params: params of the model_fn.
+      warm_start_from: as in `Estimator`.
       **config: fields of `RunConfig`.
     """
     defaults = {
@@ -140,6 +142,7 @@ def make_estimator(
         modules={"network": network, "optimizer": optimizer},
         config=ge.RunConfig(model_dir=str(model_dir), **{**defaults, **config}),
         params=params,
+        warm_start_from=warm_start_from,
     )
 
 

@@ -16,10 +16,11 @@ from pipeline.process.refusals import RefusedValueError, near
 from pipeline.strategy import sharding, variables
 from pipeline.warm_start import names, proposals, slots
 from pipeline.warm_start.origins import Origin
-from pipeline.warm_start.warm_start_settings import WarmStartSettings, is_count
+from pipeline.warm_start.warm_start_settings import WarmStartSettings, is_count, is_seed
 
 _NO_RATE = "as configured: the checkpoint has none"
 _NO_TABLE = "a lookup table, which no other program's checkpoint has"
+_NO_STREAM = "a random stream: the checkpoint has none"
 
 
 class Fit:
@@ -121,11 +122,9 @@ class Fit:
         return None if origin is None else origin.name
 
     def _left_out(self, name: str, value: Any) -> str | None:
-        prefix = self._prefix_of(name)
-        reason = self._settings.left_out(name, value, prefix)
-        by_default = self._settings.vars_to_warm_start is None
-        if reason is None and self._is_foreign and by_default:
-            return None if variables.is_variable(value) else _NO_TABLE
+        reason = self._settings.left_out(name, value, self._prefix_of(name))
+        if reason is None and self._is_foreign and not variables.is_variable(value):
+            return _NO_TABLE
         return reason
 
     def _prefix_of(self, name: str) -> str | None:
@@ -164,6 +163,9 @@ class Fit:
         find = functools.partial(names.foreign_names, source=self._source)
         there = find(weights, self._mapped, places=places)
         found = {n: Origin(t) for n, t in self._averaged(there).items()}
+        for name in weights:
+            if is_seed(name) and name not in {*there, *self._settings.patterns}:
+                self.reasons.setdefault(name, _NO_STREAM)
         for name in mine:
             origin = self._of_optimizer(name, there, places)
             if origin is not None:

@@ -54,8 +54,9 @@ def _with_dtype(name: str, origin: Origin, variable: Any, source: Any) -> Origin
     there, here = source.dtype(origin.name), variable.dtype
     if there == here:
         return origin
-    # A count is made of floats by `convert`, where it is made.
-    if there.is_floating != here.is_floating and origin.convert is None:
+    if there.is_floating != here.is_floating:
+        if origin.convert is not None:  # A count, made of powers.
+            return origin
         raise RefusedValueError(
             f"{name} is {here.name}, and {origin.name} in {source.path} is "
             f"{there.name}: leave it out by vars_to_warm_start, or set it in an "

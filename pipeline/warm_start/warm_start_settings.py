@@ -142,7 +142,7 @@ class WarmStartSettings:
         if self.vars_to_warm_start is None:
             if optimizer is not None:
                 return "an optimizer's; choose it by vars_to_warm_start"
-            if _SEED.fullmatch(name):
+            if is_seed(name):
                 return "a random stream; choose it by vars_to_warm_start"
             return None
         if not any(re.fullmatch(pattern, name) for pattern in self.patterns):
@@ -150,6 +150,15 @@ class WarmStartSettings:
         if counts and name not in self.patterns:
             return "only by learning_rates_and_iterations=True"
         return None
+
+
+def is_seed(name: str) -> bool:
+    """Whether a name is a random stream's.
+
+    Args:
+      name: its full name.
+    """
+    return _SEED.fullmatch(name) is not None
 
 
 def is_count(name: str, value: Any, optimizer: str) -> bool:

@@ -111,7 +111,8 @@ def model_fn_of(network, optimizer, is_new=False):
 class Losses(v1.train.SessionRunHook):
     def begin(self):
         self.values = []
-        self.loss = v1.losses.get_total_loss()
+        # The Estimator adds it once more.
+        self.loss = v1.get_collection(v1.GraphKeys.LOSSES)[0]
 
     def before_run(self, context):
         return v1.train.SessionRunArgs(self.loss)
@@ -143,16 +144,13 @@ def trained(name, out):
     logits = [p["logits"].tolist() for p in estimator.predict(data(x))]
     if name == "dense":
         saved_model(estimator, out)
-    first = estimator.latest_checkpoint()
     losses = Losses()
     estimator.train(data(x, y), hooks=[losses], max_steps=FIRST + NEXT)
-    variables = tf.train.list_variables(first)
     return {
         "x": x.tolist(),
         "y": y.tolist(),
         "logits": logits,
         "losses": losses.values,
-        "variables": {n: s for n, s in variables},
     }
 
 
@@ -218,8 +216,12 @@ def keras_model(out):
     model.save_weights(folder / "legacy.h5")
     logits = model(X).numpy().tolist()
     history = model.fit(X, Y, batch_size=len(X), epochs=NEXT, shuffle=False, verbose=0)
-    names = [n for n, _ in tf.train.list_variables(str(folder / "objects"))]
-    return {"logits": logits, "losses": history.history["loss"], "variables": names}
+    return {
+        "x": X.tolist(),
+        "y": Y.tolist(),
+        "logits": logits,
+        "losses": history.history["loss"],
+    }
 
 
 def main():
