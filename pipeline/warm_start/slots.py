@@ -64,9 +64,8 @@ def without(shapes: Mapping[str, Any]) -> dict[str, Any]:
     Args:
       shapes: shapes in the checkpoint, by name.
     """
-    return {
-        name: shape for name, shape in shapes.items() if not _is_of_one(name, shapes)
-    }
+    kept = (name for name in sorted(shapes) if not _is_of_one(name, shapes))
+    return {name: shapes[name] for name in kept}
 
 
 def _is_of_one(name: str, shapes: Mapping[str, Any]) -> bool:

@@ -61,7 +61,6 @@ OPTIMIZERS = {
     "rmsprop": lambda: keras.optimizers.RMSprop(0.05, momentum=0.5, epsilon=1e-7),
 }
 CASES = {
-    "dense": (dense, adam, {}),
     "convolution": (convolution, adam, {}),
     "lstm": (lstm, adam, {}),
     "embedding": (embedding, adam, table("words/table")),
@@ -110,9 +109,21 @@ def test_an_original_goes_on(name, tmp_path):
     np.testing.assert_allclose(losses, RECORDED[name]["losses"], atol=1e-4)
     first = fakes.weights(tmp_path, step=0)
     assert first["optimizer/000/iteration/.ATTRIBUTES/VARIABLE_VALUE"] == 5
-    if network is not dense or name == "dense":
+    if network is not dense:
         logits = predicted_at_first(estimator, x)
         np.testing.assert_allclose(logits, RECORDED[name]["logits"], atol=1e-5)
+
+
+def test_an_original_goes_on_on_two_replicas_and_after_a_restart(tmp_path):
+    """What was taken over is not taken again."""
+    x, y = batch("dense")
+    losses = []
+    for _ in range(2):
+        two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        estimator = warm(tmp_path, dense, adam, "dense", train_distribute=two)
+        losses += next_losses(estimator, x, y, steps=5)
+    np.testing.assert_allclose(losses, RECORDED["dense"]["losses"], atol=1e-4)
+    assert estimator.global_step == 10
 
 
 def predicted_at_first(estimator, x):
