@@ -1,5 +1,7 @@
 """init_fn, files of Keras, and variables that are left out of training by name."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -104,7 +106,7 @@ def test_an_init_fn_sets_anything_and_the_table_shows_what(tmp_path, log):
     next(estimator.predict(fakes.make_input_fn(X, batch_size=8)))
     estimator.train(DATA)
     first = fakes.weights(tmp_path, step=0)
-    bias = first["network/005/dense_1/bias/.ATTRIBUTES/VARIABLE_VALUE"]
+    (bias,) = (v for k, v in first.items() if re.match(r"network/\d+/dense_1/bias/", k))
     assert bias.tolist() == [1.0, 2.0, 3.0]
     (table,) = [text for text in log() if text.startswith("warm start | ")]
     assert table.splitlines()[:4] == [
