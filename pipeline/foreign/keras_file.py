@@ -22,6 +22,8 @@ from pipeline.strategy import sharding, variables
 ENDS = (".keras", ".h5", ".hdf5")
 _WEIGHTS = "model.weights.h5"
 _OPTIMIZER = "optimizer/vars/"
+# Tells the numbers that stand for values from values.
+_MARK = 0x67696E2D65737469
 
 
 class KerasFile:
@@ -195,8 +197,11 @@ def _saved(model: keras.Model) -> Iterator[tuple[str, Any]]:
                 found: list[tuple[str, int]] = []
 
                 def note(place: str, item: Any) -> None:
-                    if isinstance(item, h5py.Dataset):
-                        found.append((place, int(item[()])))
+                    # Others are what Keras saves besides layers: an optimizer's.
+                    if isinstance(item, h5py.Dataset) and item.shape == (2,):
+                        mark, number = item[()]
+                        if mark == _MARK:
+                            found.append((place, int(number)))
 
                 file.visititems(note)
     finally:
@@ -213,7 +218,7 @@ def _numbered(save: Callable[[Any], None], kept: list[Any]) -> Callable[[Any], N
         own: dict[str, Any] = {}
         save(own)
         for key, value in own.items():
-            store[key] = np.int64(len(kept))
+            store[key] = np.array([_MARK, len(kept)], np.int64)
             kept.append(value)
 
     return numbered

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 Partitioner = Callable[..., Sequence[int]]
@@ -105,6 +106,26 @@ def assign(variable: Any, value: Any) -> None:
         rows = shard.shape[0] if shard is not variable else None
         shard.assign(value if rows is None else value[first : first + rows])
         first += rows or 0
+
+
+def value_of(variable: Any) -> np.ndarray:
+    """Returns the whole value of a variable, whole or in shards, of the first replica.
+
+    Args:
+      variable: a `tf.Variable`, or one in shards.
+    """
+    parts = [first_copy(shard).numpy() for shard in shards_of(variable)]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def first_copy(variable: Any) -> Any:
+    """Returns the first replica's copy of a variable; itself where it has one value.
+
+    Args:
+      variable: a `tf.Variable`.
+    """
+    mirrored = isinstance(variable, tf.distribute.DistributedValues)
+    return variable.values[0] if mirrored else variable
 
 
 def let_gather(made: Iterable[Any]) -> None:

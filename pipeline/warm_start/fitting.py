@@ -215,7 +215,7 @@ class Fit:
         if self._prefix_of(name) is None:
             backup = info.backup(name, shape, variable.dtype)
         else:  # A new word's slot begins as the optimizer has it.
-            backup = _value(variable)
+            backup = sharding.value_of(variable)
         made = origin.convert or (lambda value: value)
         return Origin(
             origin.name,
@@ -257,11 +257,6 @@ def _shape(value: Any) -> list[int] | None:
 
 def _listed(shape: Any) -> list[int] | None:
     return None if shape is None else list(shape)
-
-
-def _value(variable: Any) -> np.ndarray:
-    parts = [np.asarray(shard.numpy()) for shard in sharding.shards_of(variable)]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _other_choice(chosen: Iterable[str], unfit: set[str]) -> str:

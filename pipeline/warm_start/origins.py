@@ -68,7 +68,11 @@ def _with_dtype(name: str, origin: Origin, variable: Any, source: Any) -> Origin
     def convert(value: Any) -> Any:
         value = np.asarray(made(value))
         cast = value.astype(np.dtype(here.as_numpy_dtype))
-        if here.is_floating and not _all_finite(cast) and _all_finite(value):
+        if here.is_floating:
+            fits = _all_finite(cast) or not _all_finite(value)
+        else:
+            fits = np.array_equal(cast, value)
+        if not fits:
             raise RefusedValueError(
                 f"{origin.name} in {source.path} has {there.name} numbers that are "
                 f"beyond {here.name}, which {name} is: leave it out by "

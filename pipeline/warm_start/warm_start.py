@@ -17,7 +17,7 @@ from pipeline.mistakes.checks import kind_of
 from pipeline.process.refusals import RefusedTypeError
 from pipeline.strategy import variables
 from pipeline.strategy.modules import Modules
-from pipeline.strategy.sharding import shards_of
+from pipeline.strategy.sharding import first_copy, shards_of
 from pipeline.strategy.variables import State
 from pipeline.warm_start import fitting, origins, table
 from pipeline.warm_start.origins import Origin
@@ -142,4 +142,5 @@ def _digest(value: Any) -> list[int]:
     if not variables.is_variable(value):
         arrays = [np.sort(np.asarray(column).ravel()) for column in value.export()]
         return [zlib.crc32(repr(array.tolist()).encode()) for array in arrays]
-    return [zlib.crc32(np.ascontiguousarray(s.numpy())) for s in shards_of(value)]
+    copies = (first_copy(shard).numpy() for shard in shards_of(value))
+    return [zlib.crc32(np.ascontiguousarray(copy)) for copy in copies]

@@ -164,6 +164,9 @@ def test_other_dtypes(tmp_path, log):
     assert text in refused(mine, source)
     half = {"net": {"b": tf.Variable([0.0, 0.0], dtype=tf.float16)}}
     assert "float32 numbers that are beyond float16" in refused(half, source)
+    source = saved(tmp_path, d=np.int64([1, 2**40]))
+    short = {"net": {"d": tf.Variable([0, 0])}}
+    assert "int64 numbers that are beyond int32" in refused(short, source)
 
 
 def test_a_shard_of_the_checkpoint_is_missing(tmp_path):

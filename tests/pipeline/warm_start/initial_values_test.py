@@ -56,6 +56,7 @@ def filled(model):
 @pytest.mark.parametrize("file", ["a.weights.h5", "a.keras"])
 def test_a_file_of_keras_by_the_names_that_keras_gives(make, file, tmp_path):
     theirs, ours = filled(make()), make()
+    ours.compile("adam")  # An optimizer, which Keras saves besides.
     if file == "a.keras":
         theirs.save(f"{tmp_path}/{file}")
     else:
@@ -89,12 +90,13 @@ X, Y = fakes.classification_data(rows=8)
 DATA = fakes.make_input_fn(X, Y, batch_size=8)
 
 
-def initialized(model_dir, init_fn, **settings):
+def initialized(model_dir, init_fn, **config):
     return fakes.make_estimator(
         model_dir,
         params={},
         network=lambda: fakes.network(batch_norm=True),
-        warm_start_from=ge.WarmStartSettings(init_fn=init_fn, **settings),
+        warm_start_from=ge.WarmStartSettings(init_fn=init_fn),
+        **config,
     )
 
 
@@ -102,7 +104,8 @@ def test_an_init_fn_sets_anything_and_the_table_shows_what(tmp_path, log):
     def init_fn(modules):
         modules["network"].layers[-1].bias.assign([1.0, 2.0, 3.0])
 
-    estimator = initialized(tmp_path, init_fn)
+    two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    estimator = initialized(tmp_path, init_fn, train_distribute=two)
     next(estimator.predict(fakes.make_input_fn(X, batch_size=8)))
     estimator.train(DATA)
     first = fakes.weights(tmp_path, step=0)
