@@ -41,10 +41,22 @@ def check_flag(argument: str, value: Any) -> None:
         )
 
 
+def a_kind(kind: str) -> str:
+    """Returns a kind with its article, for messages.
+
+    Args:
+      kind: of a feature, or of a column.
+    """
+    return f"{'an' if kind == 'id' else 'a'} {kind}"
+
+
 def is_integer(value: Any) -> bool:
-    """Returns whether a value is an integer that int64 holds."""
+    """Returns whether a value is an integer that an int64 column can hold.
+
+    The least of int64 stands for what is missing.
+    """
     integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    return integer and tf.int64.min <= value <= tf.int64.max
+    return integer and tf.int64.min < value <= tf.int64.max
 
 
 def check_int(argument: str, value: Any, *, least: int, or_else: str = "") -> None:

@@ -73,6 +73,8 @@ class Encoder:
         discrete = [k for k, v in features.items() if isinstance(v, (Category, Bag))]
         self._rows = RowEncoder({name: layouts[name] for name in discrete})
 
+    # No branch depends on a tensor, and rewriting all this takes seconds.
+    @tf.autograph.experimental.do_not_convert
     def encode(self, features: Mapping[str, Any]) -> dict[str, Any]:
         """Encodes a batch.
 

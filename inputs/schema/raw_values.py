@@ -8,6 +8,7 @@ import tensorflow as tf
 from pipeline import RefusedTypeError, RefusedValueError
 
 from ..columns import Column
+from .checks import a_kind
 from .features import Bag, Category, Feature, Number
 from .refusals import Refusals
 from .rows import missing
@@ -95,8 +96,9 @@ def _check_shape(value: Any, name: str, column: Column) -> None:
     if is_ragged != column.is_bag or value.shape.rank != rank:
         shape = "ragged, [batch, (items)]" if column.is_bag else "[batch]"
         raise RefusedValueError(
-            f"Column {name!r}, a {column.kind}, is {'ragged, ' if is_ragged else ''}of "
-            f"shape {value.shape}: give it as {shape}, by columns=schema."
+            f"Column {name!r}, {a_kind(column.kind)}, is "
+            f"{'ragged, ' if is_ragged else ''}of shape {value.shape}: give it as "
+            f"{shape}, by columns=schema."
         )
 
 
@@ -109,8 +111,8 @@ def _of_type(value: Any, name: str, column: Column) -> Any:
         is_wider = is_wider or value.dtype.is_floating
     if column.dtype == tf.string or not is_wider:
         raise RefusedTypeError(
-            f"Column {name!r}, a {column.kind}, is of type {value.dtype.name}, not "
-            f"{column.dtype.name}: declare it as what it is, or read it by "
+            f"Column {name!r}, {a_kind(column.kind)}, is of type {value.dtype.name}, "
+            f"not {column.dtype.name}: declare it as what it is, or read it by "
             "columns=schema."
         )
     return tf.cast(value, column.dtype)

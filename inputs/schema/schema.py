@@ -14,8 +14,10 @@ from pipeline.process.refusals import near
 
 from ..columns import Column, column_of
 from . import agreed
+from .checks import a_kind
 from .encoding import Encoder
 from .features import Cross, Feature, Number, feature_of
+from .fields import indicator_name
 from .statistics import FeatureStatistics
 
 # Longer vocabularies stand in a declaration by their digest.
@@ -146,28 +148,24 @@ def column_name(name: str, feature: Feature) -> str:
 
 def _check_names(features: Mapping[str, Feature], others: Mapping[str, Column]) -> None:
     """Raises for names that would stand for two tensors of a batch."""
-    owners = {name: f"feature {name!r}" for name in features}
-    indicators = {
-        f"{name}_missing": f"the indicator of feature {name!r}"
-        for name, feature in features.items()
-        if isinstance(feature, Number) and feature.indicator
-    }
-    for name, owner in {**indicators, **dict.fromkeys(others, "other_columns")}.items():
-        if name in owners:
-            raise RefusedValueError(
-                f"{owner} is {name!r}, the name of {owners[name]}, too: give the "
-                f"feature another name, features={{'my_{name}': {{..., 'column': "
-                f"{name!r}}}}}."
-            )
-        owners[name] = owner
     for name in (*features, *others):
         if not isinstance(name, str) or not name:
             raise RefusedValueError(f"a name is {name!r}: write a word, 'distance'.")
-    for name in set(indicators) & set(others):
-        raise RefusedValueError(
-            f"other_columns has {name!r}, which is {indicators[name]}: give the "
-            "feature another name."
-        )
+    owners = {name: "a feature" for name in features}
+    indicators = {
+        indicator_name(name): f"the indicator of feature {name!r}"
+        for name, feature in features.items()
+        if isinstance(feature, Number) and feature.indicator
+    }
+    columns = dict.fromkeys(others, "one of other_columns")
+    for name, owner in (*indicators.items(), *columns.items()):
+        if name in owners:
+            raise RefusedValueError(
+                f"{name!r} is the name of {owners[name]} and of {owner}: give the "
+                f"feature another one, features={{'my_{name}': {{..., 'column': "
+                f"{name!r}}}}}."
+            )
+        owners[name] = owner
 
 
 def _check_relations(
@@ -177,11 +175,12 @@ def _check_relations(
     if isinstance(feature, Cross):
         for part in feature.of:
             _check_known(name, "of", part, features)
-            if not features[part].is_category or isinstance(features[part], Cross):
+            other = features[part]
+            if not other.is_category or isinstance(other, Cross):
                 raise RefusedValueError(
-                    f"Feature {name!r}: of has {part!r}, a {features[part].kind}: "
-                    "write words, ids, bags, or numbers with buckets=[...]"
-                    f"{_parts_line(features[part])}."
+                    f"Feature {name!r}: of has {part!r}, {a_kind(other.kind)}: write "
+                    "words, ids, bags, or numbers with buckets=[...]"
+                    f"{_parts_line(other)}."
                 )
     target = getattr(feature, "shared_with", None)
     if target is None:
@@ -191,7 +190,7 @@ def _check_relations(
     holds_ids = getattr(other, "holds_ids", None)
     if holds_ids is not feature.holds_ids or other.shared_with is not None:
         raise RefusedValueError(
-            f"Feature {name!r}: shared_with is {target!r}, a {other.kind}"
+            f"Feature {name!r}: shared_with is {target!r}, {a_kind(other.kind)}"
             f"{' that shares itself' if getattr(other, 'shared_with', None) else ''}: "
             f"write the name of a feature of {'ids' if feature.holds_ids else 'words'} "
             "that has a vocabulary of its own."
