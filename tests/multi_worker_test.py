@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 from pipeline.checkpoints import checkpoint
-from tests import clusters, fakes, patience, players, row_tables, shown, shuffled
+from tests import (
+    clusters,
+    fakes,
+    patience,
+    players,
+    row_tables,
+    shown,
+    shuffled,
+    tabled_training,
+)
 
 HEARTBEAT_SECS = 3
 
@@ -80,6 +89,11 @@ def test_updates_in_turn_and_scalars_are_those_of_one_process(found):
 def test_rows_move_as_whole_tables_do(found):
     for each in found["rows"]:
         row_tables.check(each)
+
+
+def test_networks_of_tables_come_to_what_they_do_in_one_process(found):
+    for each in found["tables"]:
+        tabled_training.check(each)
 
 
 def test_statistics_become_one(found):

@@ -22,7 +22,7 @@ SCHEMA = inputs.Schema(
             "wide": False,
         },
         "income": {"kind": "number", "default": 0.0, "wide": False},
-        "pairs": {"kind": "cross", "of": ["word", "tags"], "hash_buckets": 10},
+        "pairs": {"kind": "cross", "of": ["word", "tags"], "hash_buckets": 600},
         "marks": {
             "kind": "bag of ids",
             "size": 4,
@@ -73,24 +73,6 @@ def batch(rows=ROWS, seed=0):
     """Returns encoded features and labels."""
     raw, labels = columns(rows, seed)
     return encoder().encode(raw), labels
-
-
-def input_fn(batch_size=7, repeat=1, per_replica=False):
-    """Returns an input_fn of encoded features, in order."""
-
-    def batches(mode, input_context):
-        del mode
-        size = batch_size
-        if per_replica:
-            size = input_context.get_per_replica_batch_size(batch_size)
-        data = tf.data.Dataset.from_tensor_slices(columns()).repeat(repeat).batch(size)
-        data = data.map(lambda raw, labels: (encoder().encode(raw), labels))
-        pipelines = input_context.num_input_pipelines
-        return data.shard(pipelines, input_context.input_pipeline_id)
-
-    return (
-        batches if per_replica else lambda: batches(None, tf.distribute.InputContext())
-    )
 
 
 def fields(kinds=("category", "bag")):

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import pipeline as ge
 from pipeline.checkpoints import checkpoint
-from tests import clusters, fakes, players, row_tables, shown, shuffled
+from tests import clusters, fakes, players, row_tables, shown, shuffled, tabled_training
 
 TASK = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 
@@ -39,6 +39,7 @@ def together(folder):
         dropout,
         play,
         rows,
+        tables,
         batch_normalization,
         evaluates_along,
         goes_on,
@@ -227,6 +228,11 @@ def rows(folder):
     return row_tables.train(
         ge.RunConfig(model_dir=str(folder), execution="multi_worker")
     )
+
+
+def tables(folder):
+    config = ge.RunConfig(model_dir=str(folder), execution="multi_worker")
+    return tabled_training.train(config)
 
 
 def batch_normalization(folder):

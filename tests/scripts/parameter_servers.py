@@ -28,7 +28,7 @@ from pipeline import PeerLostError
 from pipeline.cluster import server
 from pipeline.cluster.tf_config import Cluster
 from pipeline.strategy import parameter_server
-from tests import fakes, row_tables, shown, steered
+from tests import fakes, row_tables, shown, steered, tabled_training
 from tests.scripts import forked_servers
 
 OUT = pathlib.Path(sys.argv[1])
@@ -329,6 +329,12 @@ def rows():
     report("rows", **row_tables.train(config("rows")))
 
 
+def networks():
+    """Trains networks of tables, whose wide part is cut."""
+    trained = tabled_training.train(config("tables"))
+    report("tables", **trained)
+
+
 def server_dies():
     """Kills a parameter server."""
     trained = estimator("server_dies", save_checkpoints_steps=20)
@@ -349,6 +355,7 @@ def run_task():
     worker_dies()
     embedding()
     rows()
+    networks()
     halved = steered.halved(config("steered", save_checkpoints_steps=20))
     report("steered", **halved)
     tasks = ge.RunConfig().cluster.training_tasks
