@@ -23,6 +23,12 @@ _METHODS = {
     "make_initializable_iterator": "tf.data.make_initializable_iterator",
     "export_savedmodel": "estimator.export_savedmodel",
 }
+# Methods of what has one of these names.
+_OF_NAMES = {
+    ("iterator", "get_next"): "iterator.get_next",
+    ("sess", "run"): "session.run",
+    ("session", "run"): "session.run",
+}
 _IMPORT = "this import fails: leave it out once nothing uses what it brings"
 _UNCERTAIN = "what this name is depends on the way that the program takes"
 _UNNAMED = "write it with `as`, and use that name"
@@ -226,7 +232,9 @@ class Finder(cst.CSTVisitor):
         if isinstance(call, cst.Call) and node.attr.value in ("replace", "_replace"):
             self._replaced(call)
             return
-        row = table.rows().get(_METHODS.get(node.attr.value, ""))
+        owner = node.value.value if isinstance(node.value, cst.Name) else ""
+        known = _OF_NAMES.get((owner, node.attr.value)) or _METHODS.get(node.attr.value)
+        row = table.rows().get(known or "")
         # Of a module that is none of TensorFlow's, scipy's minimize.
         if row and isinstance(call, cst.Call) and not self._origins.of(node):
             self._add(node, row.name, row, call=call)

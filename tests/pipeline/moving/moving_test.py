@@ -129,6 +129,8 @@ MARKED = {
     "tf.estimator.tpu.TPUEstimator(f, use_tpu=True)": "execution='tpu'",
     "tf.contrib.learn.ModeKeys.INFER": "ge.ModeKeys.PREDICT",
     "def f():\n    return d.make_one_shot_iterator().get_next()": "the dataset itself",
+    "x = iterator.get_next()": "the dataset itself",
+    "sess.run(x)": "there are no sessions",
     "op = optimizer.minimize(loss)": "ge.TrainOp(optimizer",
     "a = tf.metrics.accuracy(y, p)\nb = a[1]": "keras.metrics.Accuracy",
     "m = {'a': tf.metrics.accuracy(y, p)}": "keras.metrics.Accuracy",

@@ -32,7 +32,9 @@ def test_every_public_name_has_a_row():
     """The list was written by TensorFlow 2.15.1, see tests/scripts."""
     names = json.loads(GOLDEN.read_text(encoding="utf-8"))["names"]
     assert len(names) == 85
-    assert {n for n in ROWS if n.startswith("tf.estimator.")} == set(names)
+    rows = {n for n in ROWS if n.startswith("tf.estimator.")}
+    # These are of earlier releases.
+    assert {n for n in rows if ".BoostedTrees" not in n} == set(names)
 
 
 def test_no_row_sends_elsewhere():
