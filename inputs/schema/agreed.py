@@ -38,8 +38,9 @@ _LOG_SECS = 30.0
 _MOST_SECS = 600.0
 _MOST_SECS_OF_EVALUATOR = 86400.0
 
-# Records that this process has written, or has compared with the data of a source.
-_FITTING: dict[tuple[str, Any], Record] = {}
+# By path: the record that this process has written, or has compared with the data of a
+# source, and this source.
+_FITTING: dict[str, tuple[Any, Record]] = {}
 
 
 def record_of(schema: Any, config: Any = None) -> Record:
@@ -82,11 +83,11 @@ def _in_model_dir(schema: Any, config: Any, model_dir: str) -> Record:
     with _replacing(model_dir, path, found):
         made = given or _made(schema, config, path)
         record.write(path, made)
-    _FITTING[path, schema.source] = made
+    _FITTING[path] = schema.source, made
     return made
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=4)
 def _in_process(schema: Any, _source: Any) -> Record:
     """Returns a record without a model_dir, counted once for a schema and source."""
     own, given = record.declared(schema), record.of_other_run(schema)
@@ -144,13 +145,13 @@ def _still_counts(
     if given:
         return given.statistics == found.statistics
     compares = config.is_chief and schema.needs and schema.source is not None
-    if not compares or _FITTING.get((path, schema.source)) == found:
+    if not compares or _FITTING.get(path) == (schema.source, found):
         return True
     data = counting.one_pass(schema, config)
     if fingerprint.of(data).digest == found.source:
         text = "schema | statistics of %s rows, of %s"
         logging.info(text, f"{found.num_rows:,}", path)
-        _FITTING[path, schema.source] = found
+        _FITTING[path] = schema.source, found
         return True
     if config.cluster.jobs:
         raise RefusedValueError(

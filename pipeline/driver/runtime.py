@@ -32,6 +32,7 @@ from pipeline.strategy import modules
 from pipeline.strategy.peers import Peers
 from pipeline.strategy.variables import finalize
 from pipeline.tools import description
+from pipeline.warm_start import schemas
 from pipeline.warm_start.warm_start import WarmStart
 
 
@@ -178,6 +179,10 @@ class Runtime:
         if self.recipe.warm_start_from is not None:
             self.holding.before_change()
             self._warm_start(self.recipe.warm_start_from)
+            if self.peers.leads:
+                schemas.say_differences(
+                    self.recipe.warm_start_from, self.config.model_dir
+                )
 
     def load_newest(
         self, path: str, *, together: bool = False

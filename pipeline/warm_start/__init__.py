@@ -4,6 +4,7 @@ From the bottom up; a file imports only files above it:
 
     vocabulary           the rows of a table, moved to a new vocabulary
     warm_start_settings  what a user chooses
+    schemas              features that mean something else in the other run
     origins              where a value comes from, and how it is made
     names                the name there of each variable here
     slots                what other programs' optimizers have kept
