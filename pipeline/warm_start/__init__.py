@@ -6,8 +6,8 @@ From the bottom up; a file imports only files above it:
     warm_start_settings  what a user chooses
     schemas              features that mean something else in the other run
     origins              where a value comes from, and how it is made
-    names                the name there of each variable here
     slots                what other programs' optimizers have kept
+    names                the name there of each variable here
     proposals            names for what has none, by shape
     fitting              for each variable of a model, what a checkpoint has for it
     table                the table in the log

@@ -6,12 +6,12 @@ its variables have, `bert/dense/kernel`. Nothing else is guessed: what stays ope
 to `proposals`.
 """
 
-import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pipeline.strategy import averages
+from pipeline.warm_start import slots
 
 Mapped = Callable[[str], str | None]
 
@@ -44,7 +44,7 @@ def foreign_names(
       places: of a file of Keras', the names that Keras itself would give.
     """
     given, found = {}, {}
-    root = _root(source.shapes)
+    root = _root(slots.without(source.shapes))
     for name in names:
         if (there := mapped(name)) is not None:
             given[name] = source.name_of(there)
@@ -58,13 +58,10 @@ def foreign_names(
     return {**{n: t for n, t in found.items() if taken[t] == 1}, **given}
 
 
-def _root(names: Collection[str]) -> str | None:
-    """Returns the name below which all of a checkpoint's variables stand, or None."""
-    # An optimizer's, `adam/iteration`, and counters, `global_step`, stand elsewhere.
-    counted = (re.fullmatch(r"(.+)/(?:iter|iteration)", name) for name in names)
-    others = tuple(f"{match[1]}/" for match in counted if match)
-    kept = [n for n in names if "/" in n and not n.startswith(others or ("\0",))]
-    roots = {name.partition("/")[0] for name in kept}
+def _root(names: Iterable[str]) -> str | None:
+    """Returns the name below which all of a checkpoint's weights stand, or None."""
+    # Without a slash it is a counter, `global_step`.
+    roots = {name.partition("/")[0] for name in names if "/" in name}
     return roots.pop() if len(roots) == 1 else None
 
 

@@ -72,7 +72,6 @@ class WarmStartSettings:
                     f"vars_to_warm_start has {pattern!r}, which is no regular "
                     f"expression ({error}): write 'network/.*', say."
                 ) from error
-        # tf.estimator has the vocabularies before the names.
         kinds = {"var_name_to_prev_var_name": str, "var_name_to_vocab_info": VocabInfo}
         for field, kind in kinds.items():
             _check_mapping(field, getattr(self, field), kind)
@@ -182,8 +181,13 @@ def _check_mapping(field: str, value: Any, kind: type) -> None:
     if not isinstance(value, Mapping) or not all(
         isinstance(item, kind) for item in value.values()
     ):
+        # tf.estimator has the vocabularies in the place that names have here.
+        swapped = isinstance(value, Mapping) and any(
+            isinstance(item, (str, VocabInfo)) for item in value.values()
+        )
+        field = next(f for f in lines if (f == field) != swapped)
         raise RefusedTypeError(
-            f"WarmStartSettings.{field} is {kind_of(value)}: write "
+            f"WarmStartSettings is given {kind_of(value)}: write "
             f"{field}={lines[field]}."
         )
 

@@ -43,6 +43,12 @@ def lstm(x, training):
     return v1.layers.dense(x, 3)
 
 
+def cell(x, training):
+    made = v1.nn.rnn_cell.BasicLSTMCell(4)
+    x, _ = v1.nn.dynamic_rnn(made, tf.reshape(x, [-1, 3, 2]), dtype=tf.float32)
+    return v1.layers.dense(x[:, -1], 3)
+
+
 def embedding(x, training):
     rows = len(NEW_WORDS) + 2 if training == "new" else len(WORDS) + 1
     table = v1.get_variable("words/table", [rows, 4])
@@ -76,6 +82,7 @@ CASES = {
     "dense": (dense, adam, X, Y),
     "convolution": (convolution, adam, IMAGES, Y[:8]),
     "lstm": (lstm, adam, X, Y),
+    "cell": (cell, adam, X, Y),
     "embedding": (embedding, adam, IDS, Y[:4]),
     "partitioned": (partitioned, adam, IDS, Y[:4]),
     "adam_v2": (dense, adam_v2, X, Y),

@@ -101,7 +101,9 @@ def test_an_optimizer_s_slots_are_no_proposals(tmp_path):
 
 
 def test_one_name_below_which_all_stands_is_left_out(tmp_path):
-    source = saved(tmp_path, m__a__bias=rows(3), m__a__kernel=rows(2, 3), step=1)
+    slots = {"training__Adam__m__a__bias__m": rows(3), "training__Adam__iter": 1}
+    weights = {"m__a__bias": rows(3), "m__a__kernel": rows(2, 3)}
+    source = saved(tmp_path, **weights, **slots, step=1)
     mine = state(net__a__kernel=[2, 3], net__a__bias=[3])
     start(mine, source)
     assert values(mine)["net/a/bias"] == [1, 2, 3]
@@ -134,6 +136,7 @@ def test_names_by_an_expression(tmp_path):
         ({"net/a/kernle": "x"}, "names ['net/a/kernle'], which the model does not"),
         ({"net/a/kernel": "xx"}, "It has none of the names ['xx']."),
         ({"net/a/kernel": 3}, "write var_name_to_prev_var_name={'network/dense"),
+        ({"a": ge.VocabInfo("a", 1, 0, "b")}, "write var_name_to_vocab_info={'network"),
     ],
 )
 def test_a_typo_in_the_names(names, text, tmp_path):

@@ -5,6 +5,7 @@ tests/scripts/originals_of_tf_estimator.py has trained them, and recorded the nu
 
 import json
 import pathlib
+import re
 
 import keras
 import numpy as np
@@ -130,6 +131,20 @@ def predicted_at_first(estimator, x):
     input_fn = fakes.make_input_fn(x, batch_size=len(x))
     path = f"{estimator.model_dir}/model.ckpt-0"
     return [e["logits"] for e in estimator.predict(input_fn, checkpoint_path=path)]
+
+
+def test_an_init_fn_takes_a_cell_of_another_order(tmp_path):
+    """As docs/old_values.md shows it."""
+    text = (pathlib.Path(ge.__file__).parents[1] / "docs/old_values.md").read_text()
+    (code,) = re.findall(r"```python\n(def init_fn.*?)```", text, re.DOTALL)
+    cell = str(ORIGINALS / "cell/model.ckpt-5")
+    names = {"tf": tf, "np": np, "WarmStartSettings": ge.WarmStartSettings}
+    exec(code.replace("old/model_dir", cell), names)
+    estimator = fakes.make_estimator(
+        tmp_path, network=lstm, params={}, warm_start_from=names["settings"]
+    )
+    logits = predicted(estimator, batch("cell")[0])
+    np.testing.assert_allclose(logits, RECORDED["cell"]["logits"], atol=1e-5)
 
 
 def batch_normalized():
