@@ -136,6 +136,26 @@ def training(config: RunConfig, steps: Any, max_steps: Any, listeners: Any) -> N
         )
 
 
+def check_batch_sizes(params: Any, config: RunConfig) -> None:
+    """Checks that a batch size is said once: in `params` or in the RunConfig.
+
+    Args:
+      params: hyperparameters as `params.checked` returned them.
+      config: the RunConfig of the Estimator.
+
+    Raises:
+      ValueError: both say one.
+    """
+    fields = ("train_batch_size", "eval_batch_size", "predict_batch_size")
+    given = [f"{name}={size}" for name in fields if (size := getattr(config, name))]
+    if given and params_lib.has(params, "batch_size"):
+        raise RefusedValueError(
+            f"params has a batch_size, under which input_fn is to find that of "
+            f"RunConfig({', '.join(given)}): leave it out of params, or give it "
+            "another name there."
+        )
+
+
 def _check_params_taken(
     model_fn: Callable[..., Any], factories: Mapping[str, Any]
 ) -> None:

@@ -8,7 +8,7 @@ import copy
 import inspect
 import numbers
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 import keras
@@ -78,6 +78,37 @@ def own(value: Any) -> Any:
     # A class that cannot be copied may raise anything.
     except Exception:
         return _rebuilt(value) if isinstance(value, dict) else value
+
+
+def has(value: Any, name: str) -> bool:
+    """Returns whether hyperparameters have one of a name, as a key or an attribute."""
+    return name in value if isinstance(value, Mapping) else hasattr(value, name)
+
+
+def with_entry(value: Any, name: str, entry: Any) -> Any:
+    """Returns a copy of hyperparameters with one more in it.
+
+    Args:
+      value: hyperparameters as `checked` returned them.
+      name: name of the new one.
+      entry: its value.
+
+    Raises:
+      TypeError: they take no other name: a named tuple, a frozen dataclass.
+    """
+    copied = own(value)
+    try:
+        if isinstance(copied, MutableMapping):
+            copied[name] = entry
+        else:
+            setattr(copied, name, entry)
+    # A class of the user's that takes no new name may raise anything.
+    except Exception as error:
+        raise RefusedTypeError(
+            f"params is {type(value).__name__}, which takes no {name}: write params="
+            f"{{'learning_rate': 0.1}}, or leave RunConfig's {name} out. {error}"
+        ) from error
+    return copied
 
 
 def flat(value: Any) -> dict[str, Scalar]:

@@ -6,7 +6,6 @@ both.
 """
 
 import dataclasses
-import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,7 +19,13 @@ from pipeline.cluster.tf_config import EXECUTIONS
 from pipeline.contract import averages, devices, params
 from pipeline.contract.hooks import Tool
 from pipeline.mistakes import habits
-from pipeline.mistakes.checks import check_all, checked_steps, is_int, is_number
+from pipeline.mistakes.checks import (
+    check_all,
+    check_amount,
+    check_choice,
+    check_whole,
+    checked_steps,
+)
 from pipeline.model_dir import paths
 from pipeline.process.refusals import RefusedTypeError, RefusedValueError, near
 
@@ -76,6 +81,12 @@ class RunConfig:
       steps_per_loop: most steps that one call of the compiled loop runs. The loop stops
         earlier wherever a log, summary, checkpoint or hook is due, so 1000 only bounds
         how long a signal waits.
+      train_batch_size: examples of a training batch of all replicas, for an input_fn
+        that takes `params`: it finds its own batch size there as "batch_size", one
+        replica's where it takes `input_context`, and else that of all. None: input_fn
+        knows the size by itself.
+      eval_batch_size: that of an evaluation's batch.
+      predict_batch_size: that of a prediction's batch.
       gradient_accumulation_steps: micro-batches whose gradients make up one step; 1
         takes the whole batch at once.
       precision: 'float32', 'mixed_bfloat16' (GPUs since Ampere, TPUs) or
@@ -123,6 +134,9 @@ class RunConfig:
     train_distribute: StrategyChoice = None
     eval_distribute: StrategyChoice = None
     steps_per_loop: int = 1000
+    train_batch_size: int | None = None
+    eval_batch_size: int | None = None
+    predict_batch_size: int | None = None
     gradient_accumulation_steps: int = 1
     precision: str = "float32"
     jit_compile: bool | None = False
@@ -142,15 +156,15 @@ class RunConfig:
     def __post_init__(self) -> None:
         self._set("model_dir", paths.checked_model_dir(self.model_dir))
         self._set("devices", devices.checked(self.devices))
-        for name in _INTEGERS:
-            _check_int(name, getattr(self, name))
+        for name, allowed in _INTEGERS.items():
+            check_whole(f"RunConfig.{name}", getattr(self, name), *allowed)
         hours = self.keep_checkpoint_every_n_hours
-        _check_positive("keep_checkpoint_every_n_hours", hours)
+        check_amount("RunConfig.keep_checkpoint_every_n_hours", hours)
         kept = checked_steps("keep_checkpoint_steps", self.keep_checkpoint_steps)
         self._set("keep_checkpoint_steps", kept)
         self._check_save_checkpoints()
-        for name in _CHOICES:
-            _check_choice(name, getattr(self, name))
+        for name, choices in _CHOICES.items():
+            check_choice(f"RunConfig.{name}", getattr(self, name), choices)
         self._check_strategies()
         self._check_objects()
         self._check_combinations()
@@ -290,7 +304,7 @@ class RunConfig:
             )
         if secs is not None:
             hint = "save_checkpoints_steps=0 to never save"
-            _check_positive("save_checkpoints_secs", secs, hint=hint)
+            check_amount("RunConfig.save_checkpoints_secs", secs, hint=hint)
         elif steps is None:
             self._set("save_checkpoints_secs", _SET_BY_DEFAULT["save_checkpoints_secs"])
         for name in ("keep_checkpoint_every_n_steps", "keep_checkpoint_steps"):
@@ -342,6 +356,9 @@ _INTEGERS = {
     "keep_checkpoint_every_n_steps": (1, True, 10000),
     "log_step_count_steps": (1, True, 100),
     "steps_per_loop": (1, False, 1000),
+    "train_batch_size": (1, True, 64),
+    "eval_batch_size": (1, True, 64),
+    "predict_batch_size": (1, True, 64),
     "gradient_accumulation_steps": (1, False, 1),
     "max_restores": (1, False, 3),
 }
@@ -357,33 +374,3 @@ _CHOICES = {
     "execution": EXECUTIONS,
     "evaluation": ("auto", "inline", "evaluator"),
 }
-
-
-def _check_int(name: str, value: Any) -> None:
-    least, optional, example = _INTEGERS[name]
-    if value is None and optional:
-        return
-    if not is_int(value) or value < least:
-        raise RefusedValueError(
-            f"RunConfig.{name} is {value!r}: write an integer of at least {least}"
-            f"{' or None' if optional else ''}, such as {name}={example}."
-        )
-
-
-def _check_positive(name: str, value: Any, *, hint: str = "") -> None:
-    if not is_number(value) or not 0 < value < math.inf:
-        raise RefusedValueError(
-            f"RunConfig.{name} is {value!r}: write a number above 0, such as "
-            f"{name}=600{', or ' + hint if hint else ''}."
-        )
-
-
-def _check_choice(name: str, value: Any) -> None:
-    choices = _CHOICES[name]
-    # The types are compared, too: in Python, 1 == True and 0 == False.
-    if not any(type(value) is type(choice) and value == choice for choice in choices):
-        listed = ", ".join(repr(choice) for choice in choices)
-        raise RefusedValueError(
-            f"RunConfig.{name} is {value!r}: write one of {listed}, such as "
-            f"{name}={choices[0]!r}."
-        )

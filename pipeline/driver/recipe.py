@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pipeline.contract import arguments
 from pipeline.contract import params as params_lib
 from pipeline.contract.run_config import RunConfig
 from pipeline.warm_start.warm_start_settings import WarmStartSettings
@@ -26,6 +27,9 @@ class Recipe:
     config: RunConfig
     params: Any = None
     warm_start_from: WarmStartSettings | None = None
+
+    def __post_init__(self) -> None:
+        arguments.check_batch_sizes(self.params, self.config)
 
     @property
     def context(self) -> dict[str, Any]:

@@ -14,6 +14,8 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline.contract import calling
+from pipeline.contract import params as params_lib
+from pipeline.contract.spec import ModeKeys
 from pipeline.feed import fingerprint
 from pipeline.feed.batch import pair_of
 from pipeline.mistakes import user_errors
@@ -21,6 +23,13 @@ from pipeline.mistakes.checks import kind_of
 from pipeline.process.refusals import RefusedTypeError, RefusedValueError
 from pipeline.strategy.peers import Peers
 from pipeline.tracing import seeds
+
+# Fields of RunConfig by mode.
+_BATCH_SIZES = {
+    ModeKeys.TRAIN: "train_batch_size",
+    ModeKeys.EVAL: "eval_batch_size",
+    ModeKeys.PREDICT: "predict_batch_size",
+}
 
 
 class InputContext(tf.distribute.InputContext):
@@ -134,6 +143,10 @@ class Source:
         supplied = {"mode": self.mode, "input_context": input_context, **self.context}
         if self.starts_anywhere:
             supplied["first_batch"] = first_batch
+        size = self._batch_size(input_context)
+        if size is not None:
+            params = supplied.get("params", {})
+            supplied["params"] = params_lib.with_entry(params, "batch_size", size)
         seed, drawn = self._config_seed, seeds.all_seeded(self.seed)
         if seed is not None:
             # TensorFlow numbers the operations that follow, which is a part of their
@@ -145,6 +158,28 @@ class Source:
             dataset = calling.call(self.input_fn, supplied, role="input_fn")
         _check_dataset(dataset, self.name)
         return dataset
+
+    def _batch_size(self, input_context: tf.distribute.InputContext) -> int | None:
+        """Returns the batch size that input_fn is to yield; None where it decides.
+
+        Raises:
+          TypeError: the config has one, and input_fn takes no `params` to find it in.
+          ValueError: the replicas cannot have equal parts of it.
+        """
+        field = _BATCH_SIZES[self.mode]
+        size = getattr(self.context.get("config"), field, None)
+        if size is None:
+            return None
+        names, takes_any = calling.declared(self.input_fn)
+        if not (takes_any or "params" in names):
+            raise RefusedTypeError(
+                f"RunConfig.{field} is {size}, and input_fn {self.name} takes no "
+                f"params to find it in: take params and write dataset.batch(params["
+                f"'batch_size']), or leave {field} out."
+            )
+        if self.yields_global_batches:
+            return size
+        return input_context.get_per_replica_batch_size(size)
 
 
 def shared(

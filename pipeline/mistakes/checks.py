@@ -1,7 +1,8 @@
 """Checks the values that users give, in one voice: NAME is VALUE: write LINE."""
 
+import math
 import numbers
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -156,6 +157,69 @@ def _dtypes(element_spec: Any) -> dict[str, str]:
     """Returns dtypes by place, of the specs that have one."""
     specs = components(element_spec)
     return {place: spec.dtype.name for place, spec in specs if hasattr(spec, "dtype")}
+
+
+def check_whole(
+    name: str, value: Any, least: int, optional: bool, example: int
+) -> None:
+    """Checks a field that is an integer.
+
+    Args:
+      name: names of the class and the field, as "RunConfig.steps_per_loop".
+      value: its value.
+      least: least integer that is allowed.
+      optional: whether None is allowed.
+      example: a value to write instead.
+
+    Raises:
+      ValueError: the value is none of these.
+    """
+    if value is None and optional:
+        return
+    if not is_int(value) or value < least:
+        raise RefusedValueError(
+            f"{name} is {value!r}: write an integer of at least {least}"
+            f"{' or None' if optional else ''}, such as "
+            f"{name.rpartition('.')[2]}={example}."
+        )
+
+
+def check_amount(name: str, value: Any, *, hint: str = "") -> None:
+    """Checks a field that is a number above 0, such as a time.
+
+    Args:
+      name: names of the class and the field.
+      value: its value.
+      hint: what else to write, for the message.
+
+    Raises:
+      ValueError: the value is no such number, or infinite.
+    """
+    if not is_number(value) or not 0 < value < math.inf:
+        raise RefusedValueError(
+            f"{name} is {value!r}: write a number above 0, such as "
+            f"{name.rpartition('.')[2]}=600{', or ' + hint if hint else ''}."
+        )
+
+
+def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Checks a field that has one of some values.
+
+    Args:
+      name: names of the class and the field.
+      value: its value.
+      choices: values that are allowed; the first is the example.
+
+    Raises:
+      ValueError: the value is none of them.
+    """
+    # The types are compared, too: in Python, 1 == True and 0 == False.
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise RefusedValueError(
+            f"{name} is {value!r}: write one of {listed}, such as "
+            f"{name.rpartition('.')[2]}={choices[0]!r}."
+        )
 
 
 def check_every(name: str, every_steps: Any) -> None:

@@ -43,15 +43,11 @@ RUN_CONFIG = {
     "master": "TF_CONFIG, or --tpu, says where the others are",
     "evaluation_master": "TF_CONFIG says where the others are",
 }
-_BATCH = (
-    "input_fn batches, by input_context.get_per_replica_batch_size(64) of its argument "
-    "input_context"
-)
 ESTIMATOR = {
     "use_tpu": "config=RunConfig(execution='tpu')",
-    "train_batch_size": _BATCH,
-    "eval_batch_size": _BATCH,
-    "predict_batch_size": _BATCH,
+    "train_batch_size": "config=RunConfig(train_batch_size=64)",
+    "eval_batch_size": "config=RunConfig(eval_batch_size=64)",
+    "predict_batch_size": "config=RunConfig(predict_batch_size=64)",
     "export_to_tpu": "leave it out",
     "eval_on_tpu": "config=RunConfig(eval_distribute=...)",
 }

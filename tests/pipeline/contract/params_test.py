@@ -206,3 +206,21 @@ def test_params_that_nobody_takes_are_said(tmp_path, caplog):
     caplog.clear()
     fakes.make_estimator(tmp_path, **options, network=lambda params: fakes.network())
     assert "params are given" not in caplog.text
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    width: int = 3
+
+
+@pytest.mark.parametrize("given", [{"width": 3}, types.SimpleNamespace(width=3)])
+def test_an_entry_is_added_to_a_copy(given):
+    with_size = params.with_entry(given, "batch_size", 8)
+    assert params.has(with_size, "batch_size") and not params.has(given, "batch_size")
+    assert params.flat(with_size) == {"width": 3, "batch_size": 8}
+    assert type(with_size) is type(given)
+
+
+def test_an_entry_that_params_do_not_take_is_refused():
+    with pytest.raises(TypeError, match="params is Frozen, which takes no batch_size"):
+        params.with_entry(Frozen(), "batch_size", 8)

@@ -124,6 +124,9 @@ INTEGERS = {
     "keep_checkpoint_every_n_steps": "1 or None",
     "log_step_count_steps": "1 or None",
     "steps_per_loop": "1",
+    "train_batch_size": "1 or None",
+    "eval_batch_size": "1 or None",
+    "predict_batch_size": "1 or None",
     "gradient_accumulation_steps": "1",
 }
 

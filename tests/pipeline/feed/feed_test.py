@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline import ModeKeys
+from pipeline import ModeKeys, RunConfig
 from pipeline.feed import feed as input_lib
 from pipeline.feed.batch import rows_in, rows_of
 from pipeline.feed.dataset import Source
@@ -354,3 +354,48 @@ def test_parts_of_a_batch_of_fixed_size_may_have_any_size(two_replicas):
     assert shapes == {"r": [None, 4], "s": [None, 4], "t": [None, 4]}
     cut = rows_of(tf.sparse.eye(4), tf.constant(1), tf.constant(3))
     assert tf.sparse.to_dense(cut).numpy().tolist() == [[0, 1, 0, 0], [0, 0, 1, 0]]
+
+
+SIZES = RunConfig(train_batch_size=8, eval_batch_size=6, predict_batch_size=2)
+
+
+@pytest.mark.parametrize(("mode", "size"), zip(ModeKeys.ALL, (8, 6, 2), strict=True))
+def test_an_input_fn_finds_its_batch_size_in_its_own_copy_of_params(
+    two_replicas, mode, size
+):
+    found, params = [], {"width": 3}
+
+    def of_all(params):
+        found.append(params)
+        return rows(24).batch(params["batch_size"])
+
+    def of_one(params, input_context):
+        del input_context
+        return of_all(params)
+
+    options = {"mode": mode, "strategy": two_replicas, "config": SIZES}
+    feeds = [make_feed(fn, params=params, **options) for fn in (of_all, of_one)]
+    assert found == [{"width": 3, "batch_size": each} for each in (size, size // 2)]
+    assert params == {"width": 3}
+    # Both make the same global batches.
+    assert [len(steps_of(feed)) for feed in feeds] == [24 // size] * 2
+
+
+def test_a_batch_size_in_params_has_equal_parts_and_somebody_to_find_it(two_replicas):
+    def of_one(params, input_context):
+        raise AssertionError
+
+    options = {"strategy": two_replicas, "config": RunConfig(train_batch_size=5)}
+    with pytest.raises(ValueError, match="a global batch of 5 .* write 4 or 6"):
+        make_feed(of_one, **options)
+    message = (
+        r"train_batch_size is 5, and input_fn .*of_none takes no params to find .*"
+    )
+
+    def of_none(mode, input_context):
+        raise AssertionError
+
+    with pytest.raises(TypeError, match=message + r"take params and write dataset\."):
+        make_feed(of_none, **options)
+    # Each mode has its own.
+    assert len(steps_of(make_feed(lambda: rows(4).batch(2), mode=EVAL, **options))) == 2

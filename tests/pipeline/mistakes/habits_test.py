@@ -53,6 +53,24 @@ def test_arguments_come_in_tf_estimators_order(tmp_path):
     assert logits.shape == (3,)
 
 
+def test_an_input_fn_of_tpu_estimator_reads_its_batch_size(tmp_path):
+    x, y = fakes.classification_data(rows=24)
+    sizes = {"train_batch_size": 8, "eval_batch_size": 6, "predict_batch_size": 2}
+    found = []
+
+    def input_fn(params):
+        found.append(params["batch_size"])
+        return tf.data.Dataset.from_tensor_slices((x, y)).batch(found[-1])
+
+    estimator = fakes.make_estimator(tmp_path, params={"clip_norm": 1.0}, **sizes)
+    estimator.train(input_fn, max_steps=1)
+    assert estimator.evaluate(input_fn)["examples"] == 24
+    assert len(list(estimator.predict(input_fn))) == 24
+    assert found == [8, 6, 2] and estimator.params == {"clip_norm": 1.0}
+    with pytest.raises(ValueError, match=r"params has a batch_size.*eval_batch_size=6"):
+        fakes.make_estimator(tmp_path, params={"batch_size": 3}, eval_batch_size=6)
+
+
 def test_specs_take_tf_estimators_order_and_its_none():
     hook, exporter = ge.LoggingHook(1), ge.LatestExporter()
     assert ge.TrainSpec(data, 3, [hook], None).hooks == [hook]
