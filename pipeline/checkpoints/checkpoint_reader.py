@@ -5,8 +5,10 @@ whoever sets variables from a checkpoint reads all of the values first: a damage
 then leaves every variable as it was.
 """
 
+import collections
 import contextlib
 import functools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,6 +21,8 @@ from pipeline.strategy.sharding import ShardedVariable, shards_of
 _VARIABLE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _TABLE = "/.ATTRIBUTES/table-keys"
 _TABLE_VALUES = "/.ATTRIBUTES/table-values"
+# From here on a value is not held while others are read.
+_LARGE_BYTES = 32 * 2**20
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
@@ -81,39 +85,45 @@ class Reader:
         Raises:
           UnreadableCheckpointError: a value is cut short or damaged; nothing was set.
         """
-        # A table in shards may not fit into this process' memory. It is read twice,
-        # a shard at a time: once to check it, then to assign it.
-        values = [
-            None if isinstance(variable, ShardedVariable) else self.value(name)
-            for variable, name in pairs
-        ]
-        sharded = [pair for pair in pairs if isinstance(pair[0], ShardedVariable)]
-        for pair in sharded:
-            for _ in self._rows(*pair):
-                pass
-        for (variable, _), value in zip(pairs, values, strict=True):
-            if value is not None:
-                variable.assign(value)
-        for pair in sharded:
-            for shard, value in self._rows(*pair):
-                shard.assign(value)
+        # A large value is read twice, once to check it, then to set it: one at a time
+        # is in memory. A table in shards is read by shards, as it may not fit whole.
+        large = [pair for pair in pairs if _num_bytes(pair[0]) >= _LARGE_BYTES]
+        large_ids = {id(variable) for variable, _ in large}
+        small = [pair for pair in pairs if id(pair[0]) not in large_ids]
+        values = [self.value(name) for _, name in small]
+        for pair in large:
+            # In a loop the last value would stay while the next one is read.
+            collections.deque(self._parts(*pair), maxlen=0)
+        for (variable, _), value in zip(small, values, strict=True):
+            variable.assign(value)
+        for pair in large:
+            for part, value in self._parts(*pair):
+                # The model may be of another dtype than the checkpoint.
+                part.assign(tf.cast(value, part.dtype))
 
-    def _rows(self, variable: Any, name: str) -> Iterator[tuple[Any, tf.Tensor]]:
-        """Yields each shard with the tensor of its rows, one in memory at a time."""
-        shape, first = " ".join(map(str, variable.shape)), 0
+    def _parts(self, variable: Any, name: str) -> Iterator[tuple[Any, tf.Tensor]]:
+        """Yields a variable, or each shard of one, with its value: one in memory."""
+        key, first = self._keys[name], 0
+        if not isinstance(variable, ShardedVariable):
+            yield variable, self._restored(key, "", self._dtypes[key])
+            return
+        shape = " ".join(map(str, variable.shape))
         for shard in shards_of(variable):
             rows = shard.shape[0]
             # As RestoreV2 wants it: "100 8 0,50:-" is rows 0 to 49 of a table [100, 8].
             slices = ":".join([f"{first},{rows}", *["-"] * (len(shard.shape) - 1)])
-            with self._reported():
-                (value,) = tf.raw_ops.RestoreV2(
-                    prefix=self.path,
-                    tensor_names=[self._keys[name]],
-                    shape_and_slices=[f"{shape} {slices}"],
-                    dtypes=[shard.dtype],
-                )
-            yield shard, value
+            yield shard, self._restored(key, f"{shape} {slices}", shard.dtype)
             first += rows
+
+    def _restored(self, key: str, part: str, dtype: tf.DType) -> tf.Tensor:
+        with self._reported():
+            (value,) = tf.raw_ops.RestoreV2(
+                prefix=self.path,
+                tensor_names=[key],
+                shape_and_slices=[part],
+                dtypes=[dtype],
+            )
+        return value
 
     def place_of(self, name: str) -> list[str]:
         """Returns the path of a lookup table in the checkpoint's tree."""
@@ -132,14 +142,8 @@ class Reader:
           UnreadableCheckpointError: a value is cut short or damaged.
         """
         for key, dtype in self._dtypes.items():
-            with self._reported():
-                # `get_tensor` makes arrays, and an iterator's state is a variant.
-                tf.raw_ops.RestoreV2(
-                    prefix=self.path,
-                    tensor_names=[key],
-                    shape_and_slices=[""],
-                    dtypes=[dtype],
-                )
+            # `get_tensor` makes arrays, and an iterator's state is a variant.
+            self._restored(key, "", dtype)
 
     def _tensor(self, key: str) -> Any:
         with self._reported():
@@ -165,6 +169,13 @@ class Reader:
         if isinstance(error, (IndexError, tf.errors.OutOfRangeError)):
             return f"one of its files is cut short ({line})"
         return line.rstrip(".")
+
+
+def _num_bytes(variable: Any) -> float:
+    """Returns the size of a variable; of one in shards it counts as endless."""
+    if isinstance(variable, ShardedVariable):
+        return math.inf
+    return (variable.shape.num_elements() or 0) * variable.dtype.size
 
 
 def _by_name(keys: Any, suffix: str) -> dict[str, str]:

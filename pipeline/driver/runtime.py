@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from pipeline.checkpoints import checkpoint, checkpoint_files, checkpoint_path
 from pipeline.checkpoints.holding import Holding
@@ -34,6 +35,9 @@ from pipeline.strategy.variables import finalize
 from pipeline.tools import description
 from pipeline.warm_start import schemas
 from pipeline.warm_start.warm_start import WarmStart
+
+# Copies of less are not worth a line in the log.
+_MUCH_MEGABYTES = 1_000
 
 
 class Runtime:
@@ -86,6 +90,7 @@ class Runtime:
         self._described = False
         self._saver: checkpoint.Saver | None = None
         self._saver_names: dict[str, tuple[str, ...]] = {}
+        self._said_copied = False
         self._programs = Programs(
             recipe, self.modules, self.peers, self.bound, self.build
         )
@@ -241,7 +246,27 @@ class Runtime:
                 kept_steps=KeptSteps.of(config),
                 asynchronous=config.async_checkpoint,
             )
+            self._say_copied()
         return self._saver
+
+    def _say_copied(self) -> None:
+        """Logs once what asynchronous saves take, where that is much."""
+        sizes = (
+            (variable.shape.num_elements() or 0) * variable.dtype.size
+            for variable in self.modules.named_variables().values()
+        )
+        megabytes = sum(sizes) / 1e6
+        copies = (
+            self.config.async_checkpoint and self.config.save_checkpoints_steps != 0
+        )
+        is_new = copies and self.peers.leads and not self._said_copied
+        if is_new and megabytes >= _MUCH_MEGABYTES:
+            self._said_copied = True
+            logging.info(
+                "checkpoint | an asynchronous save takes a copy of %s MB: "
+                "RunConfig(async_checkpoint=False) takes none",
+                f"{megabytes:,.1f}",
+            )
 
     def save_weights(self, directory: str) -> None:
         """Saves the values of now in another folder than model_dir; all peers call it.

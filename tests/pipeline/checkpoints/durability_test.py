@@ -155,7 +155,10 @@ def test_one_that_was_asked_for_by_name_is_an_error(job, trained):
     assert f"checkpoint {path(trained, 2)} cannot be read: " in str(error.value)
 
 
-def test_nothing_is_half_restored(tmp_path):
+@pytest.mark.parametrize("large", [0, 100, 2**20])
+def test_nothing_is_half_restored(large, tmp_path, monkeypatch):
+    """Whether values count as large, which are read twice, or not."""
+    monkeypatch.setattr(checkpoint_reader, "_LARGE_BYTES", large)
     values = {name: [float(number)] * 50 for number, name in enumerate("abc", 1)}
     saved = {"net": {name: tf.Variable(value) for name, value in values.items()}}
     prefix = checkpoint.Saver(str(tmp_path), saved).save(1)
