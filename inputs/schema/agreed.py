@@ -77,6 +77,8 @@ def _in_model_dir(schema: Any, config: Any, model_dir: str) -> Record:
         return _of_trained(schema, path, found, given)
     if found is not None and _still_counts(schema, config, path, found, given):
         return found
+    if storage.is_only_looking():
+        return _in_process(schema, schema.source)
     if not config.is_chief:
         awaits = given is None and schema.needs
         return _awaited(own, config, path) if awaits else given or Record(own)
@@ -129,7 +131,16 @@ def _of_trained(
             f"those in {path}, by which the checkpoints beside it were trained: leave "
             "it out, or choose another model_dir."
         )
+    _note(schema, path, found)
     return found
+
+
+def _note(schema: Any, path: str, found: Record) -> None:
+    """Says once that a record counts, and notes that it does."""
+    if _FITTING.get(path) != (schema.source, found):
+        text = "schema | statistics of %s rows, of %s"
+        logging.info(text, f"{found.num_rows:,}", path)
+        _FITTING[path] = schema.source, found
 
 
 def _still_counts(
@@ -149,9 +160,7 @@ def _still_counts(
         return True
     data = counting.one_pass(schema, config)
     if fingerprint.of(data).digest == found.source:
-        text = "schema | statistics of %s rows, of %s"
-        logging.info(text, f"{found.num_rows:,}", path)
-        _FITTING[path] = schema.source, found
+        _note(schema, path, found)
         return True
     if config.cluster.jobs:
         raise RefusedValueError(

@@ -16,6 +16,7 @@ from pipeline.inspection.findings import Finding, certain, plural
 from pipeline.inspection.inputs import InputLook
 from pipeline.inspection.topology import Topology
 from pipeline.mistakes import checks
+from pipeline.model_dir import storage
 from pipeline.process.refusals import Refusal, RefusedTypeError, RefusedValueError
 from pipeline.roles import evaluation, specs
 from pipeline.roles.rules import FedHooks
@@ -117,7 +118,7 @@ def inspect(
     topology = topology_lib.of(
         config, num_workers=num_workers, num_replicas=num_replicas, num_ps=num_ps
     )
-    with seeds.untouched():
+    with seeds.untouched(), storage.only_looking():
         looks = list(_looks(recipe, train_spec, eval_specs, topology, secs, clock))
         built = state.look(
             recipe, [(each.mode, each.element_spec) for each in looks], topology

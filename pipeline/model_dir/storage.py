@@ -4,6 +4,7 @@ Everything that is written to model_dir is written inside of a block of `writing
 """
 
 import contextlib
+import contextvars
 import errno
 import os
 import shutil
@@ -28,6 +29,7 @@ _CAUSES = {
     errno.ESTALE: "the file system is gone",
 }
 _OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_LOOKS = contextvars.ContextVar("looks", default=False)
 
 
 class StorageError(Refusal, RuntimeError):
@@ -72,6 +74,21 @@ def writing(
             f"{'Free some space' if code in _OF_SPACE else f'See to {directory}'}, or "
             f"{instead}, and start the same command again."
         ) from error
+
+
+@contextlib.contextmanager
+def only_looking() -> Iterator[None]:
+    """Has the block's factories and input_fns leave model_dir as it is."""
+    token = _LOOKS.set(True)
+    try:
+        yield
+    finally:
+        _LOOKS.reset(token)
+
+
+def is_only_looking() -> bool:
+    """Returns whether model_dir is to be left as it is, see `only_looking`."""
+    return _LOOKS.get()
 
 
 def _code(error: Exception) -> int | None:

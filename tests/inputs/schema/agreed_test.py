@@ -250,6 +250,19 @@ def test_a_chief_that_counts_is_waited_for(model_dir, monkeypatch, quick):
     assert not os.path.exists(path)
 
 
+@pytest.mark.parametrize("task", [("alone", 0), ("worker", 0)])
+def test_an_inspection_neither_writes_nor_waits(task, model_dir, source):
+    with storage.only_looking():
+        found = schema_of(source).prepared(config_of(model_dir, task))
+    assert vocabulary(found) == ("a", "b")
+    assert not model_dir.exists()
+    # What is there counts for it, too.
+    schema_of(source, x="number").prepared(alone(model_dir))
+    with storage.only_looking():
+        looked = schema_of(x="number").prepared(config_of(model_dir, task))
+    assert vocabulary(looked) == ("a", "b")
+
+
 def test_statistics_of_another_run(tmp_path, source):
     first, second = tmp_path / "first", tmp_path / "second"
     schema_of(source).prepared(alone(first))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import inputs
 import pipeline as ge
 from pipeline import main
 from pipeline.cluster.tf_config import parse_tf_config
@@ -129,6 +130,19 @@ def test_an_input_that_fails_leaves_the_rest(tmp_path):
     assert "mode 'train' fails for workers 0, 1, 2: a global batch of 16 has" in train
     assert "write 12 or 18" in train
     assert "network/dense_1" in text, "the modules are built, for one replica's input"
+
+
+def test_what_a_schema_counts_is_not_written(tmp_path):
+    def columns():
+        return tf.data.Dataset.from_tensor_slices({"x": X[:, 0]}).batch(16)
+
+    def input_fn(config):
+        encode = inputs.Schema({"x": "number"}, source=columns).prepared(config).encode
+        rows = columns().map(lambda features: encode(features)["x"][:, None])
+        return tf.data.Dataset.zip(rows, tf.data.Dataset.from_tensors(Y[:16]).repeat())
+
+    _, text = inspected(tmp_path, train=input_fn, evaluated=input_fn)
+    assert "  features  float32 [None, 1]" in text
 
 
 def test_batches_with_less_examples_than_replicas(tmp_path):
