@@ -184,6 +184,16 @@ METRICS = {
     "tf.metrics.mean_relative_error": ("labels", "predictions", "normalizer"),
     "tf.metrics.precision_at_thresholds": ("labels", "predictions", (0.3, 0.7)),
     "tf.metrics.recall_at_thresholds": ("labels", "predictions", (0.3, 0.7)),
+    **{
+        f"tf.metrics.{truth}_{sign}_at_thresholds": (
+            "labels",
+            "predictions",
+            (0.3, 0.7),
+        )
+        for truth in ("true", "false")
+        for sign in ("positives", "negatives")
+    },
+    "tf.metrics.sparse_precision_at_k": ("classes", "logits", 2),
     "tf.metrics.percentage_below": ("values", 0.5),
     "tf.metrics.recall_at_k": ("classes", "logits", 2),
     "tf.metrics.precision_at_k": ("classes", "logits", 2),
