@@ -5,6 +5,7 @@ import json
 import re
 import textwrap
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -261,7 +262,16 @@ def test_what_model_fn_makes_is_proposed_by_factories(tmp_path):
 def test_the_page_shows_what_is_written(tmp_path):
     text = (ROOT / "docs" / "moving.md").read_text(encoding="utf-8")
     before, after = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
-    assert moved(before, tmp_path).move.text.decode() == after
+    made = moved(before, tmp_path).move
+    assert made.text.decode() == after
+    names = {"keras": keras}
+    exec("\n".join(made.proposals[0].lines), names)
+    made = {
+        name: factory({"classes": 3, "rate": 0.1})
+        for name, factory in names["modules"].items()
+    }
+    assert made["network"].dense(tf.zeros([2, 4])).shape == (2, 3)
+    assert made["optimizer"].epsilon == 1e-8
 
 
 REFUSED = {
