@@ -12,6 +12,7 @@ from pipeline.checkpoints.checkpoint import CheckpointMismatchError
 from pipeline.contract.averages import AVERAGE
 from pipeline.foreign import sources
 from pipeline.foreign.keras_file import KerasFile
+from pipeline.foreign.slot_names import SlotNames
 from pipeline.process.refusals import RefusedValueError, near
 from pipeline.strategy import sharding, variables
 from pipeline.warm_start import names, proposals, slots
@@ -160,8 +161,13 @@ class Fit:
         places: dict[str, str] = {}
         if isinstance(self._source, KerasFile):
             places = self._source.places(self._modules, list(self._own))
-        find = functools.partial(names.foreign_names, source=self._source)
-        there = find(weights, self._mapped, places=places)
+        there = names.foreign_names(
+            weights,
+            self._mapped,
+            self._source,
+            places=places,
+            weights=self._slot_names.weights(self._source.shapes),
+        )
         found = {n: Origin(t) for n, t in self._averaged(there).items()}
         for name in weights:
             if is_seed(name) and name not in {*there, *self._settings.patterns}:
@@ -186,12 +192,17 @@ class Fit:
             return Origin(places[name]) if places[name] in self._source.shapes else None
         prefix = self._prefix_of(name)
         optimizer = self._modules[prefix.rstrip("/")]
-        state = slots.Slots(self._source, prefix, optimizer, weights)
+        known = self._slot_names
+        state = slots.Slots(self._source, known, prefix, optimizer, weights)
         if not is_count(name, self._own[name], prefix):
             return state.slot(name)
         if variables.is_rate(name, self._own):
             return state.rate()
         return state.iteration() if name == f"{prefix}iteration" else None
+
+    @functools.cached_property
+    def _slot_names(self) -> SlotNames:
+        return SlotNames(self._source.shapes)
 
     @functools.cached_property
     def _vocabularies(self) -> dict[str, Any]:
@@ -239,7 +250,7 @@ class Fit:
         wanted = {name: _shape(self._own[name]) for name in unfit}
         wanted = {n: wanted[n] for n in self._own if wanted.get(n) is not None}
         taken = {self._name_there(name) for name in chosen if name not in unfit}
-        free = slots.without(source.shapes)
+        free = self._slot_names.weights(source.shapes)
         free = {name: shape for name, shape in free.items() if name not in taken}
         found = proposals.proposed(wanted, free)
         return (

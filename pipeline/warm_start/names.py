@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pipeline.strategy import averages
-from pipeline.warm_start import slots
 
 Mapped = Callable[[str], str | None]
 
@@ -31,6 +30,7 @@ def foreign_names(
     mapped: Mapped,
     source: Any,
     places: Mapping[str, str],
+    weights: Iterable[str],
 ) -> dict[str, str]:
     """Returns the names in another program's checkpoint; what is not there is left out.
 
@@ -42,9 +42,10 @@ def foreign_names(
       mapped: gives the name there that the user has given, or None.
       source: the checkpoint or file.
       places: of a file of Keras', the names that Keras itself would give.
+      weights: names there of what is no optimizer's.
     """
     given, found = {}, {}
-    root = _root(slots.without(source.shapes))
+    root = _root(weights)
     for name in names:
         if (there := mapped(name)) is not None:
             given[name] = source.name_of(there)

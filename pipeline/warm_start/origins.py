@@ -67,7 +67,8 @@ def _with_dtype(name: str, origin: Origin, variable: Any, source: Any) -> Origin
 
     def convert(value: Any) -> Any:
         value = np.asarray(made(value))
-        cast = value.astype(np.dtype(here.as_numpy_dtype))
+        with np.errstate(over="ignore", invalid="ignore"):  # Told below.
+            cast = value.astype(np.dtype(here.as_numpy_dtype))
         if here.is_floating:
             fits = _all_finite(cast) or not _all_finite(value)
         else:

@@ -1,12 +1,4 @@
-"""Finds what other programs' optimizers have kept: slots, and counts of updates.
-
-Of the variable `R` they are, in the order of the ways of `_places`:
-
-    R/Adam, R/Adam_1            tf.compat.v1.train; R/adam_m, R/adam_v in BERT's own
-    Adam/R/m, Adam/R/v          tf.keras.optimizers.legacy, maybe below `training/`
-    Adam/m/R, Adam/v/R          tf.keras.optimizers of 2.11 to 2.15
-    adam/R_momentum             Keras 3, where R has _ in the place of /
-"""
+"""Finds what other programs' optimizers have kept: slots, and counts of updates."""
 
 import math
 import re
@@ -18,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.foreign.keras_file import KerasFile
+from pipeline.foreign.slot_names import SlotNames
 from pipeline.process.refusals import RefusedValueError
 from pipeline.strategy import variables
 from pipeline.warm_start.origins import Origin
@@ -49,53 +42,29 @@ _V1_NAMES = {
     "Adadelta": keras.optimizers.Adadelta,
     "ExponentialMovingAverage": None,
 }
-_WORDS = {
-    word
-    for slots in _KINDS.values()
-    for here, there in slots.items()
-    for word in (here, *there, "vhat", "adam_m", "adam_v")
-}
-_FLAT = re.compile(rf".+_({'|'.join(sorted(_WORDS))})")
-
-
-def without(shapes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the shapes of what may be a weight, and is no optimizer's.
-
-    Args:
-      shapes: shapes in the checkpoint, by name.
-    """
-    kept = (name for name in sorted(shapes) if not _is_of_one(name, shapes))
-    return {name: shapes[name] for name in kept}
-
-
-def _is_of_one(name: str, shapes: Mapping[str, Any]) -> bool:
-    above, _, leaf = name.rpartition("/")
-    if above in shapes or leaf in _WORDS or name.startswith("optimizer/"):
-        return True
-    if leaf in ("global_step", "iter", "iteration", "learning_rate"):
-        return True
-    words = name.split("/")
-    below = (i + 1 for i, word in enumerate(words) if word in _WORDS)
-    if any("/".join(words[first:]) in shapes for first in below):
-        return True
-    return bool(_FLAT.fullmatch(leaf)) and f"{above}/iteration" in shapes
 
 
 class Slots:
     """The state of other programs' optimizers, for one optimizer of this run."""
 
     def __init__(
-        self, source: Any, prefix: str, optimizer: Any, weights: Mapping[str, str]
+        self,
+        source: Any,
+        slot_names: SlotNames,
+        prefix: str,
+        optimizer: Any,
+        weights: Mapping[str, str],
     ) -> None:
         """Looks at nothing yet.
 
         Args:
           source: the checkpoint or file.
+          slot_names: the names in it, as optimizers give them.
           prefix: full name prefix of the optimizer, `optimizer/`.
           optimizer: the Keras optimizer.
           weights: names there of the variables here.
         """
-        self._source, self._prefix = source, prefix
+        self._source, self._names, self._prefix = source, slot_names, prefix
         self._optimizer, self._weights = optimizer, weights
         kinds = (each for each in _KINDS if isinstance(optimizer, each))
         self._kind = next(kinds, None)
@@ -139,29 +108,18 @@ class Slots:
         return Origin(found[0]) if len(found) == 1 else None
 
     def _places(self, kept: str, there: str) -> Iterator[Origin]:
-        elsewhere = _KINDS[self._kind][kept]
-        if isinstance(self._source, KerasFile):
-            return
-        yield from self._numbered(kept, there)
-        flat = there.replace("/", "_")
-        words = "|".join({*elsewhere, kept})
-        ways = (
-            rf"{re.escape(there)}/adam_({words})",
-            rf"(.+/)?{re.escape(there)}/({words})",
-            rf"(.+/)?({words})/{re.escape(there)}",
-            rf"(.+/)?{re.escape(flat)}_{kept}",
-        )
-        for name in self._source.shapes:
-            if any(re.fullmatch(way, name) for way in ways) and name != there:
-                yield Origin(name)
+        if not isinstance(self._source, KerasFile):
+            yield from self._numbered(kept, there)
+            words = dict.fromkeys((*_KINDS[self._kind][kept], kept))
+            yield from map(Origin, self._names.slots(there, words))
 
     def _numbered(self, kept: str, there: str) -> Iterator[Origin]:
         """Yields the slot of tf.compat.v1, which numbers those of one optimizer."""
-        below: dict[str, list[int]] = {}
-        for name in self._source.shapes:
-            match = re.fullmatch(rf"{re.escape(there)}/([^/]+?)(?:_(\d+))?", name)
-            if match and _V1_NAMES.get(match[1], self._kind) is self._kind:
-                below.setdefault(match[1], []).append(int(match[2] or 0))
+        below = {
+            base: numbers
+            for base, numbers in self._names.numbered.get(there, {}).items()
+            if _V1_NAMES.get(base, self._kind) is self._kind
+        }
         order = list(_KINDS[self._kind])
         if self._kind is keras.optimizers.RMSprop:
             # Without an average of gradients the momentum comes second.

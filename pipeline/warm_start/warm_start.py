@@ -88,7 +88,7 @@ def warm_start(
         for name, value in variables.flat(state).items()
         if not name.startswith(f"{checkpoint.DRIVER}/")
     }
-    new = [name for name in own if name not in done]
+    new = dict.fromkeys(name for name in own if name not in done)
     if done and not new:
         return list(own)
     path, taken, left = "init_fn", {}, dict.fromkeys(new, "not set by init_fn")

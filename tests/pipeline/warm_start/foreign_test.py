@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import pipeline as ge
+from pipeline.foreign import slot_names
 from pipeline.strategy import sharding
 from pipeline.warm_start.warm_start import warm_start
 
@@ -227,6 +228,11 @@ WHOLE = {"vars_to_warm_start": ".*", "learning_rates_and_iterations": True}
         ({**V1, "global_step": np.int64(3), **POWERS}, 3),
         (V1, 70),
         ({"a": [1.0], "Adam__a__m": [2.0], "Adam__a__v": [3.0], "Adam__iter": 9}, 9),
+        (
+            {"s__a": [1.0], "adam__iteration": 7}
+            | {"adam__s_a_momentum": [2.0], "adam__s_a_velocity": [3.0]},
+            7,
+        ),
         ({"a": [1.0], "a__adam_m": [2.0], "a__adam_v": [3.0], "global_step": 5}, 5),
     ],
 )
@@ -239,6 +245,23 @@ def test_adam_s_state_under_many_names(there, iterations, tmp_path):
         "optimizer/momentum/net/a": [2.0],
         "optimizer/velocity/net/a": [3.0],
     }
+
+
+def test_a_slot_of_a_variable_whose_name_ends_alike(tmp_path):
+    """That of `b/a` is not taken for that of `a`, which was frozen there."""
+    there = {"a": [1.0], "b__a": [5.0], "Adam__b__a__m": [6.0], "Adam__b__a__v": [7.0]}
+    text = refused(adam_state(), saved(tmp_path, **there, global_step=3), ADAM, **WHOLE)
+    assert "['optimizer/momentum/net/a', 'optimizer/velocity/net/a']" in text
+
+
+def test_thousands_of_slots_are_found_in_seconds():
+    shapes = {}
+    for i in range(2000):
+        name = f"bert/layer_{i}/kernel"
+        shapes |= dict.fromkeys([name, f"{name}/Adam", f"{name}/Adam_1"], [2])
+    found = slot_names.SlotNames(shapes)
+    assert found.numbered["bert/layer_7/kernel"] == {"Adam": [0, 1]}
+    assert len(found.weights(shapes)) == 2000
 
 
 def test_powers_of_many_updates(tmp_path):
