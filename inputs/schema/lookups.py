@@ -96,11 +96,12 @@ class SortedLookup(Lookup):
         if tables[0].items.dtype == object:
             self._number_of = _distinct([each.items for each in tables])
         sorted_tables = [self._sorted(each) for each in tables]
-        self._numbers = [numbers for numbers, *_ in sorted_tables]
+        self._numbers = [_captured(numbers[None]) for numbers, *_ in sorted_tables]
         self._items, self._places, self._others = (
-            np.concatenate(each) for each in list(zip(*sorted_tables, strict=True))[1:]
+            _captured(np.concatenate(each))
+            for each in list(zip(*sorted_tables, strict=True))[1:]
         )
-        sizes = [len(each) for each in self._numbers]
+        sizes = [len(each.items) for each in tables]
         self._starts = np.cumsum([0, *sizes[:-1]]).tolist()
 
     def find(self, parts):
@@ -167,13 +168,28 @@ def split(values: tf.Tensor, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     return found
 
 
-def _lower_bound(known: np.ndarray, numbers: tf.Tensor) -> tf.Tensor:
-    """Returns the place of each number among sorted ones, or that of another number."""
+def _lower_bound(known: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+    """Returns the place of each number among sorted ones, or that of another number.
+
+    Args:
+      known: sorted, int64 `[1, k]`.
+      numbers: int64 `[n]`.
+    """
     # `tf.searchsorted` puts a dozen operations around this one.
     places = tf.raw_ops.LowerBound(
-        sorted_inputs=known[None], values=tf.expand_dims(numbers, 0)
+        sorted_inputs=known, values=tf.expand_dims(numbers, 0)
     )
-    return tf.minimum(tf.squeeze(places, 0), len(known) - 1)
+    return tf.minimum(tf.squeeze(places, 0), known.shape[1] - 1)
+
+
+def _captured(array: np.ndarray) -> tf.Tensor:
+    """Returns a tensor that graphs take from outside.
+
+    As a constant in the graph it would be copied each time that an iterator is made:
+    of a million words for seconds.
+    """
+    with tf.init_scope(), tf.device("/CPU:0"):
+        return tf.constant(array)
 
 
 def _strong_hash(number: int) -> Hash:

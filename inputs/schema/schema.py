@@ -119,11 +119,12 @@ class Schema:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schema):
             return NotImplemented
-        return self._key() == other._key()
+        return self._key == other._key
 
     def __hash__(self) -> int:
-        return hash(self._key())
+        return hash(self._key)
 
+    @functools.cached_property
     def _key(self) -> tuple[str, str | None]:
         return json.dumps(self.declaration()), self.statistics
 
