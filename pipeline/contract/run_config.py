@@ -23,6 +23,7 @@ from pipeline.mistakes.checks import (
     check_all,
     check_amount,
     check_choice,
+    check_loop,
     check_whole,
     checked_steps,
 )
@@ -80,7 +81,8 @@ class RunConfig:
         train with.
       steps_per_loop: most steps that one call of the compiled loop runs. The loop stops
         earlier wherever a log, summary, checkpoint or hook is due, so 1000 only bounds
-        how long a signal waits.
+        how long a signal waits. Or a duration, "30s": as many steps as take about that
+        long, measured; logs and summaries of the steps in a call come at its end.
       train_batch_size: examples of a training batch of all replicas, for an input_fn
         that takes `params`: it finds its own batch size there as "batch_size", one
         replica's where it takes `input_context`, and else that of all. None: input_fn
@@ -133,7 +135,7 @@ class RunConfig:
     progress: bool = True
     train_distribute: StrategyChoice = None
     eval_distribute: StrategyChoice = None
-    steps_per_loop: int = 1000
+    steps_per_loop: int | str = 1000
     train_batch_size: int | None = None
     eval_batch_size: int | None = None
     predict_batch_size: int | None = None
@@ -158,6 +160,7 @@ class RunConfig:
         self._set("devices", devices.checked(self.devices))
         for name, allowed in _INTEGERS.items():
             check_whole(f"RunConfig.{name}", getattr(self, name), *allowed)
+        check_loop("RunConfig.steps_per_loop", self.steps_per_loop)
         hours = self.keep_checkpoint_every_n_hours
         check_amount("RunConfig.keep_checkpoint_every_n_hours", hours)
         kept = checked_steps("keep_checkpoint_steps", self.keep_checkpoint_steps)
@@ -355,7 +358,6 @@ _INTEGERS = {
     "keep_checkpoint_max": (0, True, 5),
     "keep_checkpoint_every_n_steps": (1, True, 10000),
     "log_step_count_steps": (1, True, 100),
-    "steps_per_loop": (1, False, 1000),
     "train_batch_size": (1, True, 64),
     "eval_batch_size": (1, True, 64),
     "predict_batch_size": (1, True, 64),

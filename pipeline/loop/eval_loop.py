@@ -17,13 +17,15 @@ from pipeline.loop.compiled_loop import StepsLoop
 from pipeline.loop.metrics import MetricSet
 from pipeline.loop.watchers import Window
 from pipeline.mistakes.user_errors import call_method
-from pipeline.process import progress
+from pipeline.process import durations, progress
 from pipeline.tracing.summary_states import merged_seen
 
 # Steps of the first call.
 _FIRST_EVAL_STEPS = 16
 # Seconds of a call after which the number of steps is not doubled any more.
 _MOST_EVAL_SECS = 1.0
+# Most steps of a call where the user has given a time in place of a number.
+_MOST_EVAL_STEPS = 1000
 # Seconds after which an evaluation says how far it is, and says it again.
 _SAY_SECS = 30.0
 
@@ -36,7 +38,7 @@ def evaluate(
     run: Run,
     hooks: Sequence[Hook],
     steps: int | None,
-    steps_per_loop: int,
+    steps_per_loop: int | str,
 ) -> Report:
     """Runs the evaluation loop over the input.
 
@@ -47,7 +49,8 @@ def evaluate(
       run: run that hooks are given.
       hooks: hooks whose `begin`, `after_loop` and `end` are called.
       steps: most steps; None for all of the input.
-      steps_per_loop: most steps in one call.
+      steps_per_loop: most steps in one call; or a duration, which bounds one where it
+        is shorter than an evaluation's calls.
 
     Returns:
       The loss and metrics over all steps, at the global step of `run`; its `num_steps`
@@ -64,7 +67,10 @@ def evaluate(
     run.read_report = report
     for hook in hooks:
         call_method("hook", hook, "begin", run)
-    done, ended, size = 0, False, min(_FIRST_EVAL_STEPS, steps_per_loop)
+    most_secs, most = _MOST_EVAL_SECS, steps_per_loop
+    if isinstance(most, str):
+        most_secs, most = min(most_secs, durations.secs_of(most) / 2), _MOST_EVAL_STEPS
+    done, ended, size = 0, False, min(_FIRST_EVAL_STEPS, most)
     total = feed.num_steps if steps is None else steps
     say = _Saying(run, total)
     shown = progress.bar("eval", last_step=total, shown=run.shows_progress)
@@ -80,10 +86,8 @@ def evaluate(
             say(done)
             # All processes have to take the same number of steps in a call, and measure
             # different times.
-            if size < steps_per_loop and not run.agree(
-                segment.seconds > _MOST_EVAL_SECS
-            ):
-                size = min(2 * size, steps_per_loop)
+            if size < most and not run.agree(segment.seconds > most_secs):
+                size = min(2 * size, most)
             for hook in hooks:
                 call_method("hook", hook, "after_loop", run)
     for hook in hooks:

@@ -17,6 +17,7 @@ from pipeline.loop.compiled_loop import Segment
 from pipeline.loop.metrics import MetricSet, States, as_arrays
 from pipeline.mistakes.checks import is_int
 from pipeline.mistakes.user_errors import call_method
+from pipeline.process.durations import Pace
 from pipeline.process.refusals import RefusedTypeError, RefusedValueError
 
 # Segments that a window keeps before it adds them up: adding many at once is cheaper.
@@ -26,6 +27,10 @@ _MOST_PENDING = 64
 _MOST_SECS_A_CALL = 5.0
 # About the longest time for which a hook that only watches waits for its report.
 _MOST_SECS_UNSEEN = 0.5
+# Steps of a call that are added up in float32, and most stops of one call, whose
+# results wait in memory for its end.
+_MOST_STEPS_SUMMED = 1000
+_MOST_STOPS = 1000
 # Key, among the hooks, of the window since the last checkpoint.
 _SAVING = object()
 
@@ -41,19 +46,18 @@ class Watchers:
     """
 
     def __init__(
-        self, hooks: Sequence[Hook], metrics: MetricSet, *, steps_per_loop: int
+        self, hooks: Sequence[Hook], metrics: MetricSet, *, steps_per_loop: int | str
     ) -> None:
         """Takes the hooks; their windows begin in `begin`.
 
         Args:
           hooks: hooks in the order in which they are called.
           metrics: metrics of the mode TRAIN.
-          steps_per_loop: most steps in one call of the loop.
+          steps_per_loop: most steps in one call of the loop, or about its time, "30s".
         """
         self.hooks = hooks
         self._metrics = metrics
-        self._steps_per_loop = steps_per_loop
-        self._steps_per_sec = 0.0
+        self._pace = Pace(steps_per_loop, most_secs=_MOST_SECS_A_CALL)
         self._windows: dict[Any, Window] = {}
 
     def begin(self, run: Run, saved: Mapping[str, Any]) -> None:
@@ -90,18 +94,20 @@ class Watchers:
           Global steps in order; the loop returns at the last one.
         """
         acting = [_asked(hook, run.step) for hook in self.hooks if _acts(hook)]
-        acting += [*others, run.max_step, run.step + self._steps_per_loop]
-        if self._steps_per_sec:
-            acting.append(run.step + 1 + int(self._steps_per_sec * _MOST_SECS_A_CALL))
+        acting += [*others, run.max_step, run.step + self._pace.most()]
         last = min(step for step in acting if step is not None)
-        unseen = int(self._steps_per_sec * _MOST_SECS_UNSEEN)
         watched = {
             step
             for hook in self.hooks
             if not _acts(hook)
             for step in _steps_of(hook, run.step, last)
         }
-        stops = sorted({*watched, last})
+        # Sums over more steps would be less exact, in float32.
+        summed = range(run.step + _MOST_STEPS_SUMMED, last, _MOST_STEPS_SUMMED)
+        stops = sorted({*watched, *summed, last})[:_MOST_STOPS]
+        if self._pace.timed:  # Whoever gives a time wants to hear of steps that often.
+            return stops
+        unseen = self._pace.steps_in(_MOST_SECS_UNSEEN)
         return [step for step in stops if step <= run.step + unseen] or stops[:1]
 
     def after_steps(self, run: Run, segments: Sequence[Segment]) -> None:
@@ -111,6 +117,8 @@ class Watchers:
           run: run, which moves on to the last stop.
           segments: segments that the loop returned, one for each stop.
         """
+        steps = sum(segment.num_steps for segment in segments)
+        self._pace.measured(steps, sum(segment.seconds for segment in segments))
         *passed, last = segments
         for segment in passed:
             self._report_to(self._due(run, segment), run)
@@ -181,8 +189,6 @@ class Watchers:
             window.add(segment)
         due = [hook for hook in self.hooks if _asked(hook, run.step) == segment.step]
         run.step = segment.step
-        if segment.seconds > 0:
-            self._steps_per_sec = segment.num_steps / segment.seconds
         return due
 
     def _report_to(self, due: Sequence[Hook], run: Run) -> None:

@@ -184,6 +184,25 @@ def check_whole(
         )
 
 
+def check_loop(name: str, value: Any) -> None:
+    """Checks the length of a call of the loop.
+
+    Args:
+      name: names of the class and the field.
+      value: a number of steps, or a duration such as "30s".
+
+    Raises:
+      ValueError: the value is neither.
+    """
+    if isinstance(value, str) and durations.secs_of(value):
+        return
+    try:
+        check_whole(name, value, 1, False, 1000)
+    except RefusedValueError as error:
+        hint = f"{str(error)[:-1]}, or a duration, {name.rpartition('.')[2]}='30s'."
+        raise RefusedValueError(hint) from None
+
+
 def check_amount(name: str, value: Any, *, hint: str = "") -> None:
     """Checks a field that is a number above 0, such as a time.
 

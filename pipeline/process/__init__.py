@@ -7,7 +7,7 @@ From the bottom up; a file imports only files above it:
     progress      a line that moves, in a terminal or a notebook
     package       the name of this package, and its place
     metric_names  whether more of a metric is better, by its name
-    durations     durations as people write them: 1h30m
+    durations     durations as people write them: 1h30m; steps that take so long
     refusals      the errors that this project raises on purpose
     signals       answers to SIGTERM and Ctrl-C, and notes of them
 """

@@ -157,6 +157,14 @@ def test_refuses_counts_of_nothing(name, value):
         RunConfig(**{name: value})
 
 
+@pytest.mark.parametrize("value", ["0s", "30 parsecs", "", "-1s", None])
+def test_refuses_a_loop_that_is_neither_steps_nor_a_duration(value):
+    message = "such as steps_per_loop=1000, or a duration, steps_per_loop='30s'."
+    with pytest.raises(ValueError, match=re.escape(message)):
+        RunConfig(steps_per_loop=value)
+    assert RunConfig(steps_per_loop="1m30s").steps_per_loop == "1m30s"
+
+
 @pytest.mark.parametrize(
     "name", ["save_checkpoints_secs", "keep_checkpoint_every_n_hours"]
 )
