@@ -85,8 +85,12 @@ class Trainer:
 
     def graph(self, replicas):
         """The graph of a step."""
-        given = self._as_tensors(replicas), tf.constant(0, tf.int64)
-        return self._call.get_concrete_function(*given).graph
+        return self.graph_of(self._as_tensors(replicas))
+
+    def graph_of(self, batches):
+        """As `graph`, of tensors."""
+        step = tf.constant(0, tf.int64)
+        return self._call.get_concrete_function(batches, step).graph
 
     @staticmethod
     def _as_tensors(replicas):
