@@ -1,6 +1,7 @@
 """Networks of tables against their formulas in NumPy."""
 
 import dataclasses
+import functools
 import itertools
 
 import keras
@@ -11,6 +12,7 @@ import tensorflow as tf
 import inputs
 import models
 from pipeline import ModeKeys, SpecError
+from pipeline.tracing import compiling
 from tests import tabled
 
 
@@ -322,6 +324,21 @@ def test_an_id_of_another_vocabulary_ends_the_step(network, features):
     given = {**features, "pairs": features["pairs"] * 0 + 600}
     with pytest.raises(tf.errors.InvalidArgumentError, match="one Schema"):
         network(given)
+
+
+@pytest.mark.parametrize("name", ["pairs", "seen"])
+def test_under_xla_it_gives_nan(network, features, name):
+    """Which drops the check: of a row of the wide part, and of a one-hot category."""
+    ids = features[name]
+    wrong = ids.with_values(tf.ones_like(ids.values) * 600)
+
+    @functools.partial(tf.function, jit_compile=True)
+    def logits(values):
+        given = {**features, name: ids.with_values(values)}
+        return compiling.told_of_xla(lambda: network(given))()
+
+    close(logits(ids.values), network(features))
+    assert np.isnan(logits(wrong.values)).any()
 
 
 def test_sharing_features_have_one_size(features):
