@@ -44,7 +44,9 @@ def of(
         if isinstance(each.node, (cst.Import, cst.ImportFrom)):
             if not each.notes:
                 edits[each.node] = _of_version_one
-        elif each.row.rename and not isinstance(each.node, cst.Call):
+        elif each.is_by_variable or isinstance(each.node, cst.Call):
+            pass  # The name stands elsewhere.
+        elif each.row.rename:
             name = each.row.rename.replace("ge.", f"{alias}.", 1)
             edits[each.node] = _renamed(name + each.rest)
         if each.row.name == "tf.estimator.EvalSpec" and _lacks(each.call):
@@ -129,12 +131,13 @@ def _with_argument(node: cst.Call, name: str, value: int) -> cst.Call:
         return node.with_changes(args=[added])
     *first, last = node.args
     between = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    # A comment there belongs to the argument before it.
+    if first and "#" not in cst.Module([]).code_for_node(first[-1].comma):
+        between = first[-1].comma
     added = added.with_changes(
         comma=last.comma, whitespace_after_arg=last.whitespace_after_arg
     )
-    last = last.with_changes(
-        comma=first[-1].comma if first else between, whitespace_after_arg=nothing
-    )
+    last = last.with_changes(comma=between, whitespace_after_arg=nothing)
     return node.with_changes(args=[*first, last, added])
 
 

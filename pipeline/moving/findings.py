@@ -39,6 +39,15 @@ _MADE = "model_fn makes it as it goes: make it by a factory, a module"
 _HANDED_ON = "another module brings it: see that it is TensorFlow's"
 # Of Keras, what has variables.
 _MAKERS = (".layers.", ".Sequential", ".Model", ".optimizers.", ".metrics.", ".models.")
+_NOT_FOLLOWED = "it is handed on here: what uses it is not followed"
+_PACKAGES = (
+    "tf.estimator",
+    "tf.estimator.experimental",
+    "tf.estimator.export",
+    "tf.estimator.inputs",
+    "tf.estimator.tpu",
+    "tf.contrib",
+)
 _MODES = ("", ".TRAIN", ".EVAL", ".PREDICT")
 _MODULES = ("tf.estimator", "tf.contrib")
 
@@ -57,6 +66,7 @@ class Finding:
       call: the call of that name; None where it stands by itself.
       rest: what stands after the row's name, such as `.TRAIN`.
       notes: what has to be decided, besides what the row says.
+      is_by_variable: whether a variable stands there, whose assignment is replaced.
     """
 
     line: int
@@ -68,6 +78,7 @@ class Finding:
     call: cst.Call | None = None
     rest: str = ""
     notes: tuple[str, ...] = ()
+    is_by_variable: bool = False
 
     @property
     def kind(self) -> str:
@@ -171,7 +182,10 @@ class Finder(cst.CSTVisitor):
                 self._row(node, name, *found)
                 return True
         name = names[0]
-        if name.startswith("tf.estimator."):
+        if name in _PACKAGES:
+            if node not in self._origins.followed:
+                self._add(node, name, None, notes=(_NOT_FOLLOWED,))
+        elif name.startswith("tf.estimator."):
             self._add(node, name, None)
         return True
 
@@ -198,12 +212,16 @@ class Finder(cst.CSTVisitor):
                 self._said.add(row.name)
                 self._add(node, name, row)
             return
+        is_by_variable = self._origins.is_by_variable(node)
+        if is_by_variable and call is None:
+            return  # Its assignment is found.
         notes = [] if rest else arguments.notes(row.name, call, self._use(node))
         if not self._origins.is_certain(node):
             notes.append(_UNCERTAIN)
         if row.name == "tf.estimator.ModeKeys" and rest not in _MODES:
             notes.append("write ge.ModeKeys.PREDICT for INFER")
-        self._add(node, name, row, call=call, rest=rest, notes=tuple(notes))
+        more = {"call": call, "rest": rest, "is_by_variable": is_by_variable}
+        self._add(node, name, row, notes=tuple(notes), **more)
 
     def _is_in_model_fn(self, node: cst.CSTNode) -> bool:
         """Whether a function around a node is a model_fn, by its name or arguments."""

@@ -118,6 +118,8 @@ class Origins:
         """
         self._names = wrapper.resolve(meta.QualifiedNameProvider)
         self._aliases: dict[str, str] = {}
+        # Values that went to such a variable: each use of it is known.
+        self.followed: set[cst.CSTNode] = set()
         self._find_aliases(wrapper)
 
     def of(self, node: cst.CSTNode) -> tuple[str, ...]:
@@ -138,6 +140,21 @@ class Origins:
         known = {public(name) for name in self.of(node)}
         certain = all(self._resolved(each) for each in self._qualified(node))
         return len(known) == 1 and certain
+
+    def is_by_variable(self, node: cst.CSTNode) -> bool:
+        """Whether a variable stands for a row's name, which its assignment replaces.
+
+        Args:
+          node: a Name or an Attribute.
+        """
+        while isinstance(node, cst.Attribute):
+            node = node.value
+        targets = [
+            self._aliases.get(each.name)
+            for each in self._qualified(node)
+            if each.source is not meta.QualifiedNameSource.IMPORT
+        ]
+        return any(target and row_of(public(target)) for target in targets)
 
     def _qualified(self, node: cst.CSTNode) -> list[meta.QualifiedName]:
         found = self._names.get(node, ())
@@ -165,6 +182,7 @@ class Origins:
             origin = self.of(value)
             once = scope is not None and len(scope[target.value]) == 1
             if once and len({public(name) for name in origin} - {None}) == 1:
+                self.followed.add(value)
                 for each in self._qualified(target):
                     self._aliases[each.name] = origin[0]
 

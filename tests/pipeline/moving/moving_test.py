@@ -91,6 +91,9 @@ SAME = {
     "throttle_secs=600)",
     "tf.estimator.EvalSpec(\n    f,\n    name='a',\n)": "ge.EvalSpec(\n    f,\n"
     "    name='a',\n    steps=100,\n    throttle_secs=600,\n)",
+    "tf.estimator.EvalSpec(\n    f,  # F.\n    steps=1  # S.\n)": "ge.EvalSpec(\n"
+    "    f,  # F.\n    steps=1, throttle_secs=600  # S.\n)",
+    "mode = tf.estimator.ModeKeys.EVAL\nf(mode)": "mode = ge.ModeKeys.EVAL\nf(mode)",
     "tf.estimator.EstimatorSpec(mode, p)": "ge.EstimatorSpec(mode, p)",
     "(tf.estimator\n .ModeKeys.EVAL)": "(ge.ModeKeys.EVAL)",
     "tf.estimator.RunConfig(model_dir='a')": "ge.RunConfig(model_dir='a')",
@@ -121,6 +124,8 @@ MARKED = {
     "tf.estimator.RunConfig(train_distribute=s)": "of all replicas together",
     "tf.estimator.RunConfig(**options)": "made elsewhere",
     "make = tf.estimator.RunConfig": "called elsewhere",
+    "if (e := tf.estimator): pass": "is not followed",
+    "e = tf.estimator\ne = 1": "is not followed",
     "class E(tf.estimator.Estimator): pass": "what the subclass overrides",
     "tf.estimator.EstimatorSpec(mode, loss=x)": "the mean over this replica's batch",
     "tf.estimator.EstimatorSpec(mode, p, x)": "by name",
@@ -153,6 +158,13 @@ def test_what_is_not_certain_is_marked(line, tmp_path):
     assert code(made).count("\n") == line.count("\n") + 2
     assert {report.kind(f, made.move) for f in made.move.found} != {"mechanical"}
     assert "replace(" not in line or line[3:].replace("estimator", "ge") in code(made)
+
+
+def test_a_variable_is_replaced_where_it_is_assigned(tmp_path):
+    text = "import tensorflow as tf\nE = tf.estimator.EvalSpec\nE(f, 1)\n"
+    made = moved(text, tmp_path)
+    assert code(made).endswith("E = ge.EvalSpec\nE(f, 1, throttle_secs=600)\n")
+    assert "called elsewhere" in made.move.text.decode().replace("\n# MOVING:    ", "")
 
 
 def test_metrics_in_a_spec_are_kerass(tmp_path):
