@@ -84,10 +84,16 @@ class SlotNames:
         return {
             name: shapes[name]
             for name in sorted(shapes)
-            if name not in self._taken
-            and name.rpartition("/")[2] not in _COUNTS
-            and not name.startswith("optimizer/")
+            if name not in self._taken and not self._is_setting(name)
         }
+
+    def _is_setting(self, name: str) -> bool:
+        """Whether a name is a count, or stands beside an optimizer's: `Adam/beta_1`."""
+        above, _, leaf = name.rpartition("/")
+        beside = (f"{above}/{count}" in self._names for count in _COUNTS)
+        if leaf in _COUNTS or name.startswith("optimizer/"):
+            return True
+        return bool(above) and any(beside)
 
     def _add(self, name: str, reference: str | None, word: str) -> None:
         if reference is not None:

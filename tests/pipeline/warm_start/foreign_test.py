@@ -102,7 +102,7 @@ def test_an_optimizer_s_slots_are_no_proposals(tmp_path):
 
 
 def test_one_name_below_which_all_stands_is_left_out(tmp_path):
-    slots = {"training__Adam__m__a__bias__m": rows(3), "training__Adam__iter": 1}
+    slots = {"Adam__m__a__bias__m": rows(3), "Adam__iter": 1, "Adam__beta_1": 0.9}
     weights = {"m__a__bias": rows(3), "m__a__kernel": rows(2, 3)}
     source = saved(tmp_path, **weights, **slots, step=1)
     mine = state(net__a__kernel=[2, 3], net__a__bias=[3])
