@@ -188,7 +188,9 @@ def relative_imports(path):
 
 
 OUTSIDE = sorted(
-    p for name in ("models", "inputs", "benchmarks") for p in (ROOT / name).glob("*.py")
+    p
+    for name in ("models", "inputs", "benchmarks")
+    for p in (ROOT / name).rglob("*.py")
 )
 
 

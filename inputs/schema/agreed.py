@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from pipeline import RefusedValueError
+from pipeline import ClaimedError, RefusedValueError
 from pipeline.checkpoints import checkpoint
 from pipeline.cluster.tf_config import EVALUATOR
 from pipeline.feed import fingerprint
@@ -195,7 +195,7 @@ def _replacing(model_dir: str, path: str, found: Record | None) -> Iterator[None
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(claim.held(model_dir))
-        except claim.ClaimedError as error:
+        except ClaimedError as error:
             error.add_note(f"It goes by {path}, which is of another schema.")
             raise
         text = "schema | %s is of another schema, or of other data: replaced."

@@ -96,3 +96,61 @@ def test_a_number_is_logarithm_scale_and_bounds():
     third = (np.log(6.0) - 1) / 0.5
     np.testing.assert_allclose(found, [0, -1, 0, min(third, 2), -1], atol=1e-6)
     assert found.dtype == tf.float32
+
+
+NUMBERS = {
+    "mean of what is there": ({}, [NAN, 3.0], [2.0, 3.0]),
+    "min_max": ({"scale": "min_max"}, [1.0, 4.0, 7.0, NAN], [0.0, 0.5, 1.0, 1 / 6]),
+    "a default, scaled": ({"scale": "standard", "default": 6}, [NAN, 2.0], [1.0, 0.0]),
+    "a default of log": (
+        {"log": True, "default": -(np.e - 1)},
+        [NAN, 0.0],
+        [-1.0, 0.0],
+    ),
+    "bounds": (
+        {"clip": (0, 1), "default": 9},
+        [NAN, np.inf, -np.inf, 0.5],
+        [1, 1, 0, 0.5],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_go_by_what_was_counted(name):
+    feature, values, found = NUMBERS[name]
+    schema = inputs.Schema(
+        features={
+            "x": {"kind": "number", "indicator": True} | feature,
+            # Where all data are equal there is nothing to divide by.
+            "equal": {"kind": "number", "scale": "standard"},
+            "even": {"kind": "number", "scale": "min_max"},
+        }
+    )
+    counted = FeatureStatistics(mean=2.0, std=4.0, minimum=1.0, maximum=7.0)
+    equal = FeatureStatistics(mean=5.0, std=0.0, minimum=5.0, maximum=5.0)
+    encoder = inputs.schema.Encoder(
+        schema, {"x": counted, "equal": equal, "even": equal}
+    )
+    fives = tf.fill([len(values)], 5.0)
+    encoded = encoder.encode({"x": values, "equal": fives, "even": fives})
+    np.testing.assert_allclose(encoded["x"], found, rtol=1e-6)
+    assert encoded["x_missing"].numpy().tolist() == np.isnan(values).tolist()
+    assert not np.any([encoded["equal"], encoded["even"]])
+
+
+def test_buckets_of_quantiles_are_those_that_were_counted():
+    schema = inputs.Schema(features={"x": {"kind": "number", "buckets": 4}})
+    with pytest.raises(
+        ValueError, match="Feature 'x' needs boundaries of the training"
+    ):
+        inputs.schema.Encoder(schema, {})
+    counted = {"x": FeatureStatistics(boundaries=(1.0, 2.0))}
+    encoder = inputs.schema.Encoder(schema, counted)
+    assert encoder.encode({"x": [0.0, 1.5, 2.0, NAN]})["x"].numpy().tolist() == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    none = inputs.schema.Encoder(schema, {"x": FeatureStatistics(boundaries=())})
+    assert none.encode({"x": [0.0, NAN]})["x"].numpy().tolist() == [0, 1]

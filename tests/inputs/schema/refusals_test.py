@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import inputs
 from inputs.schema import MISSING_ID, lookups
+from pipeline.feed import servers_feed
 
 NAN = float("nan")
 SCHEMA = inputs.Schema(
@@ -128,16 +129,22 @@ def test_a_pipeline_encodes_batches_of_any_size_and_its_position_is_saved(
         batches = rows.batch(4, **arguments)
         return batches.map(encoder.encode, num_parallel_calls=2).with_options(options)
 
+    batches = encoded()
+
     specs = encoded(drop_remainder=True).element_spec
     assert {spec.shape[0] for spec in specs.values()} == {4}
-    iterator = iter(encoded())
+    iterator = iter(batches)
     next(iterator)
     path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "position"))
     rest = [as_lists(each) for each in iterator]
     assert [len(each["n"]) for each in rest] == [4, 4, 3]
-    again = iter(encoded())
+    again = iter(batches)
     tf.train.Checkpoint(iterator=again).restore(path)
     assert [as_lists(each) for each in again] == rest
+    # What a worker of parameter servers is sent.
+    sent = tf.raw_ops.DatasetFromGraph(graph_def=servers_feed.graph_of(batches))
+    arrived = tf.data.experimental.from_variant(sent, batches.element_spec)
+    assert [as_lists(each) for each in arrived][1:] == rest
 
 
 def test_an_empty_batch_is_encoded(encoder):
@@ -175,13 +182,13 @@ def test_a_server_is_sent_columns_or_examples(encoder):
         example(n=1.0, h=6.0, w=b"a", i=4, t=[3, 1], b=[b"x", b"z"]),
         example(n=2.0, h=9.0, i=0, b=[b"y"]),
     ]
-    by_columns = traced(receiver)(**sent)
-    by_examples = traced(examples)(examples=serialized)
-    assert as_lists(by_columns) == as_lists(by_examples)
+    by_columns, by_examples = traced(receiver), traced(examples)
+    found = by_columns(**sent)
+    assert as_lists(found) == as_lists(by_examples(examples=serialized))
     with pytest.raises(tf.errors.InvalidArgumentError, match="feature n is nan"):
-        traced(receiver)(**sent | {"n": [NAN, 1.0]})
+        by_columns(**sent | {"n": [NAN, 1.0]})
     with pytest.raises(tf.errors.InvalidArgumentError, match="n \\(data type: float"):
-        traced(examples)(examples=[example(h=6.0, i=0)])
+        by_examples(examples=[example(h=6.0, i=0)])
 
 
 def traced(receiver):
