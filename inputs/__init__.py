@@ -30,6 +30,7 @@ from .flights import flights_frame
 from .numpy_input import array_dataset, constant_arrays, numpy_input_fn
 from .preprocess import scale_image
 from .schema import Bag, Category, Cross, Number, Schema
+from .text_input import standard_library, text_input_fn
 from .tfds_input import tfds_input_fn
 from .tfrecord_input import tfrecord_input_fn
 
@@ -51,6 +52,8 @@ __all__ = [
     "make_batching",
     "numpy_input_fn",
     "scale_image",
+    "standard_library",
+    "text_input_fn",
     "tfds_input_fn",
     "tfrecord_input_fn",
 ]

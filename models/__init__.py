@@ -53,6 +53,7 @@ from .example_gradients import (
 from .gan import gan
 from .head_metrics import AccuracyBaseline, Calibration, GroupAUC
 from .keras_models import keras_model_fn, model_to_estimator
+from .language_model import language_model
 from .multi_head import MultiHead
 from .networks import cnn, linear, mlp
 from .ranking_heads import PairwiseRankingHead, SoftmaxRankingHead
@@ -70,6 +71,7 @@ from .tables.deep_fm import deep_fm
 from .tables.dlrm import dlrm
 from .tables.dnn import dnn, wide_and_deep
 from .tables.table_model import table_model
+from .transformer import transformer_lm
 
 __all__ = (
     "AccuracyBaseline",
@@ -100,6 +102,7 @@ __all__ = (
     "gaussian_noise",
     "gradient_noise",
     "keras_model_fn",
+    "language_model",
     "linear",
     "mlp",
     "model_to_estimator",
@@ -108,6 +111,7 @@ __all__ = (
     "regressor",
     "resnet",
     "table_model",
+    "transformer_lm",
     "warmup_cosine",
     "wide_and_deep",
 )
