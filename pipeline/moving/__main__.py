@@ -15,6 +15,7 @@ program of Python 2, a file that is there.
 """
 
 import importlib
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -85,7 +86,15 @@ def _main(argv: list[str]) -> int:
 
 
 def _say(text: str) -> int:
-    sys.stdout.write(f"{text}\n")
+    """Writes to stdout; what stdout cannot show is shown as escapes."""
+    encoding = sys.stdout.encoding or "utf-8"
+    shown = text.encode(encoding, "backslashreplace").decode(encoding)
+    try:
+        sys.stdout.write(f"{shown}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Of `| head`: nobody reads on, and Python would say so once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

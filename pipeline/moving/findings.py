@@ -1,7 +1,6 @@
 """Finds in a program what is of tf.estimator or TensorFlow 1, line by line."""
 
 import dataclasses
-from collections.abc import Mapping
 
 import libcst as cst
 from libcst import metadata as meta
@@ -318,15 +317,3 @@ def _dotted(node: cst.BaseExpression) -> str:
     if isinstance(node, cst.Attribute):
         return f"{_dotted(node.value)}.{node.attr.value}"
     return node.value if isinstance(node, cst.Name) else ""
-
-
-def by_statement(found: list[Finding]) -> Mapping[cst.CSTNode, list[Finding]]:
-    """Returns the findings of each statement.
-
-    Args:
-      found: findings of one program.
-    """
-    statements: dict[cst.CSTNode, list[Finding]] = {}
-    for each in found:
-        statements.setdefault(each.statement, []).append(each)
-    return statements

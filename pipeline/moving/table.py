@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 import tomllib
 
+from pipeline.process.refusals import RefusedValueError
+
 _FILE = pathlib.Path(__file__).with_name("names.toml")
 _FOLDER = "docs"
 # Pages by the tables of the file; each has its rows in the file's order.
@@ -97,9 +99,16 @@ def write_pages(folder: pathlib.Path) -> None:
 
     Args:
       folder: top of the repository.
+
+    Raises:
+      RefusedValueError: there are no such pages.
     """
     for page in PAGES.values():
         path = folder / _FOLDER / page
+        if not path.is_file():
+            raise RefusedValueError(
+                f"{path} is no file: write --pages at the top of the repository alone."
+            )
         before, _, after = path.read_text(encoding="utf-8").partition(HEAD)
         _, blank, after = after.partition("\n\n")
         text = f"{before}{of_page(page)}{blank or chr(10)}{after}"

@@ -332,6 +332,18 @@ def test_a_mistyped_command(arguments, words, capsys):
     assert words in capsys.readouterr().err
 
 
+def test_pages_are_written_in_a_checkout(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert command.main(["moving", "--pages"]) == 2
+    assert "at the top of the repository" in capsys.readouterr().err
+    (tmp_path / "docs").mkdir()
+    for page in table.PAGES.values():
+        (tmp_path / "docs" / page).write_text(f"Head.\n\n{table.HEAD}\n| old |\n")
+    assert command.main(["moving", "--pages"]) == 0
+    text = (tmp_path / "docs" / page).read_text()
+    assert text == f"Head.\n\n{table.of_page(page)}\n"
+
+
 def test_help(capsys):
     assert command.main(["moving", "--help"]) == 0
     assert "--output" in capsys.readouterr().out
