@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from pipeline import ClaimedError, RefusedValueError
+from pipeline import ClaimedError, RefusedTypeError, RefusedValueError
 from pipeline.checkpoints import checkpoint
 from pipeline.cluster.tf_config import EVALUATOR
 from pipeline.feed import fingerprint
@@ -41,6 +41,8 @@ _MOST_SECS_OF_EVALUATOR = 86400.0
 # By path: the record that this process has written, or has compared with the data of a
 # source, and this source.
 _FITTING: dict[str, tuple[Any, Record]] = {}
+# Records that the log has told of, by path and number of rows.
+_SAID: set[tuple[str, int]] = set()
 
 
 def record_of(schema: Any, config: Any = None) -> Record:
@@ -52,14 +54,22 @@ def record_of(schema: Any, config: Any = None) -> Record:
         counted in this process.
 
     Raises:
+      TypeError: config is something else.
       ValueError: model_dir is of another schema; statistics are needed, and there is no
         way to them; or the data are refused, see `counting.count`.
       RuntimeError: the chief does not count.
       StorageError: model_dir cannot be written.
     """
-    model_dir = getattr(config, "model_dir", None)
+    if config is None:
+        return _in_process(schema, _Same(schema.source))
+    if not hasattr(config, "model_dir"):
+        raise RefusedTypeError(
+            f"config is {config!r}: write the RunConfig that a factory or an input_fn "
+            "is given as config, or None."
+        )
+    model_dir = config.model_dir
     if model_dir is None:
-        return _in_process(schema, schema.source)
+        return _in_process(schema, _Same(schema.source))
     model_dir = paths.normal(model_dir)
     # Data are read in the block, too.
     with storage.writing(model_dir, "the schema's record", only_named=True):
@@ -78,19 +88,33 @@ def _in_model_dir(schema: Any, config: Any, model_dir: str) -> Record:
     if found is not None and _still_counts(schema, config, path, found, given):
         return found
     if storage.is_only_looking():
-        return _in_process(schema, schema.source)
+        return _in_process(schema, _Same(schema.source))
     if not config.is_chief:
         awaits = given is None and schema.needs
         return _awaited(own, config, path) if awaits else given or Record(own)
     with _replacing(model_dir, path, found):
         made = given or _made(schema, config, path)
         record.write(path, made)
-    _FITTING[path] = schema.source, made
+    _FITTING[path] = _Same(schema.source), made
+    _SAID.add((path, made.num_rows))
     return made
 
 
+class _Same:
+    """A source as a key, equal to itself alone: callables may have no hash."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._source is other._source
+
+    def __hash__(self) -> int:
+        return id(self._source)
+
+
 @functools.lru_cache(maxsize=4)
-def _in_process(schema: Any, _source: Any) -> Record:
+def _in_process(schema: Any, _source: _Same) -> Record:
     """Returns a record without a model_dir, counted once for a schema and source."""
     own, given = record.declared(schema), record.of_other_run(schema)
     if given is not None or not schema.needs:
@@ -131,16 +155,16 @@ def _of_trained(
             f"those in {path}, by which the checkpoints beside it were trained: leave "
             "it out, or choose another model_dir."
         )
-    _note(schema, path, found)
+    _say(path, found)
     return found
 
 
-def _note(schema: Any, path: str, found: Record) -> None:
-    """Says once that a record counts, and notes that it does."""
-    if _FITTING.get(path) != (schema.source, found):
+def _say(path: str, found: Record) -> None:
+    """Says once that a record counts."""
+    if (path, found.num_rows) not in _SAID:
+        _SAID.add((path, found.num_rows))
         text = "schema | statistics of %s rows, of %s"
         logging.info(text, f"{found.num_rows:,}", path)
-        _FITTING[path] = schema.source, found
 
 
 def _still_counts(
@@ -156,11 +180,12 @@ def _still_counts(
     if given:
         return given.statistics == found.statistics
     compares = config.is_chief and schema.needs and schema.source is not None
-    if not compares or _FITTING.get(path) == (schema.source, found):
+    if not compares or _FITTING.get(path) == (_Same(schema.source), found):
         return True
     data = counting.one_pass(schema, config)
     if fingerprint.of(data).digest == found.source:
-        _note(schema, path, found)
+        _FITTING[path] = _Same(schema.source), found
+        _say(path, found)
         return True
     if config.cluster.jobs:
         raise RefusedValueError(

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -54,6 +55,16 @@ class Schema:
                     f"{name} is {getattr(self, name)!r}: write a dict of names and "
                     f"kinds, {name}={{'distance': 'number', 'carrier': 'word'}}."
                 )
+        if self.source is not None and not callable(self.source):
+            raise RefusedTypeError(
+                f"source is {self.source!r}: write an input_fn of the training data, "
+                "Schema.source = @csv_input_fn."
+            )
+        if not isinstance(self.statistics, (str, os.PathLike, type(None))):
+            raise RefusedTypeError(
+                f"statistics is {self.statistics!r}: write the path of a schema.json, "
+                "Schema.statistics = 'runs/1/schema.json'."
+            )
         features = {k: feature_of(k, value) for k, value in self.features.items()}
         others = {k: column_of(k, value) for k, value in self.other_columns.items()}
         object.__setattr__(self, "features", features)

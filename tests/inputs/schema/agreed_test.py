@@ -318,6 +318,25 @@ def test_without_a_model_dir_it_is_counted_once_a_process(source):
     assert source.passes == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "config", "error"),
+    [
+        ({"source": "rows.csv"}, None, "source is 'rows.csv': write an input_fn"),
+        ({"statistics": 3}, None, "statistics is 3: write the path of a schema.json"),
+        ({"source": Source()}, "runs/1", "config is 'runs/1': write the RunConfig"),
+    ],
+)
+def test_arguments_that_are_something_else(arguments, config, error):
+    with pytest.raises(TypeError, match=error):
+        schema_of(**arguments).prepared(config)
+
+
+def test_a_source_without_a_hash_is_one_of_its_own(source, monkeypatch):
+    monkeypatch.setattr(Source, "__hash__", None)
+    assert schema_of(source).prepared() is schema_of(source).prepared()
+    assert source.passes == 1
+
+
 def test_encoders_of_equal_schemas_are_one(model_dir, source):
     first = schema_of(source).prepared(alone(model_dir))
     assert first.schema == schema_of()
