@@ -8,14 +8,14 @@ lazy Adam, which has none, gather and scatter). A step uses 256 x 8 ids of a tab
 1,000,000 x 32. Then the driver runs against itself: with a table ten times as large,
 and on two replicas whose batches are of unknown sizes. With the Python of a virtual
 environment that has TensorFlow 2.15, tf.estimator does the same in turns, in a process
-of its own, with its dense Adam against the lazy one.
+of its own, with its dense Adam against the lazy one; and so does its wide & deep model
+on the flights of gin/flights.gin.
 """
 
 import argparse
 import os
 import pathlib
 import statistics
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,9 +27,11 @@ import numpy as np
 import tensorflow as tf
 from absl import flags, logging
 
-from benchmarks import pairs
+from benchmarks import flights_columns, pairs
 from benchmarks.pairs import Contender, TurnsHook
-from pipeline import Estimator, EstimatorSpec, Hook, RunConfig, TrainOp
+from benchmarks.tf_estimator import TfEstimator
+from pipeline import Estimator, EstimatorSpec, Hook, RunConfig, TrainOp, TrainSpec
+from pipeline.command import gin_config
 
 ROWS, WIDTH, BATCH, BAG = 1_000_000, 32, 256, 8
 RATE = 0.05
@@ -141,46 +143,6 @@ def hand_loop(name: str) -> Callable[[int], None]:
     return lambda num_steps: loop(tf.constant(num_steps))
 
 
-class TfEstimator:
-    """tf.estimator in a process of its own, which does steps when it is asked."""
-
-    def __init__(self, python: str, name: str) -> None:
-        """Starts it, and waits until it is ready.
-
-        Args:
-          python: interpreter that has TensorFlow 2.15.
-          name: name of the optimizer.
-        """
-        script = pathlib.Path(__file__).with_name("tf_estimator_table.py")
-        sizes = [str(n) for n in (ROWS, WIDTH, BATCH, BAG, RATE)]
-        self._process = subprocess.Popen(
-            [python, str(script), name, *sizes],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self._wait()
-
-    def __call__(self, num_steps: int) -> None:
-        """Does a number of steps."""
-        print(num_steps, file=self._process.stdin, flush=True)
-        self._wait()
-
-    def close(self) -> None:
-        """Ends the process."""
-        self._process.stdin.close()
-        self._process.wait()
-
-    def _wait(self) -> None:
-        if self._process.stdout.readline() != "done\n":
-            code = self._process.wait()
-            raise SystemExit(
-                f"--estimator_python: {self._process.args[0]} ended with {code}: give "
-                "one that has tensorflow-cpu==2.15.1."
-            )
-
-
 def _sgd(table: Any, _: Any, __: Any, values: Any, rows: Any, ___: Any) -> None:
     tf.raw_ops.ResourceScatterSub(resource=table, indices=rows, updates=values * RATE)
 
@@ -256,7 +218,10 @@ def _measure(secs: float, estimator_python: str | None) -> dict[str, dict[str, f
         others = [Contender("hand_loop", hand_loop(name), _SLICE)]
         theirs = None
         if estimator_python:
-            theirs = TfEstimator(estimator_python, name)
+            sizes = map(str, (ROWS, WIDTH, BATCH, BAG, RATE))
+            theirs = TfEstimator(
+                estimator_python, "tf_estimator_table.py", name, *sizes
+            )
             # A dense Adam takes as long for a step as a lazy one for a hundred.
             size = 20 if name == "adam_lazy" else _SLICE
             others.append(Contender("estimator", theirs, size))
@@ -267,6 +232,9 @@ def _measure(secs: float, estimator_python: str | None) -> dict[str, dict[str, f
         for other in others:
             title = f"{name}, {other.name}"
             add(name, other.name, title, hook.rates["ours"], hook.rates[other.name])
+    if estimator_python:
+        ours, theirs = _flights(estimator_python, secs)
+        add("wide_and_deep", "estimator", "wide & deep, flights", ours, theirs)
     found["size"] = {}
     ours, theirs = _against(training("adagrad", 10 * ROWS), training("adagrad"), secs)
     add("size", "adagrad_10m_over_1m", "adagrad, 10 times the rows", ours, theirs)
@@ -276,6 +244,23 @@ def _measure(secs: float, estimator_python: str | None) -> dict[str, dict[str, f
     add(key, "one_replica", "sgd, two replicas against one", ours, theirs)
     print("\n".join(pairs.table("Tables", lines)), flush=True)
     return found
+
+
+def _flights(estimator_python: str, secs: float) -> tuple[list[float], list[float]]:
+    """Returns the rates of wide & deep on the flights, ours and tf.estimator's.
+
+    Batches of 512, the columns, sizes, optimizers and rates of gin/flights.gin.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        flights_columns.write(folder, flights_columns.encoder())
+        script = "tf_estimator_flights.py"
+        theirs = TfEstimator(estimator_python, script, name, "turns")
+        hook = TurnsHook(_SLICE, [Contender("estimator", theirs, _SLICE)], secs)
+        estimator = flights_columns.estimator(folder / "run")
+        estimator.train(gin_config.build(TrainSpec).input_fn, hooks=[hook])
+        theirs.close()
+    return hook.rates["ours"], hook.rates["estimator"]
 
 
 def _against(ours: Any, theirs: Any, secs: float) -> tuple[list[float], list[float]]:
