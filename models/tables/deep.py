@@ -1,6 +1,7 @@
 """What the deep part of a model is given: vectors of categories, and numbers."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -51,6 +52,7 @@ class Vectors(keras.layers.Layer):
         self._sharing: dict[str, list[Any]] = {}
         for field in self.fields:
             self._sharing.setdefault(field.table, []).append(field)
+        self._names: list[str] = []
         self.tables = [self._table(*each) for each in self._sharing.items()]
 
     def _table(self, name: str, fields: Sequence[Any]) -> keras.layers.Layer:
@@ -66,8 +68,18 @@ class Vectors(keras.layers.Layer):
             dim,
             _around_0(self._stddev or 1 / math.sqrt(dim)),
             combiner="sum" if any(f.kind == "bag" for f in fields) else None,
-            name=name.replace("/", "_"),
+            name=self._named(name),
         )
+
+    def _named(self, table: str) -> str:
+        """Returns a name that TensorFlow takes, and that no other table has."""
+        plain = name = re.sub(r"[^A-Za-z0-9_.-]", "_", table)
+        number = 0
+        while name in self._names:
+            number += 1
+            name = f"{plain}_{number}"
+        self._names.append(name)
+        return name
 
     @property
     def width(self) -> int:

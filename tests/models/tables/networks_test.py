@@ -348,6 +348,21 @@ def test_sharing_features_have_one_size(features):
         models.tables.deep.Vectors(fields)
 
 
+def test_columns_of_any_name_have_tables():
+    """TensorFlow takes few signs in the name of a variable of a graph."""
+    names = ("arrival delay", "größe", "a/b", "a_b", "a:b")
+    fields = [dataclasses.replace(tabled.fields()[0], table=name) for name in names]
+    fields = [dataclasses.replace(f, name=f.table) for f in fields]
+    tables = models.tables.deep.Vectors(fields).tables
+    assert [t.name for t in tables] == [
+        "arrival_delay",
+        "gr__e",
+        "a_b",
+        "a_b_1",
+        "a_b_2",
+    ]
+
+
 def test_the_network_serves_raw_columns(network):
     receiver = network.serving_input_receiver_fn()
     assert sorted(receiver.receiver_specs) == sorted(
