@@ -28,7 +28,7 @@ from pipeline.feed import by_strategy
 from pipeline.feed.dataset import Source
 from pipeline.feed.feed import AnyFeed
 from pipeline.hooks.plateau import LearningRate
-from pipeline.process.refusals import RefusedRuntimeError
+from pipeline.process.refusals import RefusedRuntimeError, RefusedValueError
 from pipeline.strategy import modules
 from pipeline.strategy.peers import Peers
 from pipeline.strategy.variables import finalize
@@ -188,6 +188,24 @@ class Runtime:
                 schemas.say_differences(
                     self.recipe.warm_start_from, self.config.model_dir
                 )
+
+    def check_started(self) -> None:
+        """Checks that all peers, which call this, have the same initial values.
+
+        Raises:
+          ValueError: a function of the user's has set others in another process.
+        """
+        settings = self.recipe.warm_start_from
+        if settings is None or not (
+            settings.init_fn or settings.var_name_to_vocab_info
+        ):
+            return
+        if not self.peers.same(self._warm_start.initialized):
+            raise RefusedValueError(
+                "WarmStartSettings' init_fn, or a backup_initializer, has set other "
+                "values in this process than in another: draw random values with a "
+                "seed, np.random.default_rng(1)."
+            )
 
     def load_newest(
         self, path: str, *, together: bool = False

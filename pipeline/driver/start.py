@@ -91,6 +91,7 @@ def load(runtime: Runtime, feed: AnyFeed) -> str | None:
         runtime.configured.forget()
     elif newest is None:
         runtime.start()
+        runtime.check_started()
     else:
         path, unreadable = runtime.load_newest(newest, together=True)
         runtime.configured.apply(tells=leads)

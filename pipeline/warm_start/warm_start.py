@@ -34,7 +34,15 @@ class WarmStart:
           modules: hold their initial values until a call takes others over.
         """
         self._modules = modules
-        self._done: set[str] = set()
+        # Digests of what the user's functions have set, by name; None for the others
+        # that are done.
+        self._done: dict[str, Any] = {}
+
+    @property
+    def initialized(self) -> int:
+        """A number that tells what the user's functions have set, equal everywhere."""
+        found = sorted((n, each) for n, each in self._done.items() if each)
+        return zlib.crc32(repr(found).encode()) & 0x7FFFFFFF
 
     def __call__(self, source: "str | WarmStartSettings | None") -> None:
         """Takes over the variables that were built since the last call.
@@ -51,7 +59,8 @@ class WarmStart:
             unbuilt=self._modules.unbuilt_prefixes(),
             done=self._done,
         )
-        self._done.update(seen)
+        self._done = dict.fromkeys(seen) | self._done
+        self._done |= {name: each for name, each in seen.items() if each}
         self._modules.spread_seeds()
         variables.finalize(self._modules.by_name.values())
 
@@ -63,7 +72,7 @@ def warm_start(
     modules: Mapping[str, Any] | None = None,
     unbuilt: Sequence[str] = (),
     done: Container[str] = (),
-) -> list[str]:
+) -> dict[str, list[int] | None]:
     """Takes over values from another run, and logs a table of where they come from.
 
     Args:
@@ -75,6 +84,8 @@ def warm_start(
 
     Returns:
       The names in `state`, taken over or left out by choice: none is open any more.
+      Each has numbers that tell the value that init_fn or a backup_initializer has
+      set, or None.
 
     Raises:
       CheckpointMismatchError: a chosen variable is not in the checkpoint, or has
@@ -90,7 +101,7 @@ def warm_start(
     }
     new = dict.fromkeys(name for name in own if name not in done)
     if done and not new:
-        return list(own)
+        return dict.fromkeys(own)
     path, taken, left = "init_fn", {}, dict.fromkeys(new, "not set by init_fn")
     if settings.ckpt_to_initialize_from is not None:
         source = sources.opened(settings.ckpt_to_initialize_from)
@@ -98,13 +109,16 @@ def warm_start(
         fit.check_chosen(unbuilt)
         path, taken = source.path, _take(source, fit.taken(new), own)
         left = {n: why for n, why in fit.reasons.items() if n in new}
+    initialized: dict[str, list[int]] = {}
     if settings.init_fn is not None:
-        for name in _initialized(settings.init_fn, own, modules or {}):
+        initialized = _initialized(settings.init_fn, own, modules or {})
+        for name in initialized:
             taken[name] = "init_fn"
             left.pop(name, None)
     if taken or not done:
         table.log(path, taken, left)
-    return list(own)
+    drawn = {n: _digest(own[n]) for n in settings.var_name_to_vocab_info if n in taken}
+    return dict.fromkeys(own) | drawn | initialized
 
 
 def _take(
@@ -125,8 +139,8 @@ def _initialized(
     init_fn: Callable[[dict[str, Any]], None],
     own: Mapping[str, Any],
     modules: Mapping[str, Any],
-) -> list[str]:
-    """Calls the user's function, and returns the names of what it has changed."""
+) -> dict[str, list[int]]:
+    """Calls the user's function, and returns the digests of what it has changed."""
     before = {name: _digest(value) for name, value in own.items()}
     returned = init_fn(dict(modules))
     if returned is not None:
@@ -134,7 +148,8 @@ def _initialized(
             f"WarmStartSettings.init_fn returned {kind_of(returned)}, and is to set "
             "values: write modules['network'].set_weights(values), say."
         )
-    return [name for name, value in own.items() if _digest(value) != before[name]]
+    after = {name: _digest(value) for name, value in own.items()}
+    return {name: each for name, each in after.items() if each != before[name]}
 
 
 def _digest(value: Any) -> list[int]:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import pipeline as ge
 from pipeline.foreign.keras_file import KerasFile
-from pipeline.strategy import variables
+from pipeline.strategy import peers, variables
 from pipeline.warm_start.warm_start import warm_start
 from tests import fakes
 
@@ -136,6 +136,19 @@ def test_an_init_fn_that_is_none(init_fn, text, tmp_path):
     with pytest.raises((TypeError, ValueError)) as error:
         initialized(tmp_path, init_fn).train(DATA)
     assert text in str(error.value)
+
+
+def test_an_init_fn_that_sets_other_values_elsewhere(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(peers.Peers, "same", lambda _, number: told.append(number))
+    for value in (1.0, 2.0):
+
+        def init_fn(modules, value=value):
+            modules["network"].layers[-1].bias.assign([value, 0.0, 0.0])
+
+        with pytest.raises(ValueError, match="has set other values in this process th"):
+            initialized(tmp_path, init_fn).train(DATA)
+    assert len({*told}) == 2
 
 
 def test_what_is_frozen_by_name_stays(tmp_path):
