@@ -17,6 +17,7 @@ Its files, each before those that import it:
     checks           arguments of features
     vocabulary_file  words of a text file
     features         Number, Category, Bag, Cross: what is declared
+    kinds            a dict with its kind -> a feature
     statistics       what the training data say of a feature
     refusals         what is wrong with the values of a batch
     lookups          words and ids -> places in a vocabulary

@@ -139,3 +139,30 @@ def _checked(
             )
         seen.add(value)
     return tuple(values)
+
+
+def ascending(
+    argument: str, values: Any, *, count: int | None = None
+) -> tuple[float, ...]:
+    """Returns numbers as floats, after a check that each is above the one before.
+
+    Args:
+      argument: what is checked, for messages.
+      values: the numbers.
+      count: how many there have to be; None: some.
+    """
+    is_list = isinstance(values, (list, tuple)) and len(values) > 0
+    if not is_list or (count is not None and len(values) != count):
+        raise RefusedValueError(
+            f"{argument} is {values!r}: write {count or 'some'} numbers, "
+            f"{argument}=[0.0, 1.0]."
+        )
+    for value in values:
+        check_number(argument, value)
+    found = tuple(map(float, values))
+    if any(not low < high for low, high in zip(found, found[1:], strict=False)):
+        raise RefusedValueError(
+            f"{argument} is {values!r}, which does not ascend: write "
+            f"{argument}={sorted(set(found))}."
+        )
+    return found

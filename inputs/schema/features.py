@@ -1,20 +1,18 @@
 """Declares features: what each reads of a table, and how it enters a model.
 
-A declaration is one of the four classes here, a dict of a class' arguments with its
-'kind', or the kind alone where all else is left as it is.
+`kinds` makes them of a dict of a class' arguments with its 'kind', or of the kind alone.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from pipeline import RefusedValueError
-from pipeline.process.refusals import near
 
 from ..columns import Column
 from .checks import (
+    ascending,
     check_choice,
     check_flag,
     check_ids,
@@ -113,7 +111,7 @@ class Number(Feature):
         if self.scale is not None:
             check_choice("scale", self.scale, _SCALES)
         if self.clip is not None:
-            object.__setattr__(self, "clip", _ascending("clip", self.clip, count=2))
+            object.__setattr__(self, "clip", ascending("clip", self.clip, count=2))
         if self.buckets is not None:
             self._check_buckets()
         elif self.embedding is not ...:
@@ -135,7 +133,7 @@ class Number(Feature):
                     f"a number in buckets is a category; leave {name} out."
                 )
         if isinstance(self.buckets, (list, tuple)):
-            found = _ascending("buckets", self.buckets)
+            found = ascending("buckets", self.buckets)
             object.__setattr__(self, "buckets", found)
         else:
             check_int("buckets", self.buckets, least=2, or_else="[0.5, 1.5]")
@@ -384,87 +382,3 @@ class Cross(Feature):
             )
         if self.embedding is ...:
             object.__setattr__(self, "embedding", None)
-
-
-_CLASSES: dict[str, type[Feature]] = {
-    "number": Number,
-    "word": Category,
-    "id": Category,
-    "bag of words": Bag,
-    "bag of ids": Bag,
-    "cross": Cross,
-}
-
-
-def feature_of(name: str, value: Any) -> Feature:
-    """Returns one feature of a declaration.
-
-    Args:
-      name: name of the feature, for messages.
-      value: a feature, a dict with its kind and arguments, or its kind.
-
-    Raises:
-      ValueError: it is something else, or an argument is refused.
-    """
-    if isinstance(value, Feature):
-        return value
-    arguments = {"kind": value} if isinstance(value, str) else value
-    if not isinstance(arguments, Mapping) or "kind" not in arguments:
-        raise RefusedValueError(
-            f"Feature {name!r} is {value!r}: write its kind, one of "
-            f"{sorted(_CLASSES)}, or a dict, {{'kind': 'word', 'embedding': 16}}."
-        )
-    kind = arguments["kind"]
-    try:
-        check_choice("kind", kind, sorted(_CLASSES))
-        _check_arguments(_CLASSES[kind], kind, arguments)
-        return _CLASSES[kind](**arguments)
-    except ValueError as error:
-        raise RefusedValueError(f"Feature {name!r}: {error}") from error
-
-
-def _check_arguments(
-    cls: type[Feature], kind: str, arguments: Mapping[str, Any]
-) -> None:
-    """Raises for arguments that a class has not, or lacks."""
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    for argument in arguments:
-        if argument not in fields:
-            raise RefusedValueError(
-                f"{argument} is no argument of kind {kind!r}: write some of "
-                f"{sorted(fields)}.{near(str(argument), list(fields))}"
-            )
-    for field in fields.values():
-        is_needed = field.default is dataclasses.MISSING
-        if is_needed and field.name not in arguments:
-            raise RefusedValueError(
-                f"{field.name} is not given: write {{'kind': {kind!r}, "
-                f"{field.name!r}: ...}}."
-            )
-
-
-def _ascending(
-    argument: str, values: Any, *, count: int | None = None
-) -> tuple[float, ...]:
-    """Returns numbers as floats, after a check that each is above the one before.
-
-    Args:
-      argument: what is checked, for messages.
-      values: the numbers.
-      count: how many there have to be; None: some.
-    """
-    is_list = isinstance(values, (list, tuple)) and len(values) > 0
-    if not is_list or (count is not None and len(values) != count):
-        raise RefusedValueError(
-            f"{argument} is {values!r}: write {count or 'some'} numbers, "
-            f"{argument}=[0.0, 1.0]."
-        )
-    for value in values:
-        check_number(argument, value)
-    found = tuple(map(float, values))
-    if any(not low < high for low, high in zip(found, found[1:], strict=False)):
-        raise RefusedValueError(
-            f"{argument} is {values!r}, which does not ascend: write "
-            f"{argument}={sorted(set(found))}."
-        )
-    return found

@@ -17,8 +17,9 @@ from ..columns import Column, column_of
 from . import agreed
 from .checks import a_kind
 from .encoding import Encoder
-from .features import Cross, Feature, Number, feature_of
+from .features import Cross, Feature, Number
 from .fields import indicator_name
+from .kinds import feature_of
 from .statistics import FeatureStatistics
 
 # Longer vocabularies stand in a declaration by their digest.
