@@ -26,6 +26,7 @@ from .numbers import NumberEncoder, bucket_of
 from .raw_values import filled, raw_value
 from .refusals import Refusals
 from .rows import RowEncoder
+from .sent_names import sent_names
 from .statistics import FeatureStatistics
 
 # That of tf.feature_column's crossed_column.
@@ -112,23 +113,29 @@ class Encoder:
     def serving_input_receiver_fn(self) -> ServingInputReceiver:
         """Describes a server that is sent the columns as a file has them, by name.
 
-        A bag is sent as text with its separator between the items. The signature
-        `examples` takes serialized `tf.train.Example`s instead.
+        A bag is sent as text with its separator between the items, and a column under
+        the name that `sent_names` gives it. The signature `examples` takes serialized
+        `tf.train.Example`s instead.
         """
-        names = {each.column or name for name, each in self._read.items()}
-        columns = {k: v for k, v in self.schema.columns.items() if k in names}
+        read = {each.column or name for name, each in self._read.items()}
+        columns = {k: v for k, v in self.schema.columns.items() if k in read}
+        names = sent_names(columns)
 
         def of_columns(sent: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-            bags = {k: split_bag(sent[k], v) for k, v in columns.items() if v.is_bag}
-            return self.encode({**sent, **bags})
+            received = {name: sent[names[name]] for name in columns}
+            for name, column in columns.items():
+                if column.is_bag:
+                    received[name] = split_bag(received[name], column)
+            return self.encode(received)
 
         def of_examples(sent: Mapping[str, tf.Tensor]) -> dict[str, Any]:
             parsers = {name: column.parser() for name, column in columns.items()}
             return self.encode(tf.io.parse_example(sent["examples"], parsers))
 
+        dtypes = {k: tf.string if v.is_bag else v.dtype for k, v in columns.items()}
         specs = {
-            name: tf.TensorSpec([None], tf.string if each.is_bag else each.dtype, name)
-            for name, each in columns.items()
+            names[name]: tf.TensorSpec([None], dtype, names[name])
+            for name, dtype in dtypes.items()
         }
         examples = {"examples": tf.TensorSpec([None], tf.string, "examples")}
         return ServingInputReceiver(

@@ -191,6 +191,18 @@ def test_a_server_is_sent_columns_or_examples(encoder):
         by_examples(examples=[example(h=6.0, i=0)])
 
 
+def test_columns_are_sent_under_names_that_a_signature_can_have():
+    columns = ["n", "class", "dep time", "dep_time", "1st", "größe/x"]
+    schema = inputs.Schema(
+        features={name: {"kind": "number", "default": 0.0} for name in columns}
+    )
+    receiver = schema.prepared().serving_input_receiver_fn()
+    names = ["n", "class_", "dep_time_2", "dep_time", "arg_1st", "gr__e_x"]
+    assert list(receiver.receiver_specs) == names
+    found = traced(receiver)(**{name: [float(i)] for i, name in enumerate(names)})
+    assert [float(found[name][0]) for name in columns] == [0, 1, 2, 3, 4, 5]
+
+
 def traced(receiver):
     """The features of what is sent, by a graph without tables or variables."""
     by_name = tf.function(lambda **sent: receiver.to_features(sent), autograph=False)
