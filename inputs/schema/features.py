@@ -1,6 +1,6 @@
 """Declares features: what each reads of a table, and how it enters a model.
 
-`kinds` makes them of a dict of a class' arguments with its 'kind', or of the kind alone.
+`kinds` makes them of a dict of arguments with its 'kind', or of the kind alone.
 """
 
 import dataclasses
