@@ -18,7 +18,10 @@ def peak_of(make):
     before = memory.get_memory_info(CPU)["current"]
     memory.reset_memory_stats(CPU)
     made = make()
-    return made, memory.get_memory_info(CPU)["peak"] - before
+    peak = memory.get_memory_info(CPU)["peak"]
+    if not peak:
+        pytest.skip("this build of TensorFlow does not count the memory of CPUs")
+    return made, peak - before
 
 
 @pytest.mark.parametrize(
