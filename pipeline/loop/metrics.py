@@ -21,6 +21,13 @@ from pipeline.mistakes.checks import kind_of
 from pipeline.process.refusals import RefusedTypeError
 from pipeline.tracing.compiling import compiled
 
+# One number of each example is no vector that these could compare.
+_OF_VECTORS = (
+    keras.metrics.ConcordanceCorrelation,
+    keras.metrics.CosineSimilarity,
+    keras.metrics.PearsonCorrelation,
+)
+
 States = dict[str, list[Any]]
 
 
@@ -73,7 +80,7 @@ class MetricSet:
         zeros = self.zeros()
         added = {}
         for name, metric in self._metrics.items():
-            args, kwargs = _weighted(declared[name], rows)
+            args, kwargs = _by_example(metric, *_weighted(declared[name], rows))
             update = functools.partial(metric.stateless_update_state, **kwargs)
             where = _method_of(name, metric, "update_state")
             state = user_errors.call(where, update, zeros[name], *args)
@@ -198,6 +205,30 @@ def _weighted(declared: Metric, rows: Any) -> tuple[tuple[Any, ...], dict[str, A
     return declared.args, dict(declared.kwargs)
 
 
+def _by_example(
+    metric: keras.metrics.Metric, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the arguments of an update, in which each number is an example.
+
+    Keras takes the mean over the last axis for the value of an example. Of numbers
+    `[batch]` that would be the batch's, and unequal batches would count alike: such
+    numbers become `[batch, 1]`.
+    """
+    values = [*args, *(v for k, v in kwargs.items() if k != "sample_weight")]
+    ranks = {getattr(getattr(v, "shape", None), "rank", None) for v in values}
+    if not isinstance(metric, keras.metrics.MeanMetricWrapper) or ranks != {1}:
+        return args, kwargs
+    if isinstance(metric, _OF_VECTORS):
+        raise SpecError(
+            f"{type(metric).__name__} compares two vectors of each example, and was "
+            "given one number of each, [batch]: over the batch it would be no mean "
+            "over examples. Give it [batch, numbers]."
+        )
+    args = tuple(value[:, tf.newaxis] for value in args)
+    named = {k: v if k == "sample_weight" else v[:, None] for k, v in kwargs.items()}
+    return args, named
+
+
 def _build(name: str, declared: Metric) -> keras.metrics.Metric:
     """Makes a metric, and tries it on a batch of one example, of zeros."""
     metric = user_errors.call(
@@ -210,6 +241,7 @@ def _build(name: str, declared: Metric) -> keras.metrics.Metric:
         )
     args = tf.nest.map_structure(_zeros_like, declared.args)
     kwargs = tf.nest.map_structure(_zeros_like, dict(declared.kwargs))
+    args, kwargs = _by_example(metric, args, kwargs)
     update = functools.partial(metric.update_state, **kwargs)
     try:
         # Some metrics make their variables at the first update.

@@ -104,6 +104,41 @@ def test_equals_keras(name):
     np.testing.assert_allclose(ours["m"], theirs.result(), rtol=1e-5)
 
 
+NUMBERS = [
+    name
+    for name, (factory, arrays) in CASES.items()
+    if arrays is YES_NO and issubclass(type(factory()), K.MeanMetricWrapper)
+]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_of_examples_count_by_themselves(name, weighted):
+    """Keras would take the mean of a batch `[batch]` for one example's value."""
+    factory, (labels, scores) = CASES[name]
+    arrays = (labels[:, 0], scores[:, 0], WEIGHTS)
+
+    def declare(labels, scores, weights):
+        given = {"sample_weight": weights} if weighted else {}
+        named = {"y_true": labels, "y_pred": scores}
+        return {
+            "m": metric(factory, labels, scores, **given),
+            "named": metric(factory, **named, **given),
+        }
+
+    theirs = factory()
+    theirs.update_state(labels, scores, WEIGHTS if weighted else None)
+    ours = results(declare, arrays)
+    wanted = float(theirs.result())
+    assert ours == {"m": pytest.approx(wanted), "named": pytest.approx(wanted)}
+
+
+@pytest.mark.parametrize("name", ["CosineSimilarity", "PearsonCorrelation"])
+def test_vectors_of_one_number_are_refused(name):
+    with pytest.raises(SpecError, match="Give it .batch, numbers"):
+        results(lambda y, p: {"m": metric(CASES[name][0], y, p)}, (WEIGHTS, WEIGHTS))
+
+
 def test_every_metric_of_keras_is_tried():
     abstract = {"Metric", "MeanMetricWrapper"}
     classes = {n for n, c in vars(K).items() if inspect.isclass(c)}
