@@ -56,7 +56,7 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
     )
     from pipeline.contract.hooks import Hook, Report, Run, SavingListener, Tool
     from pipeline.contract.run_config import RunConfig
-    from pipeline.contract.spec import EstimatorSpec, ModeKeys, metric
+    from pipeline.contract.spec import EstimatorSpec, ModeKeys, host_metric, metric
     from pipeline.contract.summaries import (
         confusion_matrix,
         histogram,
@@ -146,6 +146,7 @@ _FILES = {
     "EstimatorSpec": "contract.spec",
     "TrainOp": "contract.train_op",
     "metric": "contract.spec",
+    "host_metric": "contract.spec",
     "image": "contract.summaries",
     "histogram": "contract.summaries",
     "text": "contract.summaries",
@@ -220,6 +221,7 @@ __all__ = [
     "EstimatorSpec",
     "TrainOp",
     "metric",
+    "host_metric",
     "image",
     "histogram",
     "text",

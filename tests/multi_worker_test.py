@@ -35,7 +35,12 @@ def found(tmp_path_factory):
 def test_data_of_unequal_length_are_all_used(found, name):
     """32 batches of 16 make 500 examples, 29 make 460."""
     for each in found[name]:
+        order = each.pop("order")
         assert each == {"step": 32, "trained": 960, "evaluated": 960}
+        # Of each step the first process' examples, and then the second one's.
+        _, y = fakes.classification_data()
+        parts = [y[:rows][i : i + 16] for i in range(0, 500, 16) for rows in (500, 460)]
+        assert order == fakes.order_of(np.concatenate(parts))
 
 
 def test_one_process_hooks_and_stops_all(found):

@@ -81,6 +81,66 @@ def metric(factory: Callable[[], Any], *args: Any, **kwargs: Any) -> Metric:
     return Metric(factory, args, dict(kwargs))
 
 
+@dataclasses.dataclass(frozen=True)
+class HostMetric:
+    """A metric of all examples at once: its function, and the tensors of one batch."""
+
+    fn: Callable[..., Any]
+    tensors: tuple[tf.Tensor, ...]
+
+
+def host_metric(fn: Callable[..., Any], *tensors: Any) -> HostMetric:
+    """Declares a metric that is no sum over batches: `host_metric(f1, labels, ids)`.
+
+    After an evaluation `fn` is called once, in Python, with all of its examples: a
+    CRF's F1, BLEU, an FID. Each process holds the tensors of the whole evaluation in
+    memory until then, so hand in ids rather than logits. TRAIN leaves it out.
+
+    Args:
+      fn: takes a NumPy array for each tensor, `[examples, ...]` in the order of the
+        input; strings are bytes. Returns a number or an array, the same in each
+        process.
+      *tensors: tensors `[batch, ...]` of this replica's batch, of the same shape in
+        each batch but for the first dimension.
+
+    Raises:
+      SpecError: `fn` cannot be called, or there is no tensor with a batch dimension.
+    """
+    if isinstance(fn, type) or not callable(fn) or not tensors:
+        raise SpecError(
+            f"host_metric() takes a function and tensors, and got {kind_of(fn)} and "
+            f"{len(tensors)} tensors: write host_metric(f1, labels, predicted), where "
+            "def f1(labels, predicted) takes NumPy arrays and returns a number."
+        )
+    return HostMetric(fn, tuple(_with_batch(tensor) for tensor in tensors))
+
+
+def _with_batch(tensor: Any) -> tf.Tensor:
+    """Returns a dense tensor with a batch dimension.
+
+    Raises:
+      SpecError: the value is none.
+    """
+    if isinstance(tensor, (tf.RaggedTensor, tf.SparseTensor)):
+        raise SpecError(
+            f"host_metric() got {type(tensor).__name__}, which has no fixed shape: "
+            "write x.to_tensor(shape=[None, 128]), or tf.sparse.to_dense(x)."
+        )
+    try:
+        tensor = tf.convert_to_tensor(tensor)
+    except (TypeError, ValueError) as error:
+        raise SpecError(
+            f"host_metric() got {kind_of(tensor)}, not a tensor: hand in tensors "
+            "[batch, ...]."
+        ) from error
+    if tensor.shape.rank == 0:
+        raise SpecError(
+            "host_metric() got a scalar, and examples are gathered: hand in tensors "
+            "[batch, ...]."
+        )
+    return tensor
+
+
 @habits.estimator_spec
 @dataclasses.dataclass(frozen=True)
 class EstimatorSpec:
@@ -97,7 +157,8 @@ class EstimatorSpec:
       train_op: a `TrainOp`, or a list of them, applied in order. All gradients come
         from one forward pass, before any update, unless an op is `sequential`.
         Required in TRAIN.
-      metrics: `{name: metric(factory, ...)}`, or `{name: tensor}` for a mean.
+      metrics: `{name: metric(factory, ...)}`, or `{name: tensor}` for a mean; in EVAL
+        also `{name: host_metric(fn, ...)}`.
       predictions: nest of tensors with a leading batch dimension. Required in
         PREDICT.
       export_outputs: `{signature name: dict of tensors}` for a SavedModel; None
@@ -235,7 +296,7 @@ def _checked_train_ops(mode: str, train_op: Any) -> tuple[TrainOp, ...]:
     return ops
 
 
-def _checked_metrics(metrics: Any) -> dict[str, Metric]:
+def _checked_metrics(metrics: Any) -> dict[str, Metric | HostMetric]:
     if not isinstance(metrics, Mapping) and metrics is not None:
         raise SpecError(f"metrics is {kind_of(metrics)}: write {{'auc': metric(...)}}.")
     checked = {}
@@ -246,7 +307,7 @@ def _checked_metrics(metrics: Any) -> dict[str, Metric]:
                 f"metric {name!r} is {kind_of(value)}; the driver keeps the state: "
                 "write metric(keras.metrics.SparseCategoricalAccuracy, labels, logits)."
             )
-        if not isinstance(value, Metric):
+        if not isinstance(value, (Metric, HostMetric)):
             value = _mean_of(name, value)
         checked[name] = value
     return checked

@@ -168,7 +168,7 @@ def metrics(runtimes: Runtimes, input_fn: Callable[..., Any]) -> dict[str, Any]:
     runtime = runtimes.evaluating
     traced = runtime.program(ModeKeys.EVAL, runtime.feed(input_fn, ModeKeys.EVAL))
     values = traced.metrics.results([traced.metrics.zeros()])
-    values = {"loss": 0.0, **values}
+    values = {"loss": 0.0, **values, **dict.fromkeys(traced.metrics.host.names, 0.0)}
     average = runtimes.config.average
     if len(averages.to_measure(None, average)) > 1:
         values |= {f"{average.kind}/{name}": value for name, value in values.items()}

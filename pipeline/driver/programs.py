@@ -26,6 +26,7 @@ from pipeline.strategy.parameter_server import ParameterServers
 from pipeline.strategy.peers import Peers
 from pipeline.strategy.replicas import has_one_trace
 from pipeline.tracing.compiling import compiled
+from pipeline.tracing.host_values import HostMetrics
 from pipeline.tracing.summary_states import SummarySet
 
 # Most programs that are kept for a mode: more shapes of input are rare, and each
@@ -116,7 +117,11 @@ class Programs:
         with self._compared(mode, element_spec):
             outline = self._build(mode, self._bound(mode), element_spec)
         declared = {} if mode == ModeKeys.PREDICT else outline.metrics
-        metrics = MetricSet(declared, outline.scalars)
+        host = None
+        if mode == ModeKeys.EVAL:
+            exchange = None if self._peers.alone else self._peers.gather_bytes
+            host = HostMetrics(declared, exchange)
+        metrics = MetricSet(declared, outline.scalars, host)
         compiled = {
             ModeKeys.TRAIN: self._train_loop,
             ModeKeys.EVAL: self._eval_loop,

@@ -7,6 +7,7 @@ ones show how far the evaluation is, and hear a signal soon.
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from absl import logging
 
@@ -14,7 +15,7 @@ from pipeline.contract.hooks import Hook, Report, Run
 from pipeline.contract.summaries import Seen
 from pipeline.feed.feed import ReadableFeed, opened
 from pipeline.loop.compiled_loop import StepsLoop
-from pipeline.loop.metrics import MetricSet
+from pipeline.loop.metrics import MetricSet, as_arrays
 from pipeline.loop.watchers import Window
 from pipeline.mistakes.user_errors import call_method
 from pipeline.process import durations, progress
@@ -57,12 +58,18 @@ def evaluate(
       are eval steps.
     """
     window = Window(metrics)
+    metrics.host.begin()
     summaries: dict[str, Seen] = {}
+    # Known at the end, for the last report.
+    at_end: dict[str, Any] = {}
 
     def report() -> Report:
         # The loop counts eval steps, and a report is about the training's step.
         made = window.report()
-        return dataclasses.replace(made, step=run.step, summaries=summaries)
+        values = {**made.metrics, **at_end}
+        return dataclasses.replace(
+            made, step=run.step, metrics=values, summaries=summaries
+        )
 
     run.read_report = report
     for hook in hooks:
@@ -90,6 +97,7 @@ def evaluate(
                 size = min(2 * size, most)
             for hook in hooks:
                 call_method("hook", hook, "after_loop", run)
+    at_end.update(as_arrays(metrics.host.results()))
     for hook in hooks:
         call_method("hook", hook, "end", run)
     return report()

@@ -20,6 +20,7 @@ from pipeline.mistakes import user_errors
 from pipeline.mistakes.checks import kind_of
 from pipeline.process.refusals import RefusedTypeError
 from pipeline.tracing.compiling import compiled
+from pipeline.tracing.host_values import HostMetrics
 
 # One number of each example is no vector that these could compare.
 _OF_VECTORS = (
@@ -32,16 +33,24 @@ States = dict[str, list[Any]]
 
 
 class MetricSet:
-    """The metrics of one mode: objects that compute and hold no state."""
+    """The metrics of one mode: objects that compute and hold no state.
+
+    Attributes:
+      host: the host metrics, which an evaluation computes at its end.
+    """
 
     def __init__(
-        self, declared: Mapping[str, Metric], scalars: Iterable[str] = ()
+        self,
+        declared: Mapping[str, Any],
+        scalars: Iterable[str] = (),
+        host: HostMetrics | None = None,
     ) -> None:
         """Builds each metric from its factory and probes it.
 
         Args:
           declared: `EstimatorSpec.metrics`, of symbolic tensors.
           scalars: names of `EstimatorSpec.scalars`, which are reported beside metrics.
+          host: the host metrics among the declared; None leaves them out.
 
         Raises:
           SpecError: a factory returns no metric; a metric does not take its arguments;
@@ -50,8 +59,10 @@ class MetricSet:
         """
         self._metrics: dict[str, keras.metrics.Metric] = {}
         for name, each in declared.items():
-            self._metrics[name] = _build(name, each)
-        self._check_names(scalars)
+            if isinstance(each, Metric):
+                self._metrics[name] = _build(name, each)
+        self.host = HostMetrics({}) if host is None else host
+        self._check_names([*scalars, *self.host.names])
         self._compiled = compiled(self.compute)
 
     @property
@@ -145,7 +156,7 @@ class MetricSet:
         """Checks that no two values are reported under one name."""
         # A metric of several values, such as `f1/micro`, shows their names only in a
         # result.
-        owners = {name: f"scalar {name!r}" for name in scalars}
+        owners = {name: f"another value, {name!r}" for name in scalars}
         for name, state in self.zeros().items():
             metric = self._metrics[name]
             value = _result(name, metric, state)

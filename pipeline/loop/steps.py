@@ -24,7 +24,7 @@ from pipeline.loop.updates import Updates, turn
 from pipeline.rows.slices import plus, spec_of_sums
 from pipeline.strategy import loss_scale
 from pipeline.strategy.modules import Modules
-from pipeline.strategy.replicas import Replicas, all_reduce, has_one_trace, run_each
+from pipeline.strategy.replicas import all_reduce, by_replica, has_one_trace, run_each
 from pipeline.tracing.compiling import told_of_xla
 from pipeline.tracing.summary_states import States, SummarySet, number
 
@@ -323,7 +323,7 @@ class EvalStep:
 
         Args:
           batches: batches of all local replicas, each of one micro-batch.
-          step: number of the step in this evaluation, which is not used: model_fn gets
+          step: number of the step in this evaluation, for host metrics: model_fn gets
             the global step that is evaluated.
         """
         global_step = tf.identity(self._global_step)
@@ -335,11 +335,15 @@ class EvalStep:
                 spec = self._model_fn(batch.features, batch.labels, global_step)
                 loss, weight = losses.objective(spec, rows_in(batch.features))
                 given = batch, self._metrics, self._summaries
-                return losses.totals_of(spec, loss, weight, *given).as_tree()
+                totals = losses.totals_of(spec, loss, weight, *given)
+                return totals.as_tree(), self._metrics.host.tensors(spec)
 
-            return _compiled(compute, self._jit_compile)()
+            share = tf.ones([]) if batch.share is None else batch.share
+            return *_compiled(compute, self._jit_compile)(), share
 
-        totals = run_each(self._strategy, on_replica, batches)
+        totals, *kept = run_each(self._strategy, on_replica, batches)
+        if self._metrics.host:
+            self._metrics.host.keep(step, by_replica(self._strategy, kept))
         return losses.sum_over_replicas(self._strategy, totals)
 
 
@@ -364,15 +368,7 @@ class PredictStep:
             return self._model_fn(mine, None, global_step).predictions
 
         predictions = run_each(self._strategy, on_replica, features)
-
-        def of_replica(value: Any, index: int) -> Any:
-            results = self._strategy.experimental_local_results(value)
-            return results[index if len(results) > 1 else 0]  # One if all are the same.
-
-        return [
-            tf.nest.map_structure(lambda value, i=i: of_replica(value, i), predictions)
-            for i in range(Replicas.of(self._strategy).local)
-        ]
+        return by_replica(self._strategy, predictions)
 
 
 def _groups(ops: Sequence[TrainOp]) -> list[list[int]]:

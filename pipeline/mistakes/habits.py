@@ -26,8 +26,9 @@ ESTIMATOR_SPEC = {
     "scaffold_fn": "initial values of another checkpoint are Estimator("
     "warm_start_from=...)",
     "eval_metrics": "metrics={'accuracy': metric(keras.metrics."
-    "SparseCategoricalAccuracy, labels, logits)}",
-    "host_call": "scalars={'name': value}",
+    "SparseCategoricalAccuracy, labels, logits)}, or {'f1': host_metric(f1, labels, "
+    "predicted)} for a function of NumPy arrays",
+    "host_call": "scalars={'name': value}, or summaries={'name': image(x)}",
 }
 _SESSION = "there are no sessions"
 RUN_CONFIG = {

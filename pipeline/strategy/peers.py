@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import tensorflow as tf
 
 from pipeline.cluster import ports
@@ -76,6 +77,19 @@ class Peers:
         while flat:
             size = 1 + flat[0]
             given.append(flat[1:size])
+            flat = flat[size:]
+        return given
+
+    def gather_bytes(self, content: bytes) -> list[bytes]:
+        """Exchanges bytes with all processes, in their order, as `gather` does."""
+        if self.alone:
+            return [content]
+        words = np.frombuffer(content + bytes(-len(content) % 8), np.int64)
+        framed = np.concatenate([np.array([len(content)], np.int64), words])
+        flat, given = self._gather_compiled(tf.constant(framed)).numpy(), []
+        while flat.size:
+            size = 1 + (int(flat[0]) + 7) // 8
+            given.append(flat[1:size].tobytes()[: int(flat[0])])
             flat = flat[size:]
         return given
 

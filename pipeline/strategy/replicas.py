@@ -83,6 +83,19 @@ def run_each(
     return strategy.run(lambda: fn(inputs[replicas.running()]))
 
 
+def by_replica(strategy: tf.distribute.Strategy, results: Any) -> list[Any]:
+    """Returns what `run_each` returned as a list of nests, by local replica."""
+
+    def of_replica(value: Any, index: int) -> Any:
+        values = strategy.experimental_local_results(value)
+        return values[index if len(values) > 1 else 0]  # One if all are the same.
+
+    return [
+        tf.nest.map_structure(lambda value, i=i: of_replica(value, i), results)
+        for i in range(Replicas.of(strategy).local)
+    ]
+
+
 def all_reduce(op: tf.distribute.ReduceOp, values: Any) -> Any:
     """Returns the sum or mean of `values` over all replicas; in replica context.
 

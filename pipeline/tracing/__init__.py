@@ -9,6 +9,7 @@ From the bottom up; a file imports only files above it:
     replica_means   Keras' mean losses as means over one replica's batch
     batch_sums      scalars that are sums over the batch
     summary_states  what of a batch is kept for summaries, and put together
+    host_values     tensors of an evaluation, gathered for metrics of all examples
     keras_tables    Keras' embeddings: what they cost, and ids that they would mix up
     trace_checks    warnings of what would be lost or wrong without a word
 """
