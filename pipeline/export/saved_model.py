@@ -8,7 +8,7 @@ Python does not: a signature that needs it is refused.
 import dataclasses
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -79,9 +79,9 @@ def servable(
         alternative has the name of one.
     """
     names = list(_export_outputs(outline))
-    signatures = {name: _signature(model_fn, receiver, name) for name in names}
+    signatures = _signatures(model_fn, receiver, names)
     for alternative, each in receiver.alternatives.items():
-        for name in names:
+        for name, signature in _signatures(model_fn, each, names).items():
             default = name == DEFAULT_SIGNATURE
             key = alternative if default else f"{alternative}:{name}"
             if key in signatures:
@@ -89,26 +89,34 @@ def servable(
                     f"the name {key!r} is that of an alternative of what a server is "
                     "sent, and of one of export_outputs: name one of them otherwise."
                 )
-            signatures[key] = _signature(model_fn, each, name)
+            signatures[key] = signature
     for name, function in signatures.items():
         _check_needs_no_python(name, function)
     return Servable(_root(modules, signatures), signatures)
 
 
-def _signature(
-    model_fn: BoundModelFn, receiver: ServingInputReceiver, name: str
-) -> Any:
-    """Traces what answers with the export output `name` to what `receiver` takes."""
+def _signatures(
+    model_fn: BoundModelFn, receiver: ServingInputReceiver, names: Sequence[str]
+) -> dict[str, Any]:
+    """Traces what answers with each export output to what `receiver` takes.
+
+    model_fn is traced once for all of them: a server leaves out what an answer does not
+    need.
+    """
     from_received = served(model_fn, receiver)
     specs = {key: _named(s, key) for key, s in receiver.receiver_specs.items()}
 
     @tf.function(autograph=False)
-    def serve(**received: tf.Tensor) -> dict[str, tf.Tensor]:
+    def answers(**received: tf.Tensor) -> dict[str, dict[str, tf.Tensor]]:
         # A server has no labels and no global step.
         spec = from_received(received, None, tf.zeros([], tf.int64))
-        return _export_outputs(spec)[name]
+        return _export_outputs(spec)
 
-    return serve.get_concrete_function(**specs)
+    def signature(name: str) -> Any:
+        serve = tf.function(lambda **sent: answers(**sent)[name], autograph=False)
+        return serve.get_concrete_function(**specs)
+
+    return {name: signature(name) for name in names}
 
 
 def save(
