@@ -154,7 +154,7 @@ def test_the_wheel_says_its_own_names(wheel):
             if name.endswith((".py", ".gin"))
         }
     wrong = re.compile(
-        r"-m pipeline\b|\bpipeline\.(main|launch|[A-Z])|import pipeline|[\"']pipeline\."
+        r"(-m|import) pipeline\b|\bpipeline\.(main|launch|[A-Z])|[\"']pipeline\."
     )
     assert not [name for name, text in texts.items() if wrong.search(text)]
     assert "\nimport gin_estimator.models\n" in texts["gin_estimator/gin/digits.gin"]
