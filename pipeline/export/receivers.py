@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import keras
 import tensorflow as tf
 from absl import logging
 
@@ -78,13 +79,16 @@ def build_raw_serving_input_receiver_fn(features: Any) -> ServingFn:
 
     Args:
       features: type spec of one tensor, or dict of specs. The first dimension, the
-        batch, becomes any size. A bare tensor is sent under the name `features`.
+        batch, becomes any size. A bare tensor is sent under the name `features`. Of
+        tuples, and of dicts in dicts, each tensor is sent under the names on the way
+        to it, `image_left`, `features_0`.
 
     Returns:
       A serving_input_receiver_fn.
 
     Raises:
-      ValueError: features are None, as those of an Estimator that has seen no input.
+      ValueError: features are None, as those of an Estimator that has seen no input; or
+        two tensors of dicts in dicts would be sent under one name.
     """
     if features is None:
         raise RefusedValueError(
@@ -92,6 +96,8 @@ def build_raw_serving_input_receiver_fn(features: Any) -> ServingFn:
             "serving_input_receiver_fn="
             "build_raw_serving_input_receiver_fn(tf.TensorSpec([None, 28, 28]))."
         )
+    if _is_nested(features):
+        return _nested(features)
     bare = not isinstance(features, Mapping)
     named = {FEATURES_NAME: features} if bare else dict(features)
     specs = {name: _any_batch(name, spec) for name, spec in named.items()}
@@ -188,6 +194,36 @@ def _owner(modules: Mapping[str, Any]) -> str | None:
             f"ExportSpec.{_ATTRIBUTE} = ..."
         )
     return first
+
+
+def _is_nested(features: Any) -> bool:
+    """Returns whether specs lie in tuples, or in dicts in a dict."""
+    leaves = keras.tree.flatten(features)
+    values = features.values() if isinstance(features, Mapping) else [features]
+    # A list of numbers is an example of a tensor.
+    return bool(leaves) and (
+        any(isinstance(value, (Mapping, tuple, list)) for value in values)
+        and all(isinstance(leaf, tf.TypeSpec) for leaf in leaves)
+    )
+
+
+def _nested(features: Any) -> ServingFn:
+    """Describes a server that is sent each tensor of a nest by a name of its own."""
+    named: dict[str, Any] = {}
+    for path, spec in keras.tree.flatten_with_path(features):
+        way = path if isinstance(features, Mapping) else (FEATURES_NAME, *path)
+        name = "_".join(map(str, way))
+        if name in named:
+            raise RefusedValueError(
+                f"two of the features would be sent as {name!r}: give one another key, "
+                "or write a serving_input_receiver_fn of your own."
+            )
+        named[name] = _any_batch(name, spec)
+
+    def to_features(received: Mapping[str, tf.Tensor]) -> Any:
+        return keras.tree.pack_sequence_as(features, [received[n] for n in named])
+
+    return lambda: ServingInputReceiver(named, to_features)
 
 
 def _any_batch(name: str, spec: Any) -> tf.TypeSpec:

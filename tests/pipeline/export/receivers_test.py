@@ -1,5 +1,7 @@
 """What a server is sent: as the call says, or a module, or as an input has it."""
 
+import collections
+
 import keras
 import numpy as np
 import pytest
@@ -196,3 +198,45 @@ def test_alternatives_that_are_none(alternatives, text):
     with pytest.raises((ValueError, TypeError)) as error:
         ge.ServingInputReceiver(HALVES, lambda sent: sent, alternatives)
     assert text in str(error.value)
+
+
+Sides = collections.namedtuple("Sides", ["left", "right"])
+
+
+@pytest.mark.parametrize(
+    ("nest", "names"),
+    [
+        (lambda a, b: (a, b), ["features_0", "features_1"]),
+        (
+            lambda a, b: {"sides": {"left": a, "more": (b,)}},
+            ["sides_left", "sides_more_0"],
+        ),
+        (lambda a, b: {"sides": Sides(a, b)}, None),
+    ],
+    ids=["tuple", "dicts", "named"],
+)
+def test_nests_of_features_in_every_mode(tmp_path, nest, names):
+    def nested_fn(features, labels, mode, network, optimizer):
+        joined = tf.concat(tf.nest.flatten(features), 1)
+        return fakes.classifier_fn(joined, labels, mode, network, optimizer, {})
+
+    given = nest(X[:, :2], X[:, 2:])
+    options = {"devices": ("CPU:0", "CPU:1"), "gradient_accumulation_steps": 2}
+    estimator = fakes.make_estimator(tmp_path, model_fn=nested_fn, **options)
+    input_fn = fakes.make_input_fn(given, Y, batch_size=4)
+    estimator.train(input_fn, max_steps=1)
+    assert estimator.evaluate(input_fn)["examples"] == len(Y)
+    logits = [each["logits"] for each in estimator.predict(input_fn)]
+    path = estimator.export_saved_model(tmp_path / "export")
+    served = tf.saved_model.load(path).signatures["serving_default"]
+    sent = list(served.structured_input_signature[1])
+    assert names is None or sorted(sent) == names
+    parts = dict(zip(sorted(sent), (X[:, :2], X[:, 2:]), strict=True))
+    found = served(**{name: tf.constant(part) for name, part in parts.items()})
+    np.testing.assert_allclose(found["logits"], logits, atol=1e-6)
+
+
+def test_nests_whose_tensors_would_be_sent_under_one_name():
+    spec = tf.TensorSpec([None, 2])
+    with pytest.raises(ValueError, match="two of the features would be sent as 'a_b'"):
+        ge.build_raw_serving_input_receiver_fn({"a": {"b": spec}, "a_b": spec})
