@@ -1,0 +1,1 @@
+"""Programs of tf.estimator, each beside the same program moved over."""

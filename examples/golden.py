@@ -1,0 +1,68 @@
+"""Runs an example's original on TensorFlow 2.15.1, and records what it reaches.
+
+    python3.11 -m venv old && old/bin/pip install tensorflow-cpu==2.15.1
+    python -m examples.golden mnist_mirrored --python=old/bin/python
+
+The numbers are written to golden.json beside the original, those of each seed.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import tempfile
+
+from examples import data
+
+SEEDS = (1, 2, 3, 4, 5, 6)  # Any two of them differ by at most what a test allows.
+EXAMPLES = {"mnist_mirrored": "digits.npz"}
+
+_VERSIONS = """
+import json, platform
+import numpy, tensorflow
+print(json.dumps({
+    "python": platform.python_version(),
+    "numpy": numpy.__version__,
+    "tensorflow": tensorflow.__version__,
+}))
+"""
+
+
+def last_line(command: list[str]) -> dict:
+    """Runs a command, and returns the JSON object that it prints last."""
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def record(example: str, python: str) -> dict:
+    """Runs the original of `example`, once a seed.
+
+    Args:
+      example: a folder's name, of `EXAMPLES`.
+      python: the interpreter that has TensorFlow 2.15.1.
+    """
+    original = pathlib.Path(__file__).parent / example / "original.py"
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder, EXAMPLES[example])
+        data.WRITERS[file.stem](file)
+        runs = {}
+        for seed in SEEDS:
+            flags = [f"--data={file}", f"--model_dir={folder}/{seed}", f"--seed={seed}"]
+            runs[str(seed)] = last_line([python, str(original), *flags])
+    return {"versions": last_line([python, "-c", _VERSIONS]), "seeds": runs}
+
+
+def main() -> None:
+    """Reads the command line, and writes golden.json."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("example", choices=sorted(EXAMPLES))
+    parser.add_argument("--python", required=True, help="has TensorFlow 2.15.1")
+    args = parser.parse_args()
+    text = json.dumps(record(args.example, args.python), indent=2) + "\n"
+    file = pathlib.Path(__file__).parent / args.example / "golden.json"
+    file.write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""What the examples reach, beside what their originals did on TensorFlow 2.15.1."""
+
+import contextlib
+import io
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from examples import data
+from examples.mnist_mirrored import moved as mnist_mirrored
+from pipeline.moving import __main__ as moving
+
+EXAMPLES = pathlib.Path(data.__file__).parent
+FOLDERS = sorted(path.parent.name for path in EXAMPLES.glob("*/moved.py"))
+
+
+def check(folder, metrics):
+    """Compares metrics with those of the original's six seeds.
+
+    They may be as far from the mean as two of the seeds lie apart. Of six normal values
+    that is 2.5 standard deviations on average, in which 98 of 100 others would lie.
+    """
+    record = json.loads((EXAMPLES / folder / "golden.json").read_text("utf-8"))
+    assert record["versions"]["tensorflow"] == "2.15.1"
+    seeds = list(record["seeds"].values())
+    assert set(seeds[0]) <= set(metrics)
+    for name in seeds[0]:
+        golden = [seed[name] for seed in seeds]
+        apart = abs(metrics[name] - np.mean(golden))
+        assert apart <= max(golden) - min(golden), (name, metrics[name], golden)
+
+
+def test_mnist_mirrored(tmp_path):
+    data.write_digits(tmp_path / "digits.npz")
+    digits = dict(np.load(tmp_path / "digits.npz"))
+    metrics = mnist_mirrored.train(digits, tmp_path / "model_dir")
+    check("mnist_mirrored", metrics)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_readme_quotes_what_the_command_says_of_the_original(folder):
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        moving.main(["moving", str(EXAMPLES / folder / "original.py")])
+    counts = [
+        line.split(":")[0].strip()
+        for line in said.getvalue().splitlines()
+        if ": lines " in line or ": line " in line
+    ]
+    readme = (EXAMPLES / folder / "README.md").read_text(encoding="utf-8")
+    assert counts and all(count in readme for count in counts)
+    assert f"[{folder}]" in (EXAMPLES / "README.md").read_text(encoding="utf-8")
