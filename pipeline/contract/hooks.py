@@ -349,8 +349,8 @@ class SavingListener:
     def after_save(self, run: Run) -> None:
         """Called after the checkpoint of `run.step` was written.
 
-        Where saving is asynchronous the files come later: a listener that reads them
-        needs RunConfig(async_checkpoint=False).
+        Where saving is asynchronous, as it is unless much is saved, the files come
+        later: a listener that reads them needs RunConfig(async_checkpoint=False).
 
         Returns:
           True to stop the run, as `run.request_stop(reason)` does.

@@ -97,7 +97,9 @@ class RunConfig:
         down convolutions on the CPU and compiles again for each batch shape. None:
         TensorFlow decides.
       run_eagerly: whether each step runs as plain Python, for a debugger; slow.
-      async_checkpoint: whether checkpoints are written while training goes on.
+      async_checkpoint: whether checkpoints are written while training goes on, of a
+        copy; None: where less than 1 GB of it lies in the memory of CPUs, and at once,
+        without a copy, where it is more.
       on_nan: effect of a loss of NaN or Inf: 'stop' the run; 'record', which also
         writes its batch to model_dir/bad_batches; 'restore' the last checkpoint, and go
         on without the batch; or 'warn' and go on.
@@ -143,7 +145,7 @@ class RunConfig:
     precision: str = "float32"
     jit_compile: bool | None = False
     run_eagerly: bool = False
-    async_checkpoint: bool = True
+    async_checkpoint: bool | None = None
     on_nan: str = "stop"
     max_restores: int = 3
     average: averages.Average | None = None
@@ -370,7 +372,7 @@ _CHOICES = {
     "jit_compile": (False, True, None),
     "run_eagerly": (False, True),
     "log_norms": (False, True),
-    "async_checkpoint": (True, False),
+    "async_checkpoint": (None, True, False),
     "on_nan": ("stop", "warn", "restore", "record"),
     "changed_input": ("auto", "anew", "skip", "error"),
     "execution": EXECUTIONS,

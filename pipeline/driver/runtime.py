@@ -31,6 +31,7 @@ from pipeline.hooks.plateau import LearningRate
 from pipeline.process.refusals import RefusedRuntimeError, RefusedValueError
 from pipeline.strategy import modules
 from pipeline.strategy.peers import Peers
+from pipeline.strategy.sharding import shards_of
 from pipeline.strategy.variables import finalize
 from pipeline.tools import description
 from pipeline.warm_start import schemas
@@ -262,29 +263,30 @@ class Runtime:
                 keep_max=config.keep_checkpoint_max,
                 keep_every_n_hours=config.keep_checkpoint_every_n_hours,
                 kept_steps=KeptSteps.of(config),
-                asynchronous=config.async_checkpoint,
+                asynchronous=self._saves_beside_training(),
             )
-            self._say_copied()
         return self._saver
 
-    def _say_copied(self) -> None:
-        """Logs once what asynchronous saves take, where that is much."""
-        sizes = (
-            (variable.shape.num_elements() or 0) * variable.dtype.size
-            for variable in self.modules.named_variables().values()
-        )
-        megabytes = sum(sizes) / 1e6
-        copies = (
-            self.config.async_checkpoint and self.config.save_checkpoints_steps != 0
-        )
-        is_new = copies and self.peers.leads and not self._said_copied
-        if is_new and megabytes >= _MUCH_MEGABYTES:
+    def _saves_beside_training(self) -> bool:
+        """Returns whether saves are asynchronous; where much would be copied, says so.
+
+        What lies on a CPU is written from there, or from a copy beside it; of what lies
+        on a GPU there is a copy in any case.
+        """
+        chosen, megabytes = self.config.async_checkpoint, _megabytes(self.modules)
+        much = megabytes >= _MUCH_MEGABYTES and self.config.save_checkpoints_steps != 0
+        beside = not much if chosen is None else chosen
+        if much and chosen is not False and self.peers.leads and not self._said_copied:
             self._said_copied = True
-            logging.info(
-                "checkpoint | an asynchronous save takes a copy of %s MB: "
-                "RunConfig(async_checkpoint=False) takes none",
-                f"{megabytes:,.1f}",
+            text = "checkpoint | training waits for a save of %s MB, as a copy of it "
+            text += (
+                "would take as much memory: RunConfig(async_checkpoint=True) takes it"
             )
+            if beside:
+                text = "checkpoint | an asynchronous save takes a copy of %s MB: "
+                text += "RunConfig(async_checkpoint=False) takes none"
+            logging.info(text, f"{megabytes:,.1f}")
+        return beside
 
     def save_weights(self, directory: str) -> None:
         """Saves the values of now in another folder than model_dir; all peers call it.
@@ -381,3 +383,13 @@ class Runtime:
         made = Runtime(self.recipe, self.modules.strategy, seeded=seeded)
         made.features_spec = self.features_spec
         return made
+
+
+def _megabytes(built: modules.Modules) -> float:
+    """Returns the size of all variables that lie in the memory of CPUs."""
+    shards = [each for v in built.named_variables().values() for each in shards_of(v)]
+    return sum(
+        (shard.shape.num_elements() or 0) * shard.dtype.size / 1e6
+        for shard in shards
+        if "CPU" in shard.device
+    )

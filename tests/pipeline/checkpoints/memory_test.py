@@ -75,16 +75,33 @@ def test_a_model_of_another_dtype(large, tmp_path, monkeypatch):
     assert other["net"]["a"].numpy().tolist() == [0.5, 1.5]
 
 
-@pytest.mark.parametrize("asynchronous", [True, False])
-def test_the_copy_of_an_asynchronous_save_is_told_of(
-    asynchronous, tmp_path, monkeypatch, log
+@pytest.mark.parametrize(
+    ("chosen", "limit", "told", "beside"),
+    [
+        (True, 0, "an asynchronous save takes a copy of", True),
+        (None, 0, "training waits for a save of", False),
+        (False, 0, None, False),
+        (None, 1, None, True),
+    ],
+)
+def test_a_save_of_much_takes_no_copy_unless_it_is_asked_for(
+    chosen, limit, told, beside, tmp_path, monkeypatch, log
 ):
-    monkeypatch.setattr(runtime, "_MUCH_MEGABYTES", 0)
+    monkeypatch.setattr(runtime, "_MUCH_MEGABYTES", limit)
+    made = []
+
+    class Saver(checkpoint.Saver):
+        def __init__(self, *args, asynchronous=False, **options):
+            made.append(asynchronous)
+            super().__init__(*args, asynchronous=asynchronous, **options)
+
+    monkeypatch.setattr(checkpoint, "Saver", Saver)
     x, y = fakes.classification_data(8)
     estimator = fakes.make_estimator(
-        tmp_path, async_checkpoint=asynchronous, optimizer=keras.optimizers.SGD
+        tmp_path, async_checkpoint=chosen, optimizer=keras.optimizers.SGD
     )
     estimator.train(fakes.make_input_fn(x, y, batch_size=8), steps=1)
-    told = [line for line in log() if "an asynchronous save takes a copy of" in line]
-    assert len(told) == asynchronous
-    assert all("RunConfig(async_checkpoint=False) takes none" in t for t in told)
+    assert set(made) == {beside}
+    lines = [line for line in log() if "RunConfig(async_checkpoint=" in line]
+    assert len(lines) == (told is not None)
+    assert all(told in line for line in lines)

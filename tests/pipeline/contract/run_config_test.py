@@ -187,7 +187,7 @@ def test_refuses_0_secs_and_says_how_to_never_save():
         ("precision", None, "'float32', 'mixed_bfloat16', 'mixed_float16'"),
         ("jit_compile", 1, "False, True, None"),
         ("run_eagerly", None, "False, True"),
-        ("async_checkpoint", "yes", "True, False"),
+        ("async_checkpoint", "yes", "None, True, False"),
         ("on_nan", "ignore", "'stop', 'warn', 'restore', 'record'"),
         (
             "execution",
