@@ -15,7 +15,7 @@ import tempfile
 from examples import data
 
 SEEDS = (1, 2, 3, 4, 5, 6)  # Any two of them differ by at most what a test allows.
-EXAMPLES = {"mnist_mirrored": "digits.npz"}
+EXAMPLES = {"census_wide_deep": "census", "mnist_mirrored": "digits.npz"}
 
 _VERSIONS = """
 import json, platform

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from examples import data
+from examples.census_wide_deep import moved as census_wide_deep
 from examples.mnist_mirrored import moved as mnist_mirrored
 from pipeline.moving import __main__ as moving
 
@@ -37,6 +38,12 @@ def test_mnist_mirrored(tmp_path):
     digits = dict(np.load(tmp_path / "digits.npz"))
     metrics = mnist_mirrored.train(digits, tmp_path / "model_dir")
     check("mnist_mirrored", metrics)
+
+
+def test_census_wide_deep(tmp_path):
+    data.write_census(tmp_path / "census")
+    metrics = census_wide_deep.train(tmp_path / "census", tmp_path / "model_dir")
+    check("census_wide_deep", metrics)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
