@@ -62,7 +62,7 @@ class MetricSet:
             if isinstance(each, Metric):
                 self._metrics[name] = _build(name, each)
         self.host = HostMetrics({}) if host is None else host
-        self._check_names([*scalars, *self.host.names])
+        self._check_names(scalars)
         self._compiled = compiled(self.compute)
 
     @property
@@ -156,7 +156,8 @@ class MetricSet:
         """Checks that no two values are reported under one name."""
         # A metric of several values, such as `f1/micro`, shows their names only in a
         # result.
-        owners = {name: f"another value, {name!r}" for name in scalars}
+        owners = {name: f"scalar {name!r}" for name in scalars}
+        owners |= {name: f"host metric {name!r}" for name in self.host.names}
         for name, state in self.zeros().items():
             metric = self._metrics[name]
             value = _result(name, metric, state)
