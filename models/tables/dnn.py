@@ -17,7 +17,13 @@ class Dnn(TableNetwork):
     """A tower on the deep input, and where wanted a wide part beside it."""
 
     def __init__(
-        self, encoder: Any, num_outputs: int | None, tower: Tower, name: str
+        self,
+        encoder: Any,
+        num_outputs: int | None,
+        tower: Tower,
+        name: str,
+        *,
+        has_wide: bool = False,
     ) -> None:
         """Describes the network.
 
@@ -25,14 +31,16 @@ class Dnn(TableNetwork):
           encoder: see `TableNetwork`.
           num_outputs: see `TableNetwork`.
           tower: the hidden layers.
-          name: 'dnn', or 'wide_and_deep', which has a wide part.
+          name: name of the network.
+          has_wide: whether a wide part stands beside the tower.
         """
         super().__init__(encoder, num_outputs, name)
+        self._has_wide = has_wide
         self.tower = tower
 
     def make(self, fields: Sequence[Any], num_outputs: int) -> None:
         """See `TableNetwork`."""
-        if self.name == "wide_and_deep":
+        if self._has_wide:
             self.wide = WidePart(fields, num_outputs)
             self.wide.build()
         self.deep = DeepInput(fields)
@@ -124,4 +132,4 @@ def wide_and_deep(
     """
     encoder = encoder_of(schema, config, "wide_and_deep")
     tower = Tower(hidden, activation, dropout, batch_norm)
-    return Dnn(encoder, num_outputs, tower, "wide_and_deep")
+    return Dnn(encoder, num_outputs, tower, "wide_and_deep", has_wide=True)
