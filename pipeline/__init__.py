@@ -55,8 +55,9 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
         StochasticWeightAverage,
     )
     from pipeline.contract.hooks import Hook, Report, Run, SavingListener, Tool
+    from pipeline.contract.metrics import host_metric, metric
     from pipeline.contract.run_config import RunConfig
-    from pipeline.contract.spec import EstimatorSpec, ModeKeys, host_metric, metric
+    from pipeline.contract.spec import EstimatorSpec, ModeKeys
     from pipeline.contract.summaries import (
         confusion_matrix,
         histogram,
@@ -145,8 +146,8 @@ _FILES = {
     "ModeKeys": "contract.spec",
     "EstimatorSpec": "contract.spec",
     "TrainOp": "contract.train_op",
-    "metric": "contract.spec",
-    "host_metric": "contract.spec",
+    "metric": "contract.metrics",
+    "host_metric": "contract.metrics",
     "image": "contract.summaries",
     "histogram": "contract.summaries",
     "text": "contract.summaries",

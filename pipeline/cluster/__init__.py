@@ -7,6 +7,7 @@ From the bottom up; a file imports only files above it:
     environment  the reading of TF_CONFIG, or else of the SLURM step
     ports        the address of a task: whether it is free, and who answers there
     rendezvous   the meeting of all tasks before TensorFlow connects them
+    devices      the names of this machine's devices, checked
     watcher      a process that watches its parent, and can end it
     liveness     tasks that are stopped or stuck, not dead ones; ends this one
     server       workers and parameter servers, which serve the chief

@@ -4,8 +4,8 @@ From the bottom up; a file imports only files above it:
 
     train_op     TrainOp: an optimizer, its variables, its turns
     summaries    image, histogram, ...; summed up by tracing/, drawn by hooks/
-    spec         ModeKeys, EstimatorSpec, metric
-    devices      the names of local devices, checked
+    metrics      metric, host_metric; the names of what is reported
+    spec         ModeKeys, EstimatorSpec
     averages     ExponentialAverage, StochasticWeightAverage
     hooks        Hook, Run, Report, SavingListener, Tool
     params       the user's hyperparameters, and a copy for each function

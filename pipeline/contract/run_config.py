@@ -13,10 +13,10 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from pipeline.cluster import environment, ports
+from pipeline.cluster import devices, environment, ports
 from pipeline.cluster import tf_config as cluster_lib
 from pipeline.cluster.tf_config import EXECUTIONS
-from pipeline.contract import averages, devices, params
+from pipeline.contract import averages, params
 from pipeline.contract.hooks import Tool
 from pipeline.mistakes import habits
 from pipeline.mistakes.checks import (

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contract.spec import Metric, reserved
+from pipeline.contract.metrics import Metric, reserved
 from pipeline.contract.train_op import SpecError
 from pipeline.mistakes import user_errors
 from pipeline.mistakes.checks import kind_of

@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from pipeline.contract.spec import EstimatorSpec, HostMetric
+from pipeline.contract.metrics import HostMetric
+from pipeline.contract.spec import EstimatorSpec
 from pipeline.contract.train_op import SpecError
 from pipeline.mistakes import user_errors
 from pipeline.mistakes.checks import kind_of

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from pipeline.contract import spec
+from pipeline.contract import metrics, spec
 from pipeline.mistakes import user_errors
 
 # As TensorFlow 2.21 writes it for two replicas, shortened.
@@ -91,7 +91,7 @@ def test_what_this_project_raises_needs_no_note():
 
 def test_what_python_raises_in_a_line_of_ours_is_not_ours():
     with pytest.raises(TypeError) as info:
-        spec.metric()
+        metrics.metric()
     assert not user_errors.is_ours(info.value)
     with pytest.raises(TypeError) as info:
         spec.EstimatorSpec("train", loss=1.0, train_op=[], regularization_losses=3)
