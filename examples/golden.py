@@ -15,7 +15,11 @@ import tempfile
 from examples import data
 
 SEEDS = (1, 2, 3, 4, 5, 6)  # Any two of them differ by at most what a test allows.
-EXAMPLES = {"census_wide_deep": "census", "mnist_mirrored": "digits.npz"}
+EXAMPLES = {
+    "census_wide_deep": "census",
+    "mnist_mirrored": "digits.npz",
+    "tpu_mnist": "digits.npz",
+}
 
 _VERSIONS = """
 import json, platform

@@ -11,6 +11,7 @@ import pytest
 from examples import data
 from examples.census_wide_deep import moved as census_wide_deep
 from examples.mnist_mirrored import moved as mnist_mirrored
+from examples.tpu_mnist import moved as tpu_mnist
 from pipeline.moving import __main__ as moving
 
 EXAMPLES = pathlib.Path(data.__file__).parent
@@ -33,11 +34,19 @@ def check(folder, metrics):
         assert apart <= max(golden) - min(golden), (name, metrics[name], golden)
 
 
-def test_mnist_mirrored(tmp_path):
+@pytest.fixture
+def digits(tmp_path):
     data.write_digits(tmp_path / "digits.npz")
-    digits = dict(np.load(tmp_path / "digits.npz"))
+    return dict(np.load(tmp_path / "digits.npz"))
+
+
+def test_mnist_mirrored(tmp_path, digits):
     metrics = mnist_mirrored.train(digits, tmp_path / "model_dir")
     check("mnist_mirrored", metrics)
+
+
+def test_tpu_mnist(tmp_path, digits):
+    check("tpu_mnist", tpu_mnist.train(digits, tmp_path / "model_dir"))
 
 
 def test_census_wide_deep(tmp_path):
