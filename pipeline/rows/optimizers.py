@@ -13,6 +13,7 @@ from absl import logging
 
 from pipeline.contract.train_op import SpecError, TrainOp
 from pipeline.rows import row_update
+from pipeline.rows.shared_numbers import SharedNumbers
 from pipeline.rows.slices import dense
 from pipeline.strategy import variables
 from pipeline.strategy.replicas import Replicas
@@ -69,6 +70,8 @@ class RowOptimizer:
         formula = next((k for k in _KNOWN if _has_formula_of(k, optimizer)), None)
         _check(ops, formula)
         self._by_rows = self._lazy or _others_stay(optimizer, formula)
+        # A formula of somebody's own may write to what is read once.
+        self._numbers = SharedNumbers() if formula is not None else None
         # Workers of parameter servers update them at any time.
         self._shared = isinstance(strategy, tf.distribute.ParameterServerStrategy)
         self._speaks = Replicas.of(strategy).process == 0
@@ -98,10 +101,23 @@ class RowOptimizer:
         self._optimizer.update_step = self._update_step
         self._optimizer._clip_gradients = self._clip
         self._optimizer._apply_weight_decay = self._decay_others
-        self._optimizer.apply(gradients, trained)
+        try:
+            self._optimizer.apply(gradients, trained)
+        finally:
+            if self._numbers is not None:
+                self._numbers.forget()
 
     def _update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Stands in the place of Keras' method; called for each device's variable."""
+        if self._numbers is None:
+            self._kind.update_step(self._optimizer, gradient, variable, learning_rate)
+            return
+        given = self._optimizer, learning_rate, variable.device
+        with self._numbers.in_place_of(*given):
+            self._update_known(gradient, variable, learning_rate)
+
+    def _update_known(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Updates a variable by a formula that is known."""
         if not self._by_rows or not _has_rows(gradient):
             self._kind.update_step(self._optimizer, gradient, variable, learning_rate)
             return
