@@ -17,7 +17,7 @@ from pipeline.contract.run_config import RunConfig
 from pipeline.mistakes import checks
 from pipeline.model_dir import paths
 from pipeline.process import package
-from pipeline.process.refusals import RefusedValueError
+from pipeline.process.refusals import RefusedTypeError, RefusedValueError
 
 
 def contract(
@@ -77,11 +77,17 @@ def run_config(config: RunConfig | None, model_dir: Any) -> RunConfig:
         allows; None for that of `config`.
 
     Raises:
-      TypeError: `config` is no RunConfig.
+      TypeError: `config` is no RunConfig, or stands in the place of `model_dir`.
       ValueError: two different directories are given, or none to an evaluator.
     """
     checks.check_kind("config", config, RunConfig, "RunConfig(model_dir='runs/1')")
     config = config or RunConfig()
+    if isinstance(model_dir, (RunConfig, Mapping)):
+        name = "config" if isinstance(model_dir, RunConfig) else "modules"
+        raise RefusedTypeError(
+            f"Estimator's second argument, model_dir, is a {type(model_dir).__name__}: "
+            f"write {name}=... by name."
+        )
     if model_dir is None:
         return config.with_model_dir()
     given = config.replace(model_dir=model_dir).with_model_dir()

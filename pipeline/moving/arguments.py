@@ -1,6 +1,7 @@
 """Says what of a call means something else here, though its name is only replaced."""
 
 import dataclasses
+import re
 from collections.abc import Mapping
 
 import libcst as cst
@@ -30,6 +31,17 @@ _TRAIN_OP = (
     "write train_op=ge.TrainOp(optimizer, network.trainable_variables): the driver "
     "computes and applies the gradients"
 )
+_OF_LOSSES = {
+    "weights": "hand on loss=weights * loss, loss_weights=tf.cast(weights != 0, "
+    "tf.float32): there the mean is over the weights that are not 0",
+    "reduction": "the spec's loss is a mean: multiply it for a sum",
+    "label_smoothing": "smooth the labels before: none of the lines does it",
+}
+_OF_METRICS = {"weights": "write sample_weight=weights behind ge.metric's tensors"}
+_OF_NUMBERS = {
+    "shape": "a Schema's number is one for each row: declare a feature for each, or "
+    "hand the vector on to a network of your own"
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,11 +52,13 @@ class Taken:
       gone: what to write instead of arguments that are gone, by name.
       positional: how many may be given by position.
       known: names that mean the same; None for all that are not gone.
+      names: what those by position are called, where these may be gone.
     """
 
     gone: Mapping[str, str] = dataclasses.field(default_factory=dict)
     positional: int = 0
     known: tuple[str, ...] | None = None
+    names: tuple[str, ...] = ()
 
 
 _SPEC = Taken({**habits.ESTIMATOR_SPEC, "loss": _LOSS, "train_op": _TRAIN_OP}, 2)
@@ -60,6 +74,8 @@ _RUN_CONFIG = Taken(
 )
 _ESTIMATOR = Taken(habits.ESTIMATOR, 5)
 _EXPORTER = Taken(_OF_EXPORTERS, 2)
+_LOSS_FUNCTION = Taken(_OF_LOSSES, 9, names=("labels", "predictions", "weights"))
+_METRIC_FUNCTION = Taken(_OF_METRICS, 9, names=("labels", "predictions", "weights"))
 _TAKEN = {
     "tf.estimator.EstimatorSpec": _SPEC,
     "tf.estimator.tpu.TPUEstimatorSpec": _SPEC,
@@ -70,6 +86,7 @@ _TAKEN = {
     "tf.estimator.Estimator": _ESTIMATOR,
     "tf.estimator.tpu.TPUEstimator": _ESTIMATOR,
     "tf.contrib.tpu.TPUEstimator": _ESTIMATOR,
+    "tf.feature_column.numeric_column": Taken(_OF_NUMBERS, 1),
     "tf.estimator.TrainSpec": Taken(positional=4),
     "tf.estimator.EvalSpec": Taken(positional=7),
     "tf.estimator.train_and_evaluate": Taken(positional=3),
@@ -101,7 +118,7 @@ def notes(name: str, call: cst.Call | None, use: str = VALUE) -> list[str]:
     Returns:
       Sentences; none where it means the same.
     """
-    taken = _TAKEN.get(name)
+    taken = _taken(name)
     if taken is None:
         return []
     if call is None:
@@ -116,15 +133,24 @@ def gone(name: str, call: cst.Call) -> list[str]:
       name: the row's.
       call: a call with that function's arguments.
     """
-    taken = _TAKEN[name]
+    taken = _taken(name)
     found = []
-    for arg in call.args:
-        name = arg.keyword.value if arg.keyword else ""
+    for n, arg in enumerate(call.args):
+        by_position = taken.names[n] if n < len(taken.names) else ""
+        name = arg.keyword.value if arg.keyword else by_position
         if name in taken.gone and not (name in _OPTIONAL and _is_none(arg.value)):
             found.append(f"{name}: {taken.gone[name]}")
         elif name and taken.known is not None and name not in taken.known:
             found.append(f"{name}: see that the function has it here")
     return found
+
+
+def _taken(name: str) -> Taken | None:
+    if re.match(r"tf\.losses\.(?!get_|add_)", name):
+        return _LOSS_FUNCTION
+    if name.startswith("tf.metrics."):
+        return _METRIC_FUNCTION
+    return _TAKEN.get(name)
 
 
 def _by_position(args: tuple[cst.Arg, ...], taken: Taken) -> list[str]:

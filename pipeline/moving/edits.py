@@ -46,7 +46,7 @@ def of(
                 edits[each.node] = _of_version_one
         elif each.is_by_variable or isinstance(each.node, cst.Call):
             pass  # The name stands elsewhere.
-        elif each.row.rename:
+        elif each.row.rename not in (None, each.row.name):
             name = each.row.rename.replace("ge.", f"{alias}.", 1)
             edits[each.node] = _renamed(name + each.rest)
         if each.row.name == "tf.estimator.EvalSpec" and _lacks(each.call):

@@ -195,7 +195,8 @@ class Finder(cst.CSTVisitor):
             ends = range(1, len(parts)) if {"v1", "estimator"} & {*parts} else ()
             for found in (origins.row_of(".".join(["tf", *parts[n:]])) for n in ends):
                 if found is not None:
-                    self._add(node, found[0].name, found[0], notes=(_HANDED_ON,))
+                    row, rest = found
+                    self._add(node, row.name, row, rest=rest, notes=(_HANDED_ON,))
                     return True
         return False
 

@@ -50,6 +50,14 @@ def test_without_a_model_dir_one_is_made(caplog):
     assert estimator.config.model_dir == estimator.model_dir
 
 
+@pytest.mark.parametrize(
+    ("second", "name"), [({"network": print}, "modules"), (ge.RunConfig(), "config")]
+)
+def test_the_second_argument_is_tf_estimators_model_dir(second, name):
+    with pytest.raises(TypeError, match=f"model_dir, is a .*: write {name}=... by"):
+        ge.Estimator(lambda features: None, second)
+
+
 def test_params_are_a_copy():
     params = {"rate": 1}
     estimator = ge.Estimator(

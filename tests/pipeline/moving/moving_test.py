@@ -141,6 +141,10 @@ MARKED = {
     "a = tf.metrics.accuracy(y, p)\nb = a[1]": "keras.metrics.Accuracy",
     "m = {'a': tf.metrics.accuracy(y, p)}": "keras.metrics.Accuracy",
     "tf.losses.log_loss(y, p)": "1e-7",
+    "tf.losses.log_loss(y, p, w)": "loss=weights * loss",
+    "tf.losses.huber_loss(y, p, weights=w)": "loss=weights * loss",
+    "a = tf.metrics.auc(y, p, weights=w)": "sample_weight=weights",
+    "tf.feature_column.numeric_column('x', shape=[4])": "a feature for each",
     "from tensorflow.contrib import slim": "this import fails",
     "from tensorflow import *": "nothing says which they are",
     "import compat as c\nc.v1.train.Saver()": "another module brings it",
@@ -206,6 +210,25 @@ def test_what_model_fn_makes_of_keras_is_proposed(imported, name, tmp_path):
     text = "\n".join(proposal.lines)
     assert 'self.dense = keras.layers.Dense(10, activation="relu")' in text
     assert "lambda: keras.optimizers.Adam(learning_rate=rate)" in text
+
+
+STAYS = (
+    "import tensorflow as tf\na = tf.keras.regularizers.l2(0.1)\n",
+    "import tf_keras as k\nb = k.backend.learning_phase()\n",
+    KERAS.format("keras", "keras", "keras"),
+)
+
+
+@pytest.mark.parametrize("text", STAYS)
+def test_a_name_of_keras_stays_as_it_is(text, tmp_path):
+    made = moved(text, tmp_path)
+    assert made.move.found
+    assert text.replace("import keras\n", "") == code(made)
+
+
+def test_what_another_module_hands_on_keeps_its_attributes(tmp_path):
+    made = moved("from a import b\nx = b.v1.estimator.ModeKeys.TRAIN\n", tmp_path)
+    assert "x = ge.ModeKeys.TRAIN\n" in code(made)
 
 
 BOTH = (

@@ -168,6 +168,23 @@ def test_weights_of_zero_and_one_give_the_same(scale, same):
     assert (here == pytest.approx(float(there))) == same
 
 
+def test_the_mean_is_over_the_weights_that_are_not_0():
+    weights = tf.constant(1.5 * DATA["labels"])
+    loss = (DATA["predictions"] - DATA["values"]) ** 2
+    spec = written(
+        "tf.losses.compute_weighted_loss",
+        mode="eval",
+        loss=tf.constant(loss),
+        weights=weights,
+        train_op=None,
+    )
+    there = v1.losses.compute_weighted_loss(loss, weights)
+    here = tf.reduce_sum(spec.loss * spec.loss_weights) / tf.reduce_sum(
+        spec.loss_weights
+    )
+    np.testing.assert_allclose(here, there, 1e-6)
+
+
 def test_an_l2_loss_is_half_the_sum():
     x = DATA["values"]
     half = 0.1 * float(tf.nn.l2_loss(x))
