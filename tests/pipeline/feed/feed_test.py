@@ -370,7 +370,6 @@ def test_an_input_fn_finds_its_batch_size_in_its_own_copy_of_params(
         return rows(24).batch(params["batch_size"])
 
     def of_one(params, input_context):
-        del input_context
         return of_all(params)
 
     options = {"mode": mode, "strategy": two_replicas, "config": SIZES}
