@@ -21,6 +21,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
 import numpy as np
 import tensorflow as tf
+from tf_estimator_turns import Asked
 
 _V1 = tf.compat.v1
 _FC = tf.feature_column
@@ -102,24 +103,6 @@ def classifier(folder, settings):
             save_checkpoints_steps=10**9,
         ),
     )
-
-
-class Asked(tf.estimator.SessionRunHook):
-    """Waits for a number of steps to do."""
-
-    left = 0
-
-    def before_run(self, run_context):
-        if self.left:
-            return
-        print("done", flush=True)
-        line = sys.stdin.readline()
-        if not line:
-            os._exit(0)
-        self.left = int(line)
-
-    def after_run(self, run_context, run_values):
-        self.left -= 1
 
 
 def main():
