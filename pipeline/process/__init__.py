@@ -3,6 +3,8 @@
 From the bottom up; a file imports only files above it:
 
     exit_codes    the exit codes of programs, and their last words
+    import_hook   the first import of a module, in a context
+    later         what Keras imports for few programs, left for those
     run_log       the log of a run, without TensorFlow's chatter
     progress      a line that moves, in a terminal or a notebook
     package       the name of this package, and its place

@@ -11,16 +11,16 @@ and a filter process on stderr while TensorFlow is imported.
 
 import contextlib
 import functools
-import importlib.util
 import logging as python_logging
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from importlib.machinery import ModuleSpec
 from typing import Any, TypeVar
 
 from absl import flags, logging
+
+from pipeline.process import import_hook
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -59,9 +59,7 @@ def leave_out_chatter() -> None:
         return
     for name in _LOGGERS:
         python_logging.getLogger(name).addFilter(is_wanted)
-    known = any(isinstance(finder, _QuietImport) for finder in sys.meta_path)
-    if "tensorflow" not in sys.modules and not known:
-        sys.meta_path.insert(0, _QuietImport())
+    import_hook.surround(("tensorflow",), quiet)
 
 
 def keep_chatter() -> None:
@@ -203,26 +201,3 @@ def _await(reader: subprocess.Popen) -> None:
     # Not forever: a process that was started in the block may hold the pipe open.
     with contextlib.suppress(subprocess.TimeoutExpired):
         reader.wait(timeout=5)
-
-
-class _QuietImport:
-    """An import hook that has TensorFlow imported quietly, whoever imports it."""
-
-    def find_spec(
-        self, name: str, path: Any = None, target: Any = None
-    ) -> ModuleSpec | None:
-        """Returns TensorFlow's spec with a quiet loader; None for all other modules."""
-        if name != "tensorflow":
-            return None
-        # Else `importlib.util.find_spec` below would come here again.
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_quietly(module: Any) -> None:
-                with quiet():
-                    execute(module)
-
-            spec.loader.exec_module = execute_quietly
-        return spec
