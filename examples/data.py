@@ -2,6 +2,7 @@
 
 python -m examples.data digits.npz
 python -m examples.data census          # a folder
+python -m examples.data topics.npz
 """
 
 import pathlib
@@ -14,6 +15,7 @@ from inputs import digits
 # In the order of the alphabet.
 EDUCATIONS = ["1-school", "2-some-college", "3-bachelors", "4-doctorate"]
 OCCUPATIONS = ["clerical", "craft", "farming", "sales", "service", "tech", "transport"]
+CLS, SEP = 1, 2  # Numbers of words; 0 fills a row, 3 stands for a masked word.
 WORKCLASSES = ["government", "other", "private", "self-employed"]
 
 
@@ -67,7 +69,35 @@ def write_census(folder: str | pathlib.Path) -> None:
         (folder / f"{name}.csv").write_text(text, encoding="utf-8")
 
 
-WRITERS = {"digits": write_digits, "census": write_census}
+def write_topics(path: str | pathlib.Path) -> None:
+    """Writes sentences on one of four topics, drawn at random, as numbers of words.
+
+    A sentence is `[CLS]` words `[SEP]`, then zeros. A topic has 30 words of its own;
+    the other words of its sentences are those of all topics.
+
+    Args:
+      path: .npz file with `unlabeled_ids`, int32 `[4000, 16]`; `train_ids` `[64, 16]`
+        and `test_ids` `[500, 16]` with their topics, int32 `train_labels` and
+        `test_labels`.
+    """
+    rng = np.random.default_rng(0)
+    rows, length, first, own, common = 4564, 16, 4, 30, 26
+    topics = rng.integers(0, 4, rows)
+    ids = np.zeros([rows, length], np.int32)
+    for row, topic in enumerate(topics):
+        words = rng.integers(5, length - 1)
+        is_own = rng.random(words) < 0.4
+        of_topic = first + common + own * topic + rng.integers(0, own, words)
+        of_all = first + rng.integers(0, common, words)
+        sentence = [CLS, *np.where(is_own, of_topic, of_all), SEP]
+        ids[row, : words + 2] = sentence
+    parts = {"train": slice(4000, 4064), "test": slice(4064, None)}
+    labeled = {f"{name}_ids": ids[part] for name, part in parts.items()}
+    labels = {f"{n}_labels": np.int32(topics[part]) for n, part in parts.items()}
+    np.savez(path, unlabeled_ids=ids[:4000], **labeled, **labels)
+
+
+WRITERS = {"digits": write_digits, "census": write_census, "topics": write_topics}
 
 
 if __name__ == "__main__":

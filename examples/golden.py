@@ -16,6 +16,7 @@ from examples import data
 
 SEEDS = (1, 2, 3, 4, 5, 6)  # Any two of them differ by at most what a test allows.
 EXAMPLES = {
+    "bert_tuning": "topics.npz",
     "census_wide_deep": "census",
     "mnist_mirrored": "digits.npz",
     "tpu_mnist": "digits.npz",
@@ -41,6 +42,8 @@ def last_line(command: list[str]) -> dict:
 def record(example: str, python: str) -> dict:
     """Runs the original of `example`, once a seed.
 
+    Where it begins with another's values, `pretrain.py` makes these first.
+
     Args:
       example: a folder's name, of `EXAMPLES`.
       python: the interpreter that has TensorFlow 2.15.1.
@@ -49,11 +52,14 @@ def record(example: str, python: str) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder, EXAMPLES[example])
         data.WRITERS[file.stem](file)
-        runs = {}
+        runs, before = {}, {}
+        if (pretrain := original.with_name("pretrain.py")).exists():
+            flags = [f"--data={file}", f"--model_dir={folder}/pretrained"]
+            before = {"pretrained": last_line([python, str(pretrain), *flags])}
         for seed in SEEDS:
             flags = [f"--data={file}", f"--model_dir={folder}/{seed}", f"--seed={seed}"]
             runs[str(seed)] = last_line([python, str(original), *flags])
-    return {"versions": last_line([python, "-c", _VERSIONS]), "seeds": runs}
+    return {"versions": last_line([python, "-c", _VERSIONS]), "seeds": runs} | before
 
 
 def main() -> None:

@@ -2,7 +2,8 @@
 
 Of the variable `R` they are:
 
-    R/Adam, R/Adam_1            tf.compat.v1.train; R/adam_m, R/adam_v in BERT's own
+    R/Adam, R/Adam_1            tf.compat.v1.train, maybe below a scope's name;
+                                R/adam_m, R/adam_v in BERT's own
     Adam/R/m, Adam/R/v          tf.keras.optimizers.legacy, maybe below `training/`
     Adam/m/R, Adam/v/R          tf.keras.optimizers of 2.11 to 2.15
     adam/R_momentum             Keras 3, where R has _ in the place of /
@@ -32,6 +33,10 @@ WORDS = frozenset(
         "accumulated_delta_var",
     ]
 )
+# What tf.compat.v1's optimizers call themselves, and number.
+_V1 = re.compile(
+    r"(Adam|Momentum|Adagrad|Ftrl|RMSProp|Adadelta|ExponentialMovingAverage)(_\d+)?"
+)
 _COUNTS = ("global_step", "iter", "iteration", "learning_rate")
 _FLAT = re.compile(rf"^(.+?)_({'|'.join(sorted(WORDS, key=len, reverse=True))})$")
 
@@ -40,8 +45,8 @@ class SlotNames:
     """The names in one checkpoint, read as optimizers give them.
 
     Attributes:
-      numbered: by a variable, and the name of tf.compat.v1's optimizer, the numbers of
-        its slots.
+      numbered: by a variable, and the name of tf.compat.v1's optimizer, with its scope
+        where it has one, the names of its slots by their numbers.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -52,13 +57,16 @@ class SlotNames:
         """
         self._names = names if isinstance(names, (set, dict)) else set(names)
         self._slots: dict[tuple[str, str], list[str]] = {}
-        self.numbered: dict[str, dict[str, list[int]]] = {}
+        self.numbered: dict[str, dict[str, dict[int, str]]] = {}
         self._taken: set[str] = set()
         flat = {name.replace("/", "_"): name for name in self._names}
         for name in self._names:
             above, _, leaf = name.rpartition("/")
             if above in self._names:
                 self._below(name, above, leaf)
+            elif _V1.fullmatch(leaf) and (reference := self._reference(above)):
+                scope = above.removesuffix(reference)
+                self._below(name, reference, leaf, scope)
             elif leaf in WORDS:
                 self._add(name, self._reference(above), leaf)
             elif f"{above}/iteration" in self._names:
@@ -100,14 +108,14 @@ class SlotNames:
             self._taken.add(name)
             self._slots.setdefault((reference, word), []).append(name)
 
-    def _below(self, name: str, above: str, leaf: str) -> None:
+    def _below(self, name: str, above: str, leaf: str, scope: str = "") -> None:
         self._taken.add(name)
         if (word := leaf.removeprefix("adam_")) in WORDS:
             self._add(name, above, word)
             return
         match = re.fullmatch(r"(.+?)(?:_(\d+))?", leaf)
         bases = self.numbered.setdefault(above, {})
-        bases.setdefault(match[1], []).append(int(match[2] or 0))
+        bases.setdefault(scope + match[1], {})[int(match[2] or 0)] = name
 
     def _reference(self, above: str) -> str | None:
         """Returns the variable whose name is the longest end of `Adam/dense/kernel`."""

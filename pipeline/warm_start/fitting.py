@@ -15,7 +15,7 @@ from pipeline.foreign.keras_file import KerasFile
 from pipeline.foreign.slot_names import SlotNames
 from pipeline.process.refusals import RefusedValueError, near
 from pipeline.strategy import sharding, variables
-from pipeline.warm_start import names, proposals, slots
+from pipeline.warm_start import names, origins, proposals, slots
 from pipeline.warm_start.origins import Origin
 from pipeline.warm_start.warm_start_settings import WarmStartSettings, is_count, is_seed
 
@@ -81,17 +81,38 @@ class Fit:
                 f"{near(idle[0], list(self._own))} write names out of "
                 f"{sorted(self._own)}."
             )
-        for name in self._settings.var_name_to_vocab_info:
-            if name in self.reasons:
-                raise RefusedValueError(
-                    f"var_name_to_vocab_info names {name!r}, which is "
-                    f"{self.reasons[name]}: choose it there, or leave it out here."
-                )
+        self._check_mapped("var_name_to_vocab_info")
         if not (self._chosen or unbuilt):
             raise RefusedValueError(
                 f"vars_to_warm_start={self._settings.vars_to_warm_start!r} chooses no "
                 "variable: write an expression that matches some of "
                 f"{sorted(self._own)} in full."
+            )
+        if not unbuilt:
+            self._check_idle()
+
+    def _check_mapped(self, field: str) -> None:
+        """Checks that names are chosen of which a mapping says where they come from."""
+        for name in getattr(self._settings, field):
+            if name in self.reasons:
+                raise RefusedValueError(
+                    f"{field} names {name!r}, which is {self.reasons[name]}: choose "
+                    "it there, or leave it out here."
+                )
+
+    def _check_idle(self) -> None:
+        """Checks, where all is built, that each part of the choice stands for a part.
+
+        Raises:
+          ValueError: one does not; says what to write.
+        """
+        self._check_mapped("var_name_to_prev_var_name")
+        unused = self._settings.idle_patterns(self._own)
+        if unused:
+            raise RefusedValueError(
+                f"vars_to_warm_start has {unused[0]!r}, which matches no variable in "
+                f"full:{near(unused[0], list(self._own))} write an expression for "
+                f"some of {sorted(self._own)}, or leave it out."
             )
 
     def taken(self, fresh: Collection[str]) -> dict[str, Origin]:
@@ -111,12 +132,24 @@ class Fit:
             for n in wanted
             if (there := self._name_there(n)) in saved
             and n not in self._vocabularies
-            and (shape := _shape(self._own[n])) != _listed(saved[there])
+            and not self._fits(n, shape := _shape(self._own[n]), _listed(saved[there]))
         ]
         if lacking or reshaped:
             unfit = {*lacking, *(line.partition(": ")[0] for line in reshaped)}
             raise CheckpointMismatchError(self._problem(lacking, reshaped, unfit))
         return {n: self._moved(n, self.origins[n]) for n in wanted}
+
+    def _fits(self, name: str, here: list[int] | None, there: list[int] | None) -> bool:
+        """Whether shapes are equal, or cut alike where the user has given the name."""
+        if here == there or here is None or there is None:
+            return here == there
+        given = self._mapped(name) or self._mapped(self._reference(name) or name)
+        return given is not None and origins.is_cut(here, there)
+
+    def _reference(self, name: str) -> str | None:
+        """Returns the name of the variable that a slot belongs to; None for others."""
+        prefix = self._prefix_of(name)
+        return prefix and name.removeprefix(prefix).partition("/")[2]
 
     def _name_there(self, name: str) -> str | None:
         origin = self.origins.get(name)
@@ -186,14 +219,16 @@ class Fit:
     def _of_optimizer(
         self, name: str, weights: Mapping[str, str], places: Mapping[str, str]
     ) -> Origin | None:
-        if (given := self._mapped(name)) is not None:
-            return Origin(self._source.name_of(given))
-        if name in places:
-            return Origin(places[name]) if places[name] in self._source.shapes else None
         prefix = self._prefix_of(name)
         optimizer = self._modules[prefix.rstrip("/")]
         known = self._slot_names
         state = slots.Slots(self._source, known, prefix, optimizer, weights)
+        if (given := self._mapped(name)) is not None:
+            there = self._source.name_of(given)
+            counts = name == f"{prefix}iteration"
+            return state.count(there) if counts else Origin(there)
+        if name in places:
+            return Origin(places[name]) if places[name] in self._source.shapes else None
         if not is_count(name, self._own[name], prefix):
             return state.slot(name)
         if variables.is_rate(name, self._own):
@@ -210,19 +245,18 @@ class Fit:
         infos = self._settings.var_name_to_vocab_info
         found = {n: info for n, info in infos.items() if n in self._own}
         for name in self._own:
-            prefix = self._prefix_of(name)
-            reference = name.removeprefix(prefix or "").partition("/")[2]
-            if prefix is not None and reference in found:
+            if (reference := self._reference(name)) in found:
                 found[name] = found[reference]
         return found
 
     def _moved(self, name: str, origin: Origin) -> Origin:
-        """Returns an origin whose rows are moved to the vocabulary of here."""
+        """Returns an origin that makes the shape of here, by words or by split axes."""
         info, variable = self._vocabularies.get(name), self._own[name]
+        shape, there = _shape(variable), self._source.shapes.get(origin.name)
         if info is None:
-            return origin
-        shape = list(variable.shape)
-        rows, words = info.moved(self._source.shapes[origin.name], shape, name)
+            same = shape is None or there is None or shape == _listed(there)
+            return origin if same else origins.with_shape(origin, there, shape)
+        rows, words = info.moved(there, shape, name)
         if self._prefix_of(name) is None:
             backup = info.backup(name, shape, variable.dtype)
         else:  # A new word's slot begins as the optimizer has it.
@@ -249,10 +283,11 @@ class Fit:
         typed = f" It has none of the names {sorted(given)}." if given else ""
         wanted = {name: _shape(self._own[name]) for name in unfit}
         wanted = {n: wanted[n] for n in self._own if wanted.get(n) is not None}
-        taken = {self._name_there(name) for name in chosen if name not in unfit}
+        taken = {self._name_there(name): name for name in chosen if name not in unfit}
         free = self._slot_names.weights(source.shapes)
         free = {name: shape for name, shape in free.items() if name not in taken}
         found = proposals.proposed(wanted, free)
+        typed += names.claimed_in_words(lacking, taken)
         return (
             f"cannot start warm from {source.path}: no name there is one of {lacking}; "
             f"of another shape are {reshaped}.{typed}\n"

@@ -10,7 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from pipeline.process.refusals import RefusedValueError
 from pipeline.strategy import averages
+
+_AVERAGE = "/ExponentialMovingAverage"
 
 Mapped = Callable[[str], str | None]
 
@@ -34,8 +37,8 @@ def foreign_names(
 ) -> dict[str, str]:
     """Returns the names in another program's checkpoint; what is not there is left out.
 
-    A name that the user has given is among them, there or not. Of the others each
-    stands for one variable here.
+    A name that the user has given is among them, there or not. Each of the others
+    stands for one variable here, and is given to none.
 
     Args:
       names: names in this model, of weights.
@@ -55,8 +58,24 @@ def foreign_names(
         there = next((each for each in likely if each in source.shapes), None)
         if there is not None:
             found[name] = there
-    taken = Counter(found.values())
+    taken = Counter([*found.values(), *set(given.values())])
     return {**{n: t for n, t in found.items() if taken[t] == 1}, **given}
+
+
+def claimed_in_words(lacking: Iterable[str], taken: Mapping[str, str]) -> str:
+    """Returns sentences on names that are there, and were given to other variables.
+
+    Args:
+      lacking: names in this model that have none there.
+      taken: names in this model by the names there.
+    """
+    found = {name: taken.get(name.partition("/")[2]) for name in lacking}
+    return "".join(
+        f" {name.partition('/')[2]!r} is given to {other!r}: give a name for {name!r}, "
+        "too."
+        for name, other in found.items()
+        if other is not None
+    )
 
 
 def _root(names: Iterable[str]) -> str | None:
@@ -73,13 +92,27 @@ def of_averages(names: Mapping[str, str], shapes: Mapping[str, Any]) -> dict[str
       names: names in the checkpoint by the names in this model.
       shapes: shapes in the checkpoint, by name.
     """
-    foreign = {n: f"{there}/ExponentialMovingAverage" for n, there in names.items()}
+    foreign = [name for name in shapes if name.endswith(_AVERAGE)]
     return {
-        name: foreign[name]
-        if foreign[name] in shapes
-        else averages.saved_as(there, shapes)
+        name: _average(there, foreign) or averages.saved_as(there, shapes)
         for name, there in names.items()
     }
+
+
+def _average(there: str, foreign: Iterable[str]) -> str | None:
+    """Returns the average of a variable, which may stand below a scope's name.
+
+    Raises:
+      ValueError: there are several.
+    """
+    exact = f"{there}{_AVERAGE}"
+    found = [n for n in foreign if n == exact or n.endswith(f"/{exact}")]
+    if exact in found or len(found) < 2:
+        return exact if exact in found else next(iter(found), None)
+    raise RefusedValueError(
+        f"WarmStartSettings.weights is 'average', and {there} has several, {found}: "
+        "write weights='live', and the names in var_name_to_prev_var_name."
+    )
 
 
 def holds_averages(shapes: Mapping[str, Any]) -> bool:
@@ -88,5 +121,5 @@ def holds_averages(shapes: Mapping[str, Any]) -> bool:
     Args:
       shapes: shapes in the checkpoint, by name.
     """
-    ends = (name.endswith("/ExponentialMovingAverage") for name in shapes)
+    ends = (name.endswith(_AVERAGE) for name in shapes)
     return averages.held(shapes) or any(ends)

@@ -1,7 +1,7 @@
 """Where a variable's first value comes from, and how it is made of what is there."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,53 @@ class Origin:
       name: name in the checkpoint.
       words: what is done with the value there, for the log; "" for nothing.
       convert: makes the value here of the one there; None where they are the same.
+      dtype: of what `convert` makes; None for that of the value there.
     """
 
     name: str
     words: str = ""
     convert: Callable[[Any], Any] | None = None
+    dtype: tf.DType | None = None
 
     def __str__(self) -> str:
         return f"{self.name} ({self.words})" if self.words else self.name
+
+
+def is_cut(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two shapes are of the same numbers, with axes of one split in the other.
+
+    `[32, 32]` and `[32, 4, 8]` are: the order of the numbers is the same. `[4, 8]` and
+    `[8, 4]` are not.
+
+    Args:
+      one: a shape.
+      other: another shape.
+    """
+    coarse, fine = sorted((list(one), list(other)), key=len)
+    for size in coarse:
+        made = 1
+        while fine and (made < size or fine[0] == 1):
+            made *= fine.pop(0)
+        if made != size:
+            return False
+    return all(size == 1 for size in fine)
+
+
+def with_shape(origin: Origin, there: Sequence[int], here: Sequence[int]) -> Origin:
+    """Returns an origin that makes values of another shape, of the same numbers.
+
+    Args:
+      origin: where the value comes from.
+      there: its shape in the checkpoint.
+      here: its shape in this model.
+    """
+    made = origin.convert or (lambda value: value)
+    words = [*filter(None, [origin.words, f"{list(there)} as {list(here)}"])]
+    return Origin(
+        origin.name,
+        ", ".join(words),
+        lambda value: np.reshape(np.asarray(made(value)), here),
+    )
 
 
 def with_dtypes(
@@ -51,12 +90,10 @@ def with_dtypes(
 def _with_dtype(name: str, origin: Origin, variable: Any, source: Any) -> Origin:
     if origin.name not in source.shapes:
         return origin  # A table.
-    there, here = source.dtype(origin.name), variable.dtype
+    there, here = origin.dtype or source.dtype(origin.name), variable.dtype
     if there == here:
         return origin
     if there.is_floating != here.is_floating:
-        if origin.convert is not None:  # A count, made of powers.
-            return origin
         raise RefusedValueError(
             f"{name} is {here.name}, and {origin.name} in {source.path} is "
             f"{there.name}: leave it out by vars_to_warm_start, or set it in an "

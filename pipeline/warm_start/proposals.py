@@ -1,9 +1,12 @@
 """Proposes names in a checkpoint for variables that it has under no name of here.
 
 A layer fits one whose variables have its names and shapes; a variable fits one of its
-shape. Only what fits once, here and there, is proposed: the user decides.
+shape. Only what fits once, here and there, is proposed: the user decides. A bias goes
+with its kernel: alone it may be of another kind of layer, whose gates have another
+order.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,10 +30,19 @@ def proposed(wanted: Shapes, free: Shapes) -> dict[str, str]:
         new = new or _once(_single(wanted, _leaf), _single(free, _leaf))
         new = new or _once(_single(wanted), _single(free))
         if not new:
-            return found
+            return _with_kernels(found, free)
         found |= new
         wanted = {n: s for n, s in wanted.items() if n not in new}
         free = {n: s for n, s in free.items() if n not in new.values()}
+
+
+def _with_kernels(found: dict[str, str], free: Shapes) -> dict[str, str]:
+    """Returns what was found but for biases whose kernel there stands for nothing."""
+    return {
+        name: there
+        for name, there in found.items()
+        if not (there.endswith("/bias") and f"{there[:-4]}kernel" in free)
+    }
 
 
 def in_words(wanted: Shapes, free: Shapes, found: Mapping[str, str]) -> str:
@@ -41,7 +53,12 @@ def in_words(wanted: Shapes, free: Shapes, found: Mapping[str, str]) -> str:
       free: as in `proposed`.
       found: what it returned.
     """
-    lines = []
+    lines = [
+        f"{name.rpartition('/')[0]} is a cell of tf.compat.v1, whose gates stand in "
+        "another order: write an init_fn, as docs/old_values.md has it."
+        for name in free
+        if _is_v1_cell(name, free)
+    ]
     if found:
         lines += ["What fits by shape, to check and to paste:"]
         lines += ["WarmStartSettings(..., var_name_to_prev_var_name={"]
@@ -57,6 +74,13 @@ def in_words(wanted: Shapes, free: Shapes, found: Mapping[str, str]) -> str:
     if len(rest) > _MOST_OPEN:
         lines.append(f"And {len(rest) - _MOST_OPEN} more.")
     return "\n".join(lines)
+
+
+def _is_v1_cell(name: str, free: Shapes) -> bool:
+    """Whether a kernel is a cell's that has one kernel of inputs and of its state."""
+    layer, _, leaf = name.rpartition("/")
+    is_cell = leaf == "kernel" and re.search(r"(lstm|gru)_cell[^/]*(/gates)?$", layer)
+    return bool(is_cell) and f"{layer}/recurrent_kernel" not in free
 
 
 def _once(

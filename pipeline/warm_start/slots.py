@@ -32,6 +32,8 @@ _KINDS = {
         "accumulated_delta_var": ("accum_var", "accumulated_delta_var"),
     },
 }
+# Of several optimizers the later ones' have a number behind.
+_POWER = re.compile(r"(^|/)beta[12]_power(_\d+)?$")
 # The names that tf.compat.v1's optimizers give to slots where the user gave none.
 _V1_NAMES = {
     "Adam": keras.optimizers.Adam,
@@ -40,6 +42,8 @@ _V1_NAMES = {
     "Ftrl": keras.optimizers.Ftrl,
     "RMSProp": keras.optimizers.RMSprop,
     "Adadelta": keras.optimizers.Adadelta,
+    # Their slots are of another kind, whatever their number.
+    **dict.fromkeys(("AdaMax", "AdagradDA", "LARSOptimizer", "AddSign", "PowerSign")),
     "ExponentialMovingAverage": None,
 }
 
@@ -94,12 +98,29 @@ class Slots:
         step = "global_step" if "global_step" in names else None
         if len(counts) == 1:
             return Origin(counts[0])
-        powers = [n for n in names if re.search(r"(^|/)beta[12]_power$", n)]
-        if counts or len(powers) > 2:
+        if counts:
             return None  # Of several optimizers: the user says which.
-        if len(powers) == 2 and isinstance(self._optimizer, keras.optimizers.Adam):
-            return self._of_powers(sorted(powers), step)
-        return Origin(step) if step else None
+        powers = [
+            n for n in names if _POWER.search(n) and all(p in names for p in _pair(n))
+        ]
+        if not powers or not isinstance(self._optimizer, keras.optimizers.Adam):
+            return Origin(step) if step else None
+        return self.count(powers[0]) if len(powers) == 2 else None
+
+    def count(self, there: str) -> Origin:
+        """Returns where the number of updates comes from, by a name that is there.
+
+        Args:
+          there: a count's name, or that of one of Adam's two powers of beta.
+
+        Raises:
+          ValueError: Adam's powers of beta are of other betas than here.
+        """
+        names = self._source.shapes
+        if not (_POWER.search(there) and all(n in names for n in _pair(there))):
+            return Origin(there)
+        step = "global_step" if "global_step" in names else None
+        return self._of_powers(_pair(there), step)
 
     def rate(self) -> Origin | None:
         """Returns where the learning rate comes from; None where it is not there."""
@@ -115,21 +136,19 @@ class Slots:
 
     def _numbered(self, kept: str, there: str) -> Iterator[Origin]:
         """Yields the slot of tf.compat.v1, which numbers those of one optimizer."""
-        below = {
-            base: numbers
-            for base, numbers in self._names.numbered.get(there, {}).items()
-            if _V1_NAMES.get(base, self._kind) is self._kind
-        }
+        below = [
+            names
+            for base, names in self._names.numbered.get(there, {}).items()
+            if _V1_NAMES.get(base.rpartition("/")[2], self._kind) is self._kind
+        ]
         order = list(_KINDS[self._kind])
         if self._kind is keras.optimizers.RMSprop:
             # Without an average of gradients the momentum comes second.
             order = order if getattr(self._optimizer, "centered", False) else order[::2]
-        for base, numbers in below.items():
-            if sorted(numbers) != list(range(len(order))):
-                continue  # Another kind of optimizer, or two of this kind.
-            number = order.index(kept)
-            name = f"{there}/{base}_{number}" if number else f"{there}/{base}"
-            yield self._converted(name)
+        for names in below:
+            # Others are of another kind of optimizer, or of two of this kind.
+            if sorted(names) == list(range(len(order))):
+                yield self._converted(names[order.index(kept)])
 
     def _converted(self, name: str) -> Origin:
         if self._kind is not keras.optimizers.SGD:
@@ -157,7 +176,8 @@ class Slots:
         for number in likely:
             pairs = zip(values, betas, strict=True)
             if number >= 0 and all(_is_power(p, b, number + 1) for p, b in pairs):
-                return Origin(powers[1], f"{number} updates", _always(number))
+                made = _always(number)
+                return Origin(powers[1], f"{number} updates", made, tf.int64)
         raise RefusedValueError(
             f"{self._source.path} has {powers[0]} {values[0]:.6g} and {powers[1]} "
             f"{values[1]:.6g}, which no number of updates with beta_1={betas[0]:g} and "
@@ -165,6 +185,11 @@ class Slots:
             "keras.optimizers.Adam(beta_1=..., beta_2=...), or leave its iterations "
             "out."
         )
+
+
+def _pair(power: str) -> list[str]:
+    """Returns the names of both powers of the optimizer that has one of them."""
+    return [_POWER.sub(rf"\1beta{i}_power\2", power) for i in (1, 2)]
 
 
 def _always(number: int) -> Callable[[Any], np.int64]:

@@ -97,6 +97,12 @@ class VocabInfo:
         place = {word: row for row, word in enumerate(old)}
         rows = [place.get(word, -1) for word in new] + [-1] * self.num_oov_buckets
         known = sum(row >= 0 for row in rows)
+        if not known:
+            raise RefusedValueError(
+                f"VocabInfo of {name}: none of {len(new)} words of {self.new_vocab} is "
+                f"among the {len(old)} of {self.old_vocab}: write the files that the "
+                "rows go by, or leave the table out by vars_to_warm_start."
+            )
         return rows, f"{known} of {len(new)} words"
 
     def _check_shapes(

@@ -127,6 +127,18 @@ class WarmStartSettings:
                 idle.append(pattern)
         return sorted(set(idle))
 
+    def idle_patterns(self, own: Collection[str]) -> list[str]:
+        """Returns the expressions of `vars_to_warm_start` that match no name.
+
+        Args:
+          own: all names in this model.
+        """
+        return [
+            pattern
+            for pattern in self.patterns
+            if not any(re.fullmatch(pattern, name) for name in own)
+        ]
+
     def left_out(self, name: str, value: Any, optimizer: str | None) -> str | None:
         """Returns why a variable or table is left as it is; None: it is taken over.
 

@@ -7,8 +7,10 @@ import pathlib
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from examples import data
+from examples.bert_tuning import moved as bert_tuning
 from examples.census_wide_deep import moved as census_wide_deep
 from examples.mnist_mirrored import moved as mnist_mirrored
 from examples.tpu_mnist import moved as tpu_mnist
@@ -53,6 +55,20 @@ def test_census_wide_deep(tmp_path):
     data.write_census(tmp_path / "census")
     metrics = census_wide_deep.train(tmp_path / "census", tmp_path / "model_dir")
     check("census_wide_deep", metrics)
+
+
+def test_bert_tuning(tmp_path):
+    """The pretrained BERT's output before tuning is the original's, too."""
+    data.write_topics(tmp_path / "topics.npz")
+    topics = dict(np.load(tmp_path / "topics.npz"))
+    record = json.loads((EXAMPLES / "bert_tuning/golden.json").read_text("utf-8"))
+    golden = np.array(record["pretrained"]["pooled"])
+    ids = {"input_ids": topics["test_ids"][: len(golden)]}
+    untuned = bert_tuning.make_estimator(tmp_path / "untuned")
+    predicted = untuned.predict(lambda: tf.data.Dataset.from_tensors(ids))
+    pooled = [each["pooled"] for each in predicted]
+    np.testing.assert_allclose(pooled, golden, atol=1e-5)
+    check("bert_tuning", bert_tuning.train(topics, tmp_path / "model_dir"))
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

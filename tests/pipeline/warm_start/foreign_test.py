@@ -1,10 +1,8 @@
 """Names, shapes and dtypes of other programs' checkpoints, where they do not fit."""
 
 import ast
-import math
 import re
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,54 +10,20 @@ import tensorflow as tf
 import pipeline as ge
 from pipeline.foreign import slot_names
 from pipeline.strategy import sharding
-from pipeline.warm_start.warm_start import warm_start
-
-ADAM = {"optimizer": keras.optimizers.Adam()}
-
-
-def saved(folder, **values):
-    """A checkpoint by names; `__` stands for a slash."""
-    named = {name.replace("__", "/"): tf.constant(v) for name, v in values.items()}
-    path = f"{folder}/model.ckpt"
-    tf.raw_ops.SaveV2(
-        prefix=path,
-        tensor_names=list(named),
-        shape_and_slices=[""] * len(named),
-        tensors=list(named.values()),
-    )
-    return path
-
-
-def state(**shapes):
-    """Modules of zeros: `net__dense__kernel=[2, 3]` is `dense/kernel` of `net`."""
-    found = {}
-    for name, shape in shapes.items():
-        module, _, rest = name.replace("__", "/").partition("/")
-        found.setdefault(module, {})[rest] = tf.Variable(tf.zeros(shape))
-    return found
-
-
-def rows(*shape):
-    return np.arange(math.prod(shape), dtype=np.float32).reshape(shape) + 1
-
-
-def values(of):
-    flat = {f"{m}/{n}": v for m, named in of.items() for n, v in named.items()}
-    return {name: v.numpy().tolist() for name, v in flat.items()}
-
-
-def start(of, source, modules=None, **options):
-    return warm_start(of, ge.WarmStartSettings(source, **options), modules=modules)
-
-
-def refused(of, source, modules=None, **options):
-    """The text of the error, which has changed nothing."""
-    before = values(of)
-    with pytest.raises((ValueError, TypeError)) as error:
-        start(of, source, modules, **options)
-    assert values(of) == before
-    return str(error.value)
-
+from tests.old_values import (
+    ADAM,
+    POWERS,
+    V1,
+    WHOLE,
+    adam_state,
+    refused,
+    rows,
+    saved,
+    start,
+    state,
+    values,
+    vocabulary,
+)
 
 BODY = {"body__w1": rows(2, 3), "body__b1": rows(3), "body__w2": rows(3, 2)}
 HERE = {"net__a__kernel": [2, 3], "net__a__bias": [3], "net__b__kernel": [3, 2]}
@@ -207,20 +171,6 @@ def test_moving_averages_of_tensorflow(tmp_path):
     assert values(mine)["net/a"] == [3, 6]
 
 
-def adam_state(count=0):
-    slots = {f"{slot}/net/a": tf.Variable([0.0]) for slot in ("momentum", "velocity")}
-    iteration = tf.Variable(count, dtype=tf.int64)
-    return {
-        "net": {"a": tf.Variable([0.0])},
-        "optimizer": {"iteration": iteration, **slots},
-    }
-
-
-POWERS = {"beta1_power": np.float32(0.9**4), "beta2_power": np.float32(0.999**4)}
-V1 = {"a": [1.0], "a__Adam": [2.0], "a__Adam_1": [3.0], "global_step": np.int64(70)}
-WHOLE = {"vars_to_warm_start": ".*", "learning_rates_and_iterations": True}
-
-
 @pytest.mark.parametrize(
     ("there", "iterations"),
     [
@@ -260,7 +210,8 @@ def test_thousands_of_slots_are_found_in_seconds():
         name = f"bert/layer_{i}/kernel"
         shapes |= dict.fromkeys([name, f"{name}/Adam", f"{name}/Adam_1"], [2])
     found = slot_names.SlotNames(shapes)
-    assert found.numbered["bert/layer_7/kernel"] == {"Adam": [0, 1]}
+    slots = [f"bert/layer_7/kernel/{name}" for name in ("Adam", "Adam_1")]
+    assert found.numbered["bert/layer_7/kernel"] == {"Adam": dict(enumerate(slots))}
     assert len(found.weights(shapes)) == 2000
 
 
@@ -289,11 +240,6 @@ def test_powers_of_many_updates(tmp_path):
 )
 def test_an_optimizer_s_state_that_is_of_another(there, text, tmp_path):
     assert text in refused(adam_state(), saved(tmp_path, **there), ADAM, **WHOLE)
-
-
-def vocabulary(path, *words):
-    path.write_text("".join(f"{word}\n" for word in words))
-    return str(path)
 
 
 def test_a_vocabulary_fills_shards(tmp_path):
