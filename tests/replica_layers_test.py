@@ -90,8 +90,9 @@ def mask_network():
     return keras.Sequential([kernel, keras.layers.Dropout(0.5)])
 
 
-def test_dropout_differs_between_replicas(tmp_path):
-    masks = train_for_masks(tmp_path, 1)
+@pytest.mark.parametrize("strategy", [None, strategies.central_storage])
+def test_dropout_differs_between_replicas(tmp_path, strategy):
+    masks = train_for_masks(tmp_path, 1, train_distribute=strategy)
     assert not np.array_equal(*masks)
 
 
@@ -106,7 +107,7 @@ def test_dropout_differs_between_steps(tmp_path):
     assert not np.array_equal(first, train_for_masks(tmp_path, 2))
 
 
-def train_for_masks(model_dir, max_steps):
+def train_for_masks(model_dir, max_steps, **config):
     """What one step drops on either replica, by a new Estimator."""
     estimator = fakes.make_estimator(
         model_dir,
@@ -114,6 +115,7 @@ def train_for_masks(model_dir, max_steps):
         network=mask_network,
         optimizer=lambda: keras.optimizers.SGD(1.0),
         devices=CPUS[:2],
+        **config,
     )
     # Example i goes to replica i and picks row i of the kernel.
     input_fn = fakes.make_input_fn(

@@ -25,7 +25,12 @@ from pipeline.mistakes.checks import kind_of
 from pipeline.process.refusals import RefusedTypeError
 from pipeline.strategy import loss_scale, sharding, variables
 from pipeline.strategy.averages import Averages
-from pipeline.strategy.replicas import Replicas, aggregated, all_reduce
+from pipeline.strategy.replicas import (
+    Replicas,
+    aggregated,
+    all_reduce,
+    draw_by_replica,
+)
 from pipeline.tracing import (
     initial_values,
     keras_tables,
@@ -220,6 +225,7 @@ class Modules:
         """
         if self._replicas.total == 1:
             return
+        draw_by_replica(self.strategy, variables.parts(self.by_name), _SEED_STRIDE)
         for name, variable in self.named_variables().items():
             is_seed = re.search(r"seed_generator_state(_\d+)?$", name)
             if not is_seed or name in spread_before:

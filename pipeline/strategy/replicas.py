@@ -1,9 +1,11 @@
 """The replicas of a strategy: how many, which are here, and sums over all of them."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 CentralStorage = tf.distribute.experimental.CentralStorageStrategy
@@ -139,6 +141,41 @@ def aggregated(
     floating = tf.as_dtype(options.get("dtype") or tf.float32).is_floating
     mean, first = tf.VariableAggregation.MEAN, tf.VariableAggregation.ONLY_FIRST_REPLICA
     return {**options, "aggregation": mean if floating else first}
+
+
+def draw_by_replica(
+    strategy: tf.distribute.Strategy, parts: Iterable[tuple[str, Any]], stride: int
+) -> None:
+    """Has each replica draw numbers of its own where all share a generator's state.
+
+    CentralStorage has one copy of the state, which all replicas read before the first
+    of them moves it on: dropout would drop the same units on each.
+
+    Args:
+      strategy: strategy of the replicas; any other one leaves generators as they are.
+      parts: parts of modules by name, random streams among them.
+      stride: distance between the replicas' streams.
+    """
+    if not isinstance(strategy, CentralStorage):
+        return
+    for _, part in parts:
+        if isinstance(part, keras.random.SeedGenerator):
+            part.next = functools.partial(
+                _drawn_by_replica, type(part).next, part, stride
+            )
+
+
+def _drawn_by_replica(
+    draw: Callable[..., tf.Tensor],
+    generator: keras.random.SeedGenerator,
+    stride: int,
+    ordered: bool = True,
+) -> tf.Tensor:
+    """Returns the seed that a generator draws, moved away from the other replicas'."""
+    seed, context = draw(generator, ordered), tf.distribute.get_replica_context()
+    # A model_fn that is built runs on no replica.
+    replica = 0 if context is None else context.replica_id_in_sync_group
+    return seed + tf.stack([tf.cast(replica, seed.dtype) * stride, 0])
 
 
 def _mirrors_cpus(strategy: tf.distribute.Strategy) -> bool:
