@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from pipeline import SpecError
+from pipeline import MeanOverExamples, SpecError
 from pipeline.mistakes.checks import kind_of
 from pipeline.strategy import variables as raw_variables
 
@@ -88,7 +88,7 @@ def clipped_mean_gradients(
     *batch: Any,
     clip_norm: float,
     at_once: int = 32,
-) -> list[tf.Tensor]:
+) -> MeanOverExamples:
     """Returns the mean of the examples' gradients, each clipped to a global norm.
 
     With `gradient_noise` this is the gradient of DP-SGD (Abadi et al. 2016, "Deep
@@ -108,7 +108,8 @@ def clipped_mean_gradients(
       at_once: examples whose gradients are held in memory together.
 
     Returns:
-      A tensor of each variable's shape.
+      A tensor of each variable's shape. They count by examples, also where the loss of
+      the spec has weights: each example then moves the mean by as little as another.
 
     Raises:
       SpecError: an argument is out of range, or see `per_example_gradients`.
@@ -128,19 +129,25 @@ def clipped_mean_gradients(
 
     zeros = [tf.zeros(v.shape, v.dtype) for v in variables]
     _, sums = tf.while_loop(lambda start, _: start < size, body, (0, zeros))
-    return [tf.math.divide_no_nan(s, tf.cast(size, s.dtype)) for s in sums]
+    return MeanOverExamples(
+        tf.math.divide_no_nan(s, tf.cast(size, s.dtype)) for s in sums
+    )
 
 
 def gradient_noise(stddev: float, *, seed: int = 0) -> Callable[..., list[Any]]:
     """Returns a `TrainOp.gradient_fn` that adds normal noise, once for all replicas.
 
-    A step's noise is the same on each replica, and in a run that goes on. It comes of a
-    counter-based generator with a seed that is known, which is no secret: choose the
-    seed at random, and keep it to yourself, where privacy has to hold.
+    A step's noise is the same on each replica, for any number of them, and in a run
+    that goes on. It comes of a counter-based generator with a seed that is known, which
+    is no secret: choose the seed at random, and keep it to yourself, where privacy has
+    to hold. Give each TrainOp a seed of its own: two of one seed draw the same noise,
+    and so do the updates of one step, with `TrainOp(repeat=)`. With parameter servers
+    a worker's batch is a step; where a worker is lost, a step's number may come twice,
+    and its noise with it.
 
     Args:
       stddev: of the noise in each number of the mean gradient: noise multiplier *
-        clip_norm / examples in a global batch.
+        clip_norm / examples in a global batch, which holds all micro-batches.
       seed: seed of all steps' noise.
 
     Raises:

@@ -65,7 +65,7 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
         pr_curve,
         text,
     )
-    from pipeline.contract.train_op import SpecError, TrainOp
+    from pipeline.contract.train_op import MeanOverExamples, SpecError, TrainOp
     from pipeline.driver.estimator import Estimator
     from pipeline.export.exporters import (
         BestExporter,
@@ -146,6 +146,7 @@ _FILES = {
     "ModeKeys": "contract.spec",
     "EstimatorSpec": "contract.spec",
     "TrainOp": "contract.train_op",
+    "MeanOverExamples": "contract.train_op",
     "metric": "contract.metrics",
     "host_metric": "contract.metrics",
     "image": "contract.summaries",
@@ -221,6 +222,7 @@ __all__ = [
     "ModeKeys",
     "EstimatorSpec",
     "TrainOp",
+    "MeanOverExamples",
     "metric",
     "host_metric",
     "image",

@@ -16,6 +16,16 @@ class SpecError(Refusal, ValueError):
     """A model_fn that breaks the contract."""
 
 
+class MeanOverExamples(tuple):
+    """Gradients that count by examples, whatever weights the loss has.
+
+    Where tokens have weights, and gradients are made example by example, as
+    `models.clipped_mean_gradients` makes them:
+
+        TrainOp(optimizer, variables, gradients=MeanOverExamples(gradients))
+    """
+
+
 @habits.named
 @dataclasses.dataclass(frozen=True)
 class TrainOp:
@@ -50,8 +60,8 @@ class TrainOp:
       gradients: gradients that model_fn has computed itself, one for each variable, or
         None where the loss does not depend on it: of the mean over this replica's
         batch, as the loss is. They are added up over replicas and micro-batches by the
-        loss' weights, as the driver's own would be. None: the driver takes the
-        gradient of the loss.
+        loss' weights, as the driver's own would be; a `MeanOverExamples` by the number
+        of examples. None: the driver takes the gradient of the loss.
       gradient_fn: function `gradient_fn(gradients, variables, step)` that returns the
         list of gradients to apply, with None for one that is not to be applied. It is
         given what all replicas came to, without a loss scale, before anything is
@@ -146,7 +156,9 @@ class TrainOp:
                 "gradients say what is done."
             )
         given = self.gradients if isinstance(self.gradients, Iterable) else ()
-        object.__setattr__(self, "gradients", check_gradients(given, self.variables))
+        kind = MeanOverExamples if isinstance(given, MeanOverExamples) else tuple
+        checked = kind(check_gradients(given, self.variables))
+        object.__setattr__(self, "gradients", checked)
 
     def updates(self, first: int, last: int) -> int:
         """Returns the number of updates at the steps from `first` + 1 to `last`."""

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contract.spec import EstimatorSpec
-from pipeline.contract.train_op import SpecError
+from pipeline.contract.train_op import MeanOverExamples, SpecError, TrainOp
 from pipeline.feed.batch import Batch, rows_in
 from pipeline.loop.metrics import MetricSet
 from pipeline.mistakes.checks import kind_of
@@ -158,6 +158,24 @@ def objective(spec: EstimatorSpec, rows: Any) -> tuple[tf.Tensor, Any]:
             )
         loss += term
     return loss, weight
+
+
+def of_op(
+    op: TrainOp, loss: tf.Tensor, weight: Any, rows: Any
+) -> tuple[tf.Tensor, Any]:
+    """Returns the mean that an op minimises, and the weight of its gradient.
+
+    Args:
+      op: train op of one batch.
+      loss: mean that `objective` returned.
+      weight: sum of weights that `objective` returned.
+      rows: examples in the batch.
+    """
+    if op.loss is not None:
+        return mean(op.loss, None, rows)
+    # Of a scalar the weight is the number of examples.
+    by_example = isinstance(op.gradients, MeanOverExamples)
+    return mean(loss, None, rows) if by_example else (loss, weight)
 
 
 def _floating(field: str, value: Any) -> tf.Tensor:

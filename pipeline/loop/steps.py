@@ -218,10 +218,8 @@ class TrainStep:
             spec = self._model_fn(batch.features, batch.labels, step)
             rows = rows_in(batch.features)
             loss, weight = losses.objective(spec, rows)
-            objectives = [
-                (loss, weight) if op.loss is None else losses.mean(op.loss, None, rows)
-                for op in spec.train_op
-            ]
+            given = loss, weight, rows
+            objectives = [losses.of_op(op, *given) for op in spec.train_op]
             scaled = [self._updates.scaled(i, o) for i, (o, _) in enumerate(objectives)]
         gradients = []
         for i in active:

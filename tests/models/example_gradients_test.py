@@ -76,10 +76,13 @@ def test_each_example_is_clipped(net, at_once):
 
 
 def private(features, labels, mode, network, optimizer):
-    """Losses `[batch]`, trained by DP-SGD."""
+    """Losses `[batch, time]` with a mask, trained by DP-SGD, whose examples count."""
+
+    def losses(x, y):
+        return tf.square(tf.linalg.matvec(x, network) - y)
 
     def loss_fn(x, y):
-        return tf.reduce_mean(tf.square(tf.linalg.matvec(x, network) - y), 1)
+        return tf.reduce_mean(losses(x, y), 1)
 
     given = loss_fn, [network], features, labels
     op = TrainOp(
@@ -88,7 +91,9 @@ def private(features, labels, mode, network, optimizer):
         gradients=clipped_mean_gradients(*given, clip_norm=0.5, at_once=2),
         gradient_fn=gradient_noise(0.3, seed=4),
     )
-    return EstimatorSpec(mode, loss=loss_fn(features, labels), train_op=op)
+    mask = tf.cast(labels > 0, tf.float32)
+    loss = losses(features, labels)
+    return EstimatorSpec(mode, loss=loss, loss_weights=mask, train_op=op)
 
 
 @pytest.mark.parametrize("cut", CUTS)
