@@ -101,6 +101,7 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
         ProfilerHook,
         StepCounterHook,
         SummaryHook,
+        TensorHook,
     )
     from pipeline.inspection.inspection import inspect
     from pipeline.mistakes.exits import run
@@ -173,6 +174,7 @@ _FILES = {
     "NanHook": "hooks.stock",
     "LossGuard": "hooks.loss_guard",
     "SummaryHook": "hooks.stock",
+    "TensorHook": "hooks.stock",
     "ProfilerHook": "hooks.stock",
     "NanLossDuringTrainingError": "hooks.stock",
     "PreemptionHook": "hooks.preemption",
@@ -249,6 +251,7 @@ __all__ = [
     "NanHook",
     "LossGuard",
     "SummaryHook",
+    "TensorHook",
     "ProfilerHook",
     "NanLossDuringTrainingError",
     "PreemptionHook",

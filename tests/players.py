@@ -1,7 +1,7 @@
-"""Two players who move in turn, and a scalar: what they come to on any strategy.
+"""Two players who move in turn, a scalar, a tensor: what they come to on any strategy.
 
 The loss of d is -d, that of g is d * g; both start at 0 and move at rate 1. d moves
-each step, g each second one, after d.
+each step, g each second one, after d. A hook sees the examples of each step.
 """
 
 import keras
@@ -14,6 +14,18 @@ from tests import fakes
 STEPS = 4
 # 1 + 1 + 1 + 1; and -2 after the second step, -4 after the fourth.
 EXPECTED = {"d": 4.0, "g": -6.0, "first_mean": 3.5, "second_mean": 11.5}
+# The sums of i * x[i] over 0 to 7, and 8 to 15.
+EXPECTED |= {"first_order": 140.0, "second_order": 364.0}
+
+
+class Recorder(fakes.Recorder):
+    """Keeps the order of the tensor `x` of each step, too."""
+
+    wants_tensors = ("x",)
+
+    def after_step(self, run):
+        super().after_step(run)
+        self.values[-1]["order"] = fakes.order_of(run.report.tensors["x"])
 
 
 def model_fn(features, labels, mode, d, g, optimizer, second):
@@ -27,6 +39,7 @@ def model_fn(features, labels, mode, d, g, optimizer, second):
             ge.TrainOp(second, [g], loss=each + d * g, every=2, sequential=True),
         ],
         scalars={"mean": tf.reduce_mean(features)},
+        tensors={"x": features},
     )
 
 
@@ -55,12 +68,12 @@ def play(model_dir, **config):
         },
         config=ge.RunConfig(model_dir=str(model_dir), **config),
     )
-    recorder = fakes.Recorder(every_steps=1)
+    recorder = Recorder(every_steps=1)
     estimator.train(input_fn, max_steps=STEPS, hooks=[recorder])
-    first, second, *_ = [values["mean"] for values in recorder.values]
+    first, second, *_ = recorder.values
     return {
         "d": float(estimator.get_variable_value("d")),
         "g": float(estimator.get_variable_value("g")),
-        "first_mean": first,
-        "second_mean": second,
+        **{f"first_{key}": first[key] for key in ("mean", "order")},
+        **{f"second_{key}": second[key] for key in ("mean", "order")},
     }

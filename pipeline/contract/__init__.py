@@ -2,7 +2,7 @@
 
 From the bottom up; a file imports only files above it:
 
-    train_op     TrainOp: an optimizer, its variables, its turns
+    train_op     TrainOp: an optimizer, its variables, its turns; its Rate
     summaries    image, histogram, ...; summed up by tracing/, drawn by hooks/
     metrics      metric, host_metric; the names of what is reported
     spec         ModeKeys, EstimatorSpec

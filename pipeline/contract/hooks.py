@@ -5,10 +5,13 @@ calls the hooks there. A hook costs nothing between its steps.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from pipeline.contract.summaries import Seen
+from pipeline.contract.train_op import Rate
 from pipeline.mistakes.checks import check_every
 from pipeline.process.refusals import RefusedRuntimeError, RefusedValueError
 
@@ -32,6 +35,9 @@ class Report:
         several processes the longest. None as above.
       summaries: what `EstimatorSpec.summaries` declares, by name: of the last step
         that ended `RunConfig.save_summary_steps`, or of an evaluation's examples.
+      tensors: what `EstimatorSpec.tensors` declares, as NumPy arrays by name: of the
+        step at the end of the window, the same in each process. Empty where no hook
+        `wants_tensors`, and where the input or a loss of NaN ended the loop early.
     """
 
     step: int
@@ -43,6 +49,7 @@ class Report:
     num_examples: int | None = None
     input_seconds: float | None = None
     summaries: Mapping[str, Seen] = dataclasses.field(default_factory=dict)
+    tensors: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @property
     def steps_per_sec(self) -> float:
@@ -80,26 +87,6 @@ class Return:
 
     reason: str
     choose: Callable[[], str] | None = None
-
-
-class Rate(Protocol):
-    """The learning rate of one optimizer, which a hook may change."""
-
-    @property
-    def value(self) -> float:
-        """The rate of the next update."""
-
-    def multiply(self, factor: float) -> None:
-        """Multiplies the rate; each process that trains has to call it."""
-
-    def begin_anew(self) -> None:
-        """Takes off a schedule what was multiplied."""
-
-    def state(self) -> Any:
-        """Returns JSON for `restore`."""
-
-    def restore(self, state: Any) -> None:
-        """Goes on from the `state` of an earlier run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,9 +238,11 @@ class Hook:
     # Whether `after_step` only reads its report. It may then be called up to half a
     # second late, so that the loop need not wait; the report is still the step's own.
     only_watches: bool = False
-    # Whether it may call `run.leave_out`; whether it reads `run.losses`.
+    # Whether it may call `run.leave_out`; whether it reads `run.losses`; whether it
+    # reads `run.report.tensors`, or which of them, by name.
     leaves_out: bool = False
     wants_losses: bool = False
+    wants_tensors: bool | Sequence[str] = False
 
     def next_step(self, step: int) -> int | None:
         """Returns the first step after `step` that this hook wants to see, or None.

@@ -67,6 +67,10 @@ class EstimatorSpec:
         `confusion_matrix`, for TensorBoard: of the step that ends each
         `RunConfig.save_summary_steps`, and of all examples of an evaluation. What only
         they need is computed at no other step.
+      tensors: `{name: tensor}` for hooks, which read `run.report.tensors`: of the last
+        step before a hook is called, in TRAIN. Where the first dimension is the batch,
+        the examples of all replicas and micro-batches in the order of the input; else
+        the first replica's. Where no hook wants them, they are not computed.
       eval_metric_ops: tf.estimator's name for `metrics`.
 
     Raises:
@@ -86,6 +90,7 @@ class EstimatorSpec:
     metrics: Mapping[str, Any] | None = None
     scalars: Mapping[str, Any] | None = None
     summaries: Mapping[str, Summary] | None = None
+    tensors: Mapping[str, Any] | None = None
 
     def __post_init__(self, eval_metric_ops: Mapping[str, Any] | None) -> None:
         if self.mode not in ModeKeys.ALL:
@@ -122,6 +127,8 @@ class EstimatorSpec:
             )
         taken = self.metrics.keys() | self.scalars.keys()
         object.__setattr__(self, "summaries", _checked_summaries(self.summaries, taken))
+        taken |= self.summaries.keys()
+        object.__setattr__(self, "tensors", _checked_tensors(self.tensors, taken))
         if self.export_outputs is not None:
             _check_export_outputs(self.export_outputs)
 
@@ -235,6 +242,48 @@ def _checked_summaries(summaries: Any, taken: Set[str]) -> dict[str, Summary]:
                 "TensorBoard would show one of them: choose another."
             )
     return dict(summaries or {})
+
+
+def _checked_tensors(tensors: Any, taken: Set[str]) -> dict[str, tf.Tensor]:
+    """Returns the tensors by name, which none of the `taken` names is."""
+    if tensors is not None and not isinstance(tensors, Mapping):
+        raise SpecError(f"tensors is {kind_of(tensors)}: write {{'logits': logits}}.")
+    for name in tensors or {}:
+        check_name("tensors", name)
+        if name in taken:
+            raise SpecError(
+                f"tensors has the name {name!r}, which metrics, scalars or summaries "
+                "have: choose another."
+            )
+    return {name: _dense(name, value) for name, value in (tensors or {}).items()}
+
+
+def _dense(name: str, value: Any) -> tf.Tensor:
+    """Returns a tensor that can be handed out of a graph."""
+    if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+        raise SpecError(
+            f"tensor {name!r} is {type(value).__name__}, which is no array: write "
+            "x.to_tensor(), or tf.sparse.to_dense(x)."
+        )
+    try:
+        # A tensor of another graph, which a layer has kept, shows itself here.
+        value = tf.identity(value)
+    except (TypeError, ValueError) as error:
+        raise SpecError(
+            f"tensor {name!r} is {kind_of(value)}, and is none that model_fn can hand "
+            f"out here: {error}"
+        ) from error
+    if value.dtype in (tf.resource, tf.variant):
+        raise SpecError(
+            f"tensor {name!r} is of dtype {value.dtype.name}, which is no array: leave "
+            "it out."
+        )
+    if value.shape.rank is None:
+        raise SpecError(
+            f"tensor {name!r} has a shape that cannot be known before it runs: write "
+            "tf.ensure_shape(x, [None, 10])."
+        )
+    return value
 
 
 def _check_export_outputs(outputs: Any) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
@@ -24,6 +24,26 @@ class MeanOverExamples(tuple):
 
         TrainOp(optimizer, variables, gradients=MeanOverExamples(gradients))
     """
+
+
+class Rate(Protocol):
+    """The learning rate of one optimizer, which a hook may change."""
+
+    @property
+    def value(self) -> float:
+        """The rate of the next update."""
+
+    def multiply(self, factor: float) -> None:
+        """Multiplies the rate; each process that trains has to call it."""
+
+    def begin_anew(self) -> None:
+        """Takes off a schedule what was multiplied."""
+
+    def state(self) -> Any:
+        """Returns JSON for `restore`."""
+
+    def restore(self, state: Any) -> None:
+        """Goes on from the `state` of an earlier run."""
 
 
 @habits.named

@@ -4,7 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -25,8 +25,10 @@ from pipeline.strategy.modules import Modules
 from pipeline.strategy.parameter_server import ParameterServers
 from pipeline.strategy.peers import Peers
 from pipeline.strategy.replicas import has_one_trace
+from pipeline.tracing.batch_sums import rows_of
 from pipeline.tracing.compiling import compiled
 from pipeline.tracing.host_values import HostMetrics
+from pipeline.tracing.step_tensors import StepTensors
 from pipeline.tracing.summary_states import SummarySet
 
 # Most programs that are kept for a mode: more shapes of input are rare, and each
@@ -42,12 +44,14 @@ class Program:
       element_spec: specs `(features, labels)` of a batch.
       plan: way in which a step's batches are taken.
       metrics: metrics of the mode; none in PREDICT.
+      tensors: names of the tensors that hooks may want.
       compiled: loop over steps; for PREDICT a function of one step's features.
     """
 
     element_spec: Any
     plan: Plan
     metrics: MetricSet
+    tensors: tuple[str, ...]
     compiled: Any
 
 
@@ -126,8 +130,9 @@ class Programs:
             ModeKeys.TRAIN: self._train_loop,
             ModeKeys.EVAL: self._eval_loop,
             ModeKeys.PREDICT: self._predict_function,
-        }[mode](feed.plan, outline, metrics)
-        programs.append(Program(feed.element_spec, feed.plan, metrics, compiled))
+        }[mode](feed, outline, metrics)
+        known = feed.element_spec, feed.plan, metrics, tuple(outline.tensors)
+        programs.append(Program(*known, compiled))
         del programs[:-_MOST_PROGRAMS]
         return programs[-1]
 
@@ -160,8 +165,9 @@ class Programs:
             raise
 
     def _train_loop(
-        self, plan: Plan, outline: EstimatorSpec, metrics: MetricSet
+        self, feed: AnyFeed, outline: EstimatorSpec, metrics: MetricSet
     ) -> StepsLoop:
+        plan, averages = feed.plan, self._modules.averages
         make_step = functools.partial(
             steps.TrainStep,
             self._bound(ModeKeys.TRAIN),
@@ -171,24 +177,36 @@ class Programs:
             alike=plan.alike,
             jit_compile=self._jit_compile,
         )
-        step, norms = make_step(), None
+        step, strategy = make_step(), self._modules.strategy
+        norms, every = None, self._recipe.config.save_summary_steps
         if self._recipe.config.log_norms:
             norms = Norms(outline.train_op, self._modules)
-        summaries = self._summaries(outline, norms.names if norms else ())
-        every, showing = self._recipe.config.save_summary_steps, None
-        strategy, averages = self._modules.strategy, self._modules.averages
         has_servers = isinstance(strategy, ParameterServers)
-        step_fn, catch_up = step, None
-        if summaries and every:
-            shown = make_step(summaries=summaries, norms=norms)
-            showing = Showing(shown, summaries, every)
+        averaged, catch_up = averages is not None and not has_servers, None
         if averages is not None and has_servers:
             catch_up = compiled(averages.catch_up)
-        elif averages is not None:
-            step_fn = averages.after(step, outline.train_op)
-            if showing is not None:
-                both = averages.after(showing.step_fn, outline.train_op)
-                showing = dataclasses.replace(showing, step_fn=both)
+
+        def with_averages(step: Any) -> Any:
+            return averages.after(step, outline.train_op) if averaged else step
+
+        # By whether summaries, and whether tensors, are taken.
+        tensors = self._tensors(outline, feed)
+        sets = {
+            (False, True): self._summaries(None, tensors=tensors),
+            (True, False): self._summaries(outline, norms),
+            (True, True): self._summaries(outline, norms, tensors),
+        }
+
+        @functools.cache
+        def showing(which: tuple[bool, bool]) -> Showing | None:
+            if which not in sets or not sets[which]:
+                return None
+            mine = norms if which[0] else None
+            shown = make_step(summaries=sets[which], norms=mine)
+            return Showing(with_averages(shown), sets[which])
+
+        def showing_at(step: int, tensors: bool) -> Showing | None:
+            return showing((bool(every) and step % every == 0, tensors))
 
         def at_end(number: tf.Tensor) -> dict[str, tf.Tensor]:
             if catch_up is not None:
@@ -199,7 +217,7 @@ class Programs:
         stops = self._recipe.config.on_nan != "warn"
         loop = CompiledLoop(
             plan,
-            step_fn,
+            with_averages(step),
             metrics,
             outline.scalars,
             name=f"mode {ModeKeys.TRAIN!r}",
@@ -209,7 +227,7 @@ class Programs:
             at_end_scalars=step.rate_names,
             pass_start=self._modules.driver_state["input_start"],
             run_eagerly=self._recipe.config.run_eagerly,
-            showing=showing,
+            showing_at=showing_at,
         )
         if not has_servers:
             return loop
@@ -223,7 +241,7 @@ class Programs:
         )
 
     def _eval_loop(
-        self, plan: Plan, outline: EstimatorSpec, metrics: MetricSet
+        self, feed: AnyFeed, outline: EstimatorSpec, metrics: MetricSet
     ) -> CompiledLoop:
         summaries = self._summaries(outline)
         step = steps.EvalStep(
@@ -233,27 +251,48 @@ class Programs:
             jit_compile=self._jit_compile,
             summaries=summaries,
         )
+        showing = Showing(step, summaries, each=True) if summaries else None
         return CompiledLoop(
-            plan,
+            feed.plan,
             step,
             metrics,
             outline.scalars,
             name=f"mode {ModeKeys.EVAL!r}",
             peers=self._peers,
             run_eagerly=self._recipe.config.run_eagerly,
-            showing=Showing(step, summaries) if summaries else None,
+            showing_at=lambda *_: showing,
         )
 
+    @property
+    def _under_xla(self) -> bool:
+        return bool(self._jit_compile) or has_one_trace(self._modules.strategy)
+
     def _summaries(
-        self, outline: EstimatorSpec, numbers: Sequence[str] = ()
+        self,
+        outline: EstimatorSpec | None,
+        norms: Norms | None = None,
+        tensors: StepTensors | None = None,
     ) -> SummarySet:
-        under_xla = bool(self._jit_compile) or has_one_trace(self._modules.strategy)
-        return SummarySet(outline.summaries, under_xla=under_xla, numbers=numbers)
+        """Returns the summaries of an outline, if it is given, with what goes along."""
+        return SummarySet(
+            outline and outline.summaries,
+            under_xla=self._under_xla,
+            numbers=norms.names if norms else (),
+            tensors=tensors,
+        )
+
+    def _tensors(self, outline: EstimatorSpec, feed: AnyFeed) -> StepTensors:
+        return StepTensors(
+            outline.tensors,
+            rows=rows_of(feed.element_spec[0]),
+            micro_batches=feed.plan.num_micro_batches,
+            under_xla=self._under_xla,
+        )
 
     def _predict_function(
-        self, plan: Plan, outline: EstimatorSpec, metrics: MetricSet
+        self, feed: AnyFeed, outline: EstimatorSpec, metrics: MetricSet
     ) -> Callable[..., Any]:
-        del plan, outline, metrics
+        del feed, outline, metrics
         step = steps.PredictStep(self._bound(ModeKeys.PREDICT), self._modules)
         if self._recipe.config.run_eagerly:
             return step

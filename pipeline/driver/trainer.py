@@ -25,8 +25,9 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline.checkpoints import checkpoint, checkpoint_files, hook_states
-from pipeline.contract.hooks import Hook, Rate, Run, SavingListener
+from pipeline.contract.hooks import Hook, Run, SavingListener
 from pipeline.contract.spec import ModeKeys
+from pipeline.contract.train_op import Rate
 from pipeline.driver import along, start
 from pipeline.driver.along import Evaluation, Evaluations
 from pipeline.driver.programs import Program
@@ -34,12 +35,13 @@ from pipeline.driver.runtime import Runtime
 from pipeline.feed import feed as input_lib
 from pipeline.feed import position
 from pipeline.feed.by_strategy import TrainingData
-from pipeline.hooks import limits, loss_guard, metric_hook, preemption
+from pipeline.hooks import limits, loss_guard, metric_hook, preemption, stock
 from pipeline.hooks.limits import StopAfterEpochsHook, StopAfterExamplesHook
 from pipeline.hooks.preemption import PreemptionHook
 from pipeline.hooks.saving import Saving
 from pipeline.hooks.stock import LoggingHook, NanHook, SummaryHook
-from pipeline.loop.compiled_loop import Segment, StepsLoop
+from pipeline.loop.compiled_loop import StepsLoop
+from pipeline.loop.stretch import Segment
 from pipeline.loop.watchers import Watchers, names_of
 from pipeline.mistakes import checks, user_errors
 from pipeline.rescue.restoring import Restoring
@@ -98,6 +100,8 @@ class Trainer:
         self._compiled: StepsLoop = self._program.compiled
         if wants_losses:
             self._compiled = functools.partial(self._compiled, each_loss=True)
+        if stock.wants_tensors(self._hooks, self._program.tensors):
+            self._compiled = functools.partial(self._compiled, tensors=True)
         # What a run is, is told once no hook has refused to begin.
         hooks = [*_hooks_of(runtime), *self._hooks, *_describing(runtime)]
         self._restoring = Restoring(

@@ -13,7 +13,8 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from pipeline.contract.hooks import Rate, Run
+from pipeline.contract.hooks import Run
+from pipeline.contract.train_op import Rate
 from pipeline.hooks import metric_hook
 from pipeline.mistakes import habits
 from pipeline.mistakes.checks import check_count

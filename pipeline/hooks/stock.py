@@ -3,7 +3,7 @@
 The driver adds some of them by the fields of RunConfig; users hand in the others.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from pipeline.hooks import summary
 from pipeline.mistakes.checks import check_count, check_every
 from pipeline.model_dir import paths
 from pipeline.process import progress
-from pipeline.process.refusals import Refusal
+from pipeline.process.refusals import Refusal, RefusedTypeError, RefusedValueError
 
 _RATE = "global_step/sec"
 
@@ -177,6 +177,70 @@ class StepCounterHook(SummaryHook):
         return {}
 
 
+class TensorHook(Hook):
+    """Logs tensors that model_fn hands out, `EstimatorSpec(tensors={"ids": ids})`."""
+
+    only_watches = True
+
+    def __init__(
+        self,
+        every_steps: int | None = 100,
+        tensors: Sequence[str] | None = None,
+        *,
+        formatter: Callable[[Mapping[str, np.ndarray]], str] | None = None,
+        at_end: bool = False,
+    ) -> None:
+        """Takes what is logged, and when.
+
+        Args:
+          every_steps: steps between two lines; None or 0 logs none but at the end.
+          tensors: names of the tensors; None for all.
+          formatter: takes NumPy arrays by name, strings as bytes, and returns the text;
+            None writes `ids [3 1 4]`, of large ones the first and the last values.
+          at_end: whether the last step is logged, too.
+
+        Raises:
+          TypeError: `tensors` are no names, or `formatter` cannot be called.
+          ValueError: `every_steps` is neither None nor an int of at least 0.
+        """
+        check_every("TensorHook.every_steps", every_steps)
+        wrong = isinstance(tensors, str) or not all(
+            isinstance(name, str) for name in tensors or ()
+        )
+        if wrong:
+            raise RefusedTypeError(
+                f"TensorHook.tensors is {tensors!r}: write tensors=['ids'], names of "
+                "EstimatorSpec.tensors."
+            )
+        if formatter is not None and not callable(formatter):
+            raise RefusedTypeError(
+                f"TensorHook.formatter is {formatter!r}: write formatter=str, or "
+                "another function of the tensors by name."
+            )
+        self.every_steps = every_steps
+        self.wants_tensors = True if tensors is None else tuple(tensors)
+        self._formatter, self._at_end = formatter, at_end
+        self._logged_at = 0
+
+    def begin(self, run: Run) -> None:
+        self._logged_at = run.step
+
+    def after_step(self, run: Run) -> None:
+        self._logged_at = run.step
+        if not run.leads:
+            return
+        found = run.report.tensors
+        if self.wants_tensors is not True:
+            found = {name: found[name] for name in self.wants_tensors if name in found}
+        if found:
+            text = (self._formatter or _as_text)(found)
+            logging.info("train | step %d | %s", run.step, text)
+
+    def end(self, run: Run) -> None:
+        if self._at_end and run.step > self._logged_at:
+            self.after_step(run)
+
+
 class ProfilerHook(Hook):
     """Records some steps with TensorFlow's profiler, once."""
 
@@ -218,6 +282,30 @@ class ProfilerHook(Hook):
             self._recording = False
 
 
+def wants_tensors(hooks: Sequence[Hook], declared: Sequence[str]) -> bool:
+    """Returns whether a hook wants tensors of the steps.
+
+    Args:
+      hooks: hooks of a training.
+      declared: names of `EstimatorSpec.tensors`.
+
+    Raises:
+      ValueError: a hook wants one that is not declared.
+    """
+    wanting = [hook for hook in hooks if hook.wants_tensors]
+    for hook in wanting:
+        names = () if hook.wants_tensors is True else hook.wants_tensors
+        wrong = [name for name in names if name not in declared]
+        if wrong or not declared:
+            name = wrong[0] if wrong else "ids"
+            raise RefusedValueError(
+                f"{type(hook).__name__} wants {wrong or 'tensors'} of EstimatorSpec, "
+                f"whose tensors in TRAIN are {list(declared)}: write EstimatorSpec("
+                f"mode, ..., tensors={{{name!r}: tensor}})."
+            )
+    return bool(wanting)
+
+
 def measured(report: Report) -> dict[str, Any]:
     """Returns the values of a window with its speed, by tag.
 
@@ -252,6 +340,13 @@ def log_line(phase: str, report: Report) -> str:
             f"{rate:.0f} examples/s" if rate >= 10 else f"{rate:.1f} examples/s"
         )
     return " | ".join([*parts, *_wait(report), *formatted(report.values())])
+
+
+def _as_text(tensors: Mapping[str, np.ndarray]) -> str:
+    """Returns `"ids [3 1 4], temperature 0.5"`."""
+    some = {"precision": 6, "threshold": 100, "separator": " "}
+    texts = {name: np.array2string(x, **some) for name, x in tensors.items()}
+    return ", ".join(f"{name} {text}" for name, text in texts.items())
 
 
 def _wait(report: Report) -> list[str]:

@@ -5,7 +5,6 @@ A call from Python costs more than a small step computes. So one call runs throu
 boundaries at which nobody has to act, and keeps what was measured at each of them.
 """
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,12 +13,18 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contract.summaries import Seen
 from pipeline.feed.batch import Plan
 from pipeline.loop import losses, stretch
 from pipeline.loop.losses import EachLoss, Totals
 from pipeline.loop.metrics import MetricSet
-from pipeline.loop.stretch import Showing, StepFn, Stretch, packed, unpacked
+from pipeline.loop.stretch import (
+    Segment,
+    Showing,
+    StepFn,
+    Stretch,
+    packed,
+    unpacked,
+)
 from pipeline.mistakes import user_errors
 from pipeline.process.refusals import RefusedValueError
 from pipeline.strategy.peers import Peers
@@ -30,39 +35,6 @@ _HOW_TO_FIND_IT = (
     "RunConfig(steps_per_loop=1) tells the step, RunConfig(run_eagerly=True) stops in "
     "Python where it fails."
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Segment:
-    """The steps from one boundary to the next, and what was measured over them.
-
-    Attributes:
-      step: global step afterwards.
-      num_steps: steps from the boundary before to this one.
-      seconds: seconds that these steps took.
-      totals: totals over these steps, as arrays; their scalars are the last step's
-        means over examples, and what `at_end` returned.
-      metrics: the metrics' results over these steps, as arrays by name.
-      nonfinite_step: first step whose loss was NaN or infinite; None without any.
-      ended: whether the input has ended.
-      waited: seconds for which the steps waited for their input; of several processes,
-        the longest.
-      summaries: summaries that were taken at its end, by name; of an evaluation, over
-        these steps.
-      losses: float64 `[num_steps]`, the mean loss of each step, NaN where its weights
-        are 0; None where nobody asked for it.
-    """
-
-    step: int
-    num_steps: int
-    seconds: float
-    totals: Totals
-    metrics: dict[str, Any]
-    nonfinite_step: int | None
-    ended: bool
-    waited: float
-    summaries: dict[str, Seen] = dataclasses.field(default_factory=dict)
-    losses: np.ndarray | None = None
 
 
 class StepsLoop(Protocol):
@@ -82,8 +54,8 @@ class CompiledLoop:
             take one batch a replica, run the step, add up its totals
         keep the totals, the metrics and the time, and begin at zero
 
-    A boundary at which summaries are taken ends a call. The step before it is another
-    one, compiled by itself, so that summaries cost nothing in all others.
+    A boundary at which something is shown, summaries or tensors for hooks, ends a call.
+    The step before it is compiled by itself, so that others pay nothing for it.
 
     Attributes:
       stretch: the steps up to one boundary, inside of a graph.
@@ -103,7 +75,7 @@ class CompiledLoop:
         at_end_scalars: Iterable[str] = (),
         pass_start: Any = 0,
         run_eagerly: bool = False,
-        showing: Showing | None = None,
+        showing_at: Callable[[int, bool], Showing | None] = lambda *_: None,
     ) -> None:
         """Takes what a step does; nothing is traced before the first call.
 
@@ -123,7 +95,8 @@ class CompiledLoop:
           pass_start: step at which the pass over the data began (int64 variable, or a
             number), for a plan that counts its steps.
           run_eagerly: whether the loop runs as plain Python.
-          showing: summaries, and the steps that take them; None for none.
+          showing_at: takes a boundary, and whether hooks want tensors; returns what is
+            shown there, None for nothing.
         """
         self._name = name
         self._metrics = metrics
@@ -134,7 +107,7 @@ class CompiledLoop:
         self._at_end_scalars = tuple(at_end_scalars)
         self._row_spec: Any = None
         self._run_eagerly = run_eagerly
-        self._showing = showing
+        self.showing_at = showing_at
         self.stretch = Stretch(
             plan,
             step_fn,
@@ -142,7 +115,6 @@ class CompiledLoop:
             peers=self._peers,
             stop_at_nonfinite=stop_at_nonfinite,
             pass_start=pass_start,
-            showing=showing,
         )
         # By the iterator's type, which names the shapes that it yields: one iterator's
         # batches may have a fixed size, and another one's another size.
@@ -155,6 +127,7 @@ class CompiledLoop:
         boundaries: Sequence[int],
         *,
         each_loss: bool = False,
+        tensors: bool = False,
     ) -> list[Segment]:
         """Runs until the last boundary or the input's end.
 
@@ -163,6 +136,7 @@ class CompiledLoop:
           start: global step before the first step.
           boundaries: global steps to pass through, in order.
           each_loss: whether segments have the loss of each of their steps.
+          tensors: whether segments have the tensors of their last step.
 
         Returns:
           One segment for each boundary that was reached. Where the input ended before
@@ -173,8 +147,8 @@ class CompiledLoop:
           ValueError: each process needs a batch, and this one has none.
         """
         segments: list[Segment] = []
-        for part in self._parts(boundaries):
-            segments += self._one_call(iterator, start, part, each_loss)
+        for showing, part in self._parts(boundaries, tensors):
+            segments += self._one_call(iterator, start, part, showing, each_loss)
             last = segments[-1]
             failed = self._stop_at_nonfinite and last.nonfinite_step is not None
             if last.ended or failed or last.step < part[-1]:
@@ -182,24 +156,26 @@ class CompiledLoop:
             start = last.step
         return segments
 
-    def shows(self, step: int) -> bool:
-        """Returns whether summaries are taken at a boundary."""
-        if self._showing is None:
-            return False
-        return self._showing.every is None or step % self._showing.every == 0
-
-    def _parts(self, boundaries: Sequence[int]) -> Iterator[list[int]]:
-        """Yields the boundaries of each call; one with summaries has its own."""
-        for shows, group in itertools.groupby(boundaries, self.shows):
-            part = list(group)
-            yield from ([each] for each in part) if shows else [part]
+    def _parts(
+        self, boundaries: Sequence[int], tensors: bool
+    ) -> Iterator[tuple[Showing | None, list[int]]]:
+        """Yields each call's boundaries; one at which something is shown is alone."""
+        shown = ((self.showing_at(each, tensors), each) for each in boundaries)
+        for showing, group in itertools.groupby(shown, lambda pair: pair[0]):
+            part = [each for _, each in group]
+            for some in [part] if showing is None else ([each] for each in part):
+                yield showing, some
 
     def _one_call(
-        self, iterator: Any, start: int, boundaries: Sequence[int], each_loss: bool
+        self,
+        iterator: Any,
+        start: int,
+        boundaries: Sequence[int],
+        showing: Showing | None,
+        each_loss: bool,
     ) -> list[Segment]:
         """Calls the compiled loop, see `__call__`."""
-        shows = self.shows(boundaries[0])
-        call = self._call_for(iterator, shows=shows, each_loss=each_loss)
+        call = self._call_for(iterator, showing=showing, each_loss=each_loss)
         try:
             with user_errors.running(
                 lambda: self._name + _steps_in_words(start, boundaries[-1]),
@@ -235,35 +211,42 @@ class CompiledLoop:
                     nonfinite_step=None if nonfinite < 0 else int(nonfinite),
                     ended=index == count - 1 and not more,
                     waited=float(waited),
-                    summaries=self.seen(states, int(step) == boundaries[index]),
+                    **self.seen(showing, states, int(step) == boundaries[index]),
                     losses=means[start - first : step - first] if each_loss else None,
                 )
             )
             start = int(step)
         return segments
 
-    def seen(self, states: States, reached: bool) -> dict[str, Seen]:
-        """Returns the summaries of a segment; all processes call it together.
+    def seen(
+        self, showing: Showing | None, states: States, reached: bool
+    ) -> dict[str, Any]:
+        """Returns fields of a segment: what it shows; all processes call it together.
 
         Args:
-          states: this process' states; empty where none were to be taken.
+          showing: what is shown at its boundary; None for nothing.
+          states: this process' states.
           reached: whether the segment's boundary was reached: its last step takes them.
         """
-        if not states or not (reached or self._showing.every is None):
+        if showing is None or not (reached or showing.each):
             return {}
-        if self._peers is not None:
-            states = over_processes(states, self._peers.gather)
-        return self._showing.summaries.seen(states)
+        shown, peers = showing.summaries, self._peers
+        tensors = shown.tensors.seen(states, peers and peers.gather_bytes)
+        states = {name: states[name] for name in shown.kinds}
+        if states and peers is not None:
+            states = over_processes(states, peers.gather)
+        return {"summaries": shown.seen(states), "tensors": tensors}
 
     def _call_for(
-        self, iterator: Any, *, shows: bool, each_loss: bool
+        self, iterator: Any, *, showing: Showing | None, each_loss: bool
     ) -> Callable[..., Any]:
         """Returns `_run` or `_run_and_show`, compiled for iterators of this type."""
-        run = self._run_and_show if shows else self._run
-        run = functools.partial(run, each_loss)
+        run = functools.partial(self._run, each_loss)
+        if showing is not None:
+            run = functools.partial(self._run_and_show, showing, each_loss)
         if self._run_eagerly:
             return run
-        spec = tf.type_spec_from_value(iterator), shows, each_loss
+        spec = tf.type_spec_from_value(iterator), showing, each_loss
         if spec not in self._calls:
             signature = (
                 spec[0],
@@ -320,14 +303,19 @@ class CompiledLoop:
         return index, more, rows, {}, each.sums(self._peers) if each_loss else ()
 
     def _run_and_show(
-        self, each_loss: bool, iterator: Any, start: tf.Tensor, boundaries: tf.Tensor
+        self,
+        showing: Showing,
+        each_loss: bool,
+        iterator: Any,
+        start: tf.Tensor,
+        boundaries: tf.Tensor,
     ) -> Any:
-        """Runs to one boundary at which summaries are taken; otherwise as `_run`."""
+        """Runs to one boundary at which something is shown; otherwise as `_run`."""
         self._row_spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, self._row())
         start, began = _timed(start)
         each = EachLoss.zeros(start, boundaries[0]) if each_loss else ()
         reached = self.stretch(
-            iterator, start, boundaries[0], shows=True, each_loss=each
+            iterator, start, boundaries[0], showing=showing, each_loss=each
         )
         more, row, _ = self._at_boundary(reached, began)
         rows = {name: vector[tf.newaxis] for name, vector in packed(row).items()}

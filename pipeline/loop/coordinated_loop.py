@@ -20,10 +20,10 @@ from absl import logging
 from pipeline.contract.train_op import TrainOp
 from pipeline.feed.servers_feed import WorkerIterators
 from pipeline.loop import losses
-from pipeline.loop.compiled_loop import CompiledLoop, Segment
+from pipeline.loop.compiled_loop import CompiledLoop
 from pipeline.loop.losses import Totals
 from pipeline.loop.metrics import MetricSet
-from pipeline.loop.stretch import packed, unpacked
+from pipeline.loop.stretch import Segment, Showing, packed, unpacked
 from pipeline.process.refusals import RefusedValueError
 from pipeline.strategy import parameter_server
 from pipeline.strategy.parameter_server import ParameterServers
@@ -111,17 +111,18 @@ class CoordinatedLoop:
         self._at_end = at_end
         self._stop_at_nonfinite = stop_at_nonfinite
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        # By whether summaries are taken.
-        self._calls = {
-            shows: compiled(functools.partial(self._on_worker, shows))
-            for shows in (False, True)
-        }
+        self._calls: dict[Showing | None, Any] = {}
         self._row_spec: Any = None
         for op in ops:
             _count_atomically(op.optimizer)
 
     def __call__(
-        self, iterator: WorkerIterators, start: int, boundaries: Sequence[int]
+        self,
+        iterator: WorkerIterators,
+        start: int,
+        boundaries: Sequence[int],
+        *,
+        tensors: bool = False,
     ) -> list[Segment]:
         """Runs until the last boundary or the input's end.
 
@@ -129,6 +130,7 @@ class CoordinatedLoop:
           iterator: the workers' iterators.
           start: global step before the first step.
           boundaries: global steps to pass through, in order.
+          tensors: whether segments have the tensors of their last step.
 
         Returns:
           One segment for each boundary that was reached. Where the input ended before
@@ -140,22 +142,30 @@ class CoordinatedLoop:
         """
         segments: list[Segment] = []
         for boundary in boundaries:
-            segments.append(self._segment(iterator, start, boundary))
+            showing = self._loop.showing_at(boundary, tensors)
+            segments.append(self._segment(iterator, start, boundary, showing))
             start = segments[-1].step
             if segments[-1].ended or start < boundary:
                 break
         return segments
 
-    def _segment(self, iterator: WorkerIterators, start: int, stop: int) -> Segment:
+    def _segment(
+        self,
+        iterator: WorkerIterators,
+        start: int,
+        stop: int,
+        showing: Showing | None,
+    ) -> Segment:
         """Hands out steps until the boundary is reached; returns what was done."""
         began = idle_since = time.monotonic()
         counts = {id(op.optimizer): _count(op.optimizer) for op in self._ops}
         pieces: list[Piece] = []
         step, bad, ended = start, None, False
         while step < stop and not ended and not (bad and self._stop_at_nonfinite):
-            # Summaries are of the last step: one worker does it when all others are.
-            waits = self._loop.shows(stop) and step < stop - 1
-            done = self._hand_out(iterator, step, stop - 1 if waits else stop)
+            # The last step is shown: one worker does it when all others are done.
+            waits = showing is not None and step < stop - 1
+            given = (step, stop - 1, None) if waits else (step, stop, showing)
+            done = self._hand_out(iterator, *given)
             pieces += done
             if done:
                 idle_since = time.monotonic()
@@ -188,11 +198,15 @@ class CoordinatedLoop:
             ended=ended,
             # Workers compute at the same time, and no worker waits for another one.
             waited=sum(p.waited for p in pieces) / self._strategy.num_workers,
-            summaries=self._loop.seen(totals.summaries, step == stop),
+            **self._loop.seen(showing, totals.summaries, step == stop),
         )
 
     def _hand_out(
-        self, iterator: WorkerIterators, start: int, stop: int
+        self,
+        iterator: WorkerIterators,
+        start: int,
+        stop: int,
+        showing: Showing | None,
     ) -> list[Piece]:
         """Lets the workers do the steps from `start` to `stop`; returns what they did.
 
@@ -202,7 +216,9 @@ class CoordinatedLoop:
           ValueError: model_fn uses a table that a worker was not handed.
           PeerLostError: no worker answers any more, or a task is stopped.
         """
-        shows = self._loop.shows(stop)
+        if showing not in self._calls:
+            work = functools.partial(self._on_worker, showing)
+            self._calls[showing] = compiled(work)
         workers = self._strategy.num_workers - len(iterator.ended)
         share = -(-(stop - start) // (workers * _PIECES_PER_WORKER))
         size = min(share, self._strategy.steps_per_closure)
@@ -210,8 +226,7 @@ class CoordinatedLoop:
         for first in range(start, stop, size):
             numbers = tf.constant([first, min(first + size, stop)], tf.int64)
             args = iterator.per_worker, numbers
-            call = self._calls[shows and first == stop - 1]
-            results.append(self._coordinator.schedule(call, args=args))
+            results.append(self._coordinator.schedule(self._calls[showing], args=args))
         try:
             parameter_server.wait_until_done(self._coordinator, self._strategy)
             fetched = self._coordinator.fetch(results)
@@ -228,11 +243,13 @@ class CoordinatedLoop:
         iterator.ended.update(piece.worker for piece in pieces if not piece.more)
         return [piece for piece in pieces if piece.num_steps]
 
-    def _on_worker(self, shows: bool, iterator: Any, numbers: tf.Tensor) -> Any:
+    def _on_worker(
+        self, showing: Showing | None, iterator: Any, numbers: tf.Tensor
+    ) -> Any:
         """Does a piece, inside of the graph that a worker runs.
 
         Args:
-          shows: whether summaries are taken of its step.
+          showing: what is shown of its one step; None for nothing.
           iterator: the worker's own iterator.
           numbers: int64 vector of two, the step numbers to start from and to stop at.
             The piece is shorter where this worker's data end.
@@ -242,7 +259,7 @@ class CoordinatedLoop:
         """
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
         step, more, nonfinite, waited, totals, _ = self._loop.stretch(
-            iterator, numbers[0], numbers[1], shows=shows
+            iterator, numbers[0], numbers[1], showing=showing
         )
         check_captures(tf.compat.v1.get_default_graph())
         mine = tf.one_hot(worker, self._strategy.num_workers, dtype=tf.int64)

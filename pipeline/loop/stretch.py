@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from pipeline.contract.summaries import Seen
 from pipeline.feed.batch import Plan, Timed
 from pipeline.loop.losses import EachLoss, Totals
 from pipeline.strategy.peers import Peers
@@ -24,18 +25,53 @@ now: Callable[[], tf.Tensor] = tf.timestamp
 
 @dataclasses.dataclass(frozen=True)
 class Showing:
-    """The summaries of a loop, and the steps that take them.
+    """What some steps of a loop show of themselves: summaries, tensors for hooks.
 
     Attributes:
-      step_fn: does what the loop's own does, and its totals hold the summaries.
-      summaries: the summaries.
-      every: steps from one that takes them to the next; None where each step does, and
-        a segment's are put together.
+      step_fn: does what the loop's own does, and its totals hold what is shown.
+      summaries: the summaries, and the tensors beside them.
+      each: whether each step takes them, and a segment's are put together; else the
+        last one before a boundary.
     """
 
     step_fn: StepFn
     summaries: SummarySet
-    every: int | None = None
+    each: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """The steps from one boundary to the next, and what was measured over them.
+
+    Attributes:
+      step: global step afterwards.
+      num_steps: steps from the boundary before to this one.
+      seconds: seconds that these steps took.
+      totals: totals over these steps, as arrays; their scalars are the last step's
+        means over examples, and what `at_end` returned.
+      metrics: the metrics' results over these steps, as arrays by name.
+      nonfinite_step: first step whose loss was NaN or infinite; None without any.
+      ended: whether the input has ended.
+      waited: seconds for which the steps waited for their input; of several processes,
+        the longest.
+      summaries: summaries that were taken at its end, by name; of an evaluation, over
+        these steps.
+      tensors: tensors of its last step for hooks, by name; empty where none were taken.
+      losses: float64 `[num_steps]`, the mean loss of each step, NaN where its weights
+        are 0; None where nobody asked for it.
+    """
+
+    step: int
+    num_steps: int
+    seconds: float
+    totals: Totals
+    metrics: dict[str, Any]
+    nonfinite_step: int | None
+    ended: bool
+    waited: float
+    summaries: dict[str, Seen] = dataclasses.field(default_factory=dict)
+    tensors: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    losses: np.ndarray | None = None
 
 
 class TotalsPacking:
@@ -113,7 +149,6 @@ class Stretch:
         peers: Peers | None,
         stop_at_nonfinite: bool,
         pass_start: Any,
-        showing: Showing | None,
     ) -> None:
         """Takes what a step does, see `CompiledLoop`.
 
@@ -125,7 +160,6 @@ class Stretch:
           stop_at_nonfinite: whether the loop ends after a step whose loss is not
             finite.
           pass_start: step at which the pass over the data began.
-          showing: summaries, and the steps that take them; None for none.
         """
         self._plan = plan
         self._step_fn = step_fn
@@ -134,7 +168,6 @@ class Stretch:
         # Another process' loss may still be finite: they find out at the boundary.
         self._watch_each_step = stop_at_nonfinite and peers is None
         self._pass_start = pass_start
-        self._showing = showing
 
     def __call__(
         self,
@@ -142,7 +175,7 @@ class Stretch:
         start: tf.Tensor,
         stop: tf.Tensor,
         *,
-        shows: bool = False,
+        showing: Showing | None = None,
         each_loss: EachLoss | tuple[()] = (),
     ) -> Any:
         """Runs the steps up to one boundary, inside of the graph.
@@ -154,7 +187,7 @@ class Stretch:
           iterator: iterator over the plan's dataset.
           start: int64 scalar, global step before the first step.
           stop: int64 scalar, the boundary.
-          shows: whether summaries are taken: at the last step, or at each.
+          showing: what the last step shows of itself, or each; None for nothing.
           each_loss: losses of the call's earlier steps; empty to keep none.
 
         Returns:
@@ -179,15 +212,14 @@ class Stretch:
             carried["finite"] = tf.constant(True)
         else:
             carried["nonfinite"] = none
-        if not (shows and self._showing.every is None):
-            plain = tf.minimum(last, stop - 1) if shows else last
+        if showing is None or not showing.each:
+            plain = last if showing is None else tf.minimum(last, stop - 1)
             carried = self._steps(iterator, carried, plain, self._step_fn, packing)
-        if shows:
-            states = self._showing.summaries.zeros()
+        if showing is not None:
+            states = showing.summaries.zeros()
             packing = TotalsPacking(dataclasses.replace(zeros, summaries=states))
             carried["summaries"] = states
-            step_fn = self._showing.step_fn
-            carried = self._steps(iterator, carried, last, step_fn, packing)
+            carried = self._steps(iterator, carried, last, showing.step_fn, packing)
         step = carried["step"]
         if self._watch_each_step:
             nonfinite = tf.where(carried["finite"], none, step)

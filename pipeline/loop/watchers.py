@@ -13,8 +13,8 @@ import numpy as np
 
 from pipeline.contract.hooks import Hook, Report, Run
 from pipeline.contract.summaries import Seen
-from pipeline.loop.compiled_loop import Segment
 from pipeline.loop.metrics import MetricSet, States, as_arrays
+from pipeline.loop.stretch import Segment
 from pipeline.mistakes.checks import is_int
 from pipeline.mistakes.user_errors import call_method
 from pipeline.process.durations import Pace
@@ -273,6 +273,7 @@ class Window:
         self._states: list[States] = []
         self._scalars: dict[str, Any] = {}
         self._summaries: dict[str, Seen] = {}
+        self._tensors: dict[str, np.ndarray] = {}
         self._pending: list[Segment] = []
         self._report: Report | None = None
 
@@ -290,6 +291,7 @@ class Window:
         self._summaries = segment.summaries or self._summaries
         if segment.num_steps:  # A segment without steps only found the input's end.
             self._scalars = segment.totals.scalars
+            self._tensors = segment.tensors
             self._pending.append(segment)
         if len(self._pending) >= _MOST_PENDING:
             self._fold()
@@ -371,6 +373,7 @@ class Window:
             num_examples=None if math.isnan(examples) else round(examples),
             input_seconds=_known(self._waited),
             summaries=self._summaries,
+            tensors=self._tensors,
         )
 
     def _fold(self) -> None:

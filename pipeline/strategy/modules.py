@@ -38,6 +38,7 @@ from pipeline.tracing import (
     seeds,
     trace_checks,
 )
+from pipeline.tracing.batch_sums import rows_of
 from pipeline.tracing.compiling import compiled
 
 # Odd and large, so that the streams of replicas do not meet.
@@ -161,7 +162,7 @@ class Modules:
         with self._seeds.drawn(), guarded, sharding.cut_by(self.strategy):
             graph = trace.get_concrete_function(element_spec).graph
         spec = specs[-1]
-        self._say(trace_checks.remarks(graph, spec, _rows(element_spec[0])))
+        self._say(trace_checks.remarks(graph, spec, rows_of(element_spec[0])))
         self._say(keras_tables.remarks(variables.parts(self.by_name)))
         owned = self._ids()
         stray = [v.name for v in created if id(v) not in owned]
@@ -347,12 +348,6 @@ def bind(
             )
 
     return bound
-
-
-def _rows(features_spec: Any) -> int | None:
-    """Returns the number of examples in a batch; None where no shape tells."""
-    shapes = [getattr(s, "shape", None) for s in tf.nest.flatten(features_spec)]
-    return next((s[0] for s in shapes if s is not None and s.rank), None)
 
 
 def _make(name: str, factory: Callable[..., Any], context: Mapping[str, Any]) -> Any:

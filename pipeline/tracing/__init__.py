@@ -8,8 +8,9 @@ From the bottom up; a file imports only files above it:
     initial_values  first values of large tables, in no more memory than they take
     replica_means   Keras' mean losses as means over one replica's batch
     batch_sums      scalars that are sums over the batch
-    summary_states  what of a batch is kept for summaries, and put together
     host_values     tensors of an evaluation, gathered for metrics of all examples
+    step_tensors    tensors of a step for hooks, put together of its parts
+    summary_states  what of a batch is kept for summaries, and put together
     keras_tables    Keras' embeddings: what they cost, and ids that they would mix up
     trace_checks    warnings of what would be lost or wrong without a word
 """

@@ -70,6 +70,31 @@ def summed_by(scalar: Any, rows: int | None) -> str | None:
     return None
 
 
+def rows_of(features_spec: Any) -> int | None:
+    """Returns the number of examples in a batch; None where no shape tells.
+
+    Args:
+      features_spec: nest of type specs of the features.
+    """
+    shapes = [getattr(s, "shape", None) for s in tf.nest.flatten(features_spec)]
+    return next((s[0] for s in shapes if s is not None and s.rank), None)
+
+
+def is_by_example(tensor: Any, rows: int | None) -> bool:
+    """Returns whether the first dimension of a tensor is taken for the batch.
+
+    It is where nobody knows its size; else where it is the batch's, and the values are
+    made of the examples, or drawn, rather than of weights alone.
+
+    Args:
+      tensor: symbolic tensor of a known rank.
+      rows: examples in the batch; None where the shapes do not tell.
+    """
+    if not tensor.shape.rank or tensor.shape[0] is None:
+        return bool(tensor.shape.rank)
+    return _is_by_example(_Value(tensor), rows, or_drawn=True)
+
+
 # Without `eq`: tensors of a trace compare element by element. `key` tells them apart.
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Value:
@@ -186,13 +211,23 @@ def _axes(reduction: _Value) -> set[int] | None:
     return {int(axis) % max(values.shape.rank, 1) for axis in np.ravel(axes)}
 
 
-def _is_by_example(value: _Value, rows: int | None) -> bool:
-    """Returns whether the first dimension of a value is the batch."""
+def _is_by_example(value: _Value, rows: int | None, *, or_drawn: bool = False) -> bool:
+    """Returns whether the first dimension of a value is the batch.
+
+    Args:
+      value: value of a trace.
+      rows: examples in the batch; None where the shapes do not tell.
+      or_drawn: whether random numbers count as examples.
+    """
     shape = value.tensor.shape
     # A multiple of the rows is a batch that was flattened with another dimension.
     if not shape.rank or not (shape[0] is None or (rows and shape[0] % rows == 0)):
         return False
-    return _reaches(value, _Value.is_input, _by_first_dimension)
+
+    def is_wanted(each: _Value) -> bool:
+        return each.is_input() or (or_drawn and "Random" in each.tensor.op.type)
+
+    return _reaches(value, is_wanted, _by_first_dimension)
 
 
 def _by_first_dimension(value: _Value) -> list[_Value]:

@@ -22,7 +22,7 @@ from pipeline.mistakes.checks import kind_of
 # Bytes that an evaluation may hold without a word.
 _MANY_BYTES = 2**30
 # Step, process and replica of a batch, and its arrays.
-_Row = tuple[tuple[int, int, int], list[np.ndarray]]
+Row = tuple[tuple[int, int, int], list[np.ndarray]]
 
 
 class HostMetrics:
@@ -49,7 +49,7 @@ class HostMetrics:
         self._fns = {name: metric.fn for name, metric in found.items()}
         self._counts = [len(metric.tensors) for metric in found.values()]
         self._exchange = exchange
-        self._rows: list[_Row] = []
+        self._rows: list[Row] = []
         self._bytes = 0
 
     def __bool__(self) -> bool:
@@ -118,14 +118,14 @@ class HostMetrics:
                 ", ".join(self.names),
             )
 
-    def _rows_of_all(self) -> list[_Row]:
+    def _rows_of_all(self) -> list[Row]:
         """Returns the rows of all processes, which are kept from now on."""
         if self._exchange is not None:
-            contents = self._exchange(_packed(self._rows))
+            contents = self._exchange(packed(self._rows))
             self._rows = [
                 ((step, process, replica), arrays)
                 for process, content in enumerate(contents)
-                for (step, _, replica), arrays in _unpacked(content, sum(self._counts))
+                for (step, _, replica), arrays in unpacked(content, sum(self._counts))
             ]
         return self._rows
 
@@ -143,7 +143,7 @@ def _joined(parts: Iterable[np.ndarray]) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _packed(rows: Sequence[_Row]) -> bytes:
+def packed(rows: Sequence[Row]) -> bytes:
     """Returns rows as bytes, without pickles."""
     arrays = [np.array([key for key, _ in rows], np.int64).reshape(-1, 3)]
     for _, values in rows:
@@ -154,21 +154,21 @@ def _packed(rows: Sequence[_Row]) -> bytes:
             lengths = np.array([len(each) for each in flat], np.int64)
             content = np.frombuffer(b"".join(flat), np.uint8) if strings else value
             arrays += [np.array(value.shape, np.int64), lengths, content]
-            arrays.append(np.array(strings))
+            arrays.append(np.array(value.dtype.name))
     file = io.BytesIO()
     np.savez(file, *arrays)
     return file.getvalue()
 
 
-def _unpacked(content: bytes, count: int) -> Iterable[_Row]:
-    """Yields the rows that `_packed` made bytes of, each of `count` arrays."""
+def unpacked(content: bytes, count: int) -> Iterable[Row]:
+    """Yields the rows that `packed` made bytes of, each of `count` arrays."""
     loaded = np.load(io.BytesIO(content))
     arrays = (loaded[name] for name in loaded.files)
     for key in next(arrays):
         values = []
         for _ in range(count):
-            shape, lengths, value, strings = (next(arrays) for _ in range(4))
-            if strings:
+            shape, lengths, value, dtype = (next(arrays) for _ in range(4))
+            if dtype == "object":
                 ends = np.cumsum(lengths)
                 whole = value.tobytes()
                 flat = np.empty(len(lengths), object)
@@ -177,5 +177,7 @@ def _unpacked(content: bytes, count: int) -> Iterable[_Row]:
                     for end, size in zip(ends, lengths, strict=True)
                 ]
                 value = flat.reshape(shape)
+            elif value.dtype.kind == "V":  # A dtype that is not NumPy's: bfloat16.
+                value = value.view(tf.as_dtype(str(dtype)).as_numpy_dtype)
             values.append(value)
         yield tuple(int(number) for number in key), values

@@ -25,6 +25,8 @@ from pipeline.contract.summaries import (
     Summary,
 )
 from pipeline.contract.train_op import SpecError
+from pipeline.tracing import step_tensors
+from pipeline.tracing.step_tensors import StepTensors
 
 State = dict[str, Any]
 States = dict[str, State]
@@ -39,26 +41,31 @@ class SummarySet:
 
     Attributes:
       kinds: the kind of each summary, by name.
+      tensors: tensors for hooks, which are kept beside them.
     """
 
     def __init__(
         self,
-        declared: Mapping[str, Summary],
+        declared: Mapping[str, Summary] | None,
         *,
         under_xla: bool,
         numbers: Iterable[str] = (),
+        tensors: StepTensors | None = None,
     ) -> None:
         """Takes over the kinds.
 
         Args:
-          declared: `EstimatorSpec.summaries`, of symbolic tensors.
+          declared: `EstimatorSpec.summaries`, of symbolic tensors; None to take none.
           under_xla: whether XLA compiles what a replica computes.
           numbers: names of numbers that the driver adds to the states of a batch.
+          tensors: tensors that are kept beside the summaries; None for none.
 
         Raises:
           SpecError: XLA compiles it, and a summary is of strings.
         """
-        self._declared = {name: summary.kind for name, summary in declared.items()}
+        self.tensors = StepTensors({}) if tensors is None else tensors
+        self._takes = declared is not None
+        self._declared = {n: summary.kind for n, summary in (declared or {}).items()}
         added = {name: Number() for name in numbers}
         self.kinds: dict[str, Kind] = {**self._declared, **added}
         for name, kind in self.kinds.items():
@@ -69,11 +76,12 @@ class SummarySet:
                 )
 
     def __bool__(self) -> bool:
-        return bool(self.kinds)
+        return bool(self.kinds or self.tensors.names)
 
     def zeros(self) -> States:
         """Returns the states before the first batch, by name."""
-        return {name: _zeros(kind) for name, kind in self.kinds.items()}
+        zeros = {name: _zeros(kind) for name, kind in self.kinds.items()}
+        return {**zeros, **self.tensors.zeros()}
 
     def of(self, spec: EstimatorSpec, share: tf.Tensor | None) -> States:
         """Returns the states of one replica's batch.
@@ -86,13 +94,15 @@ class SummarySet:
         Raises:
           SpecError: the spec has other summaries than the first one.
         """
+        states = self.tensors.of(spec, share)
+        if not self._takes:
+            return states
         kinds = {name: summary.kind for name, summary in spec.summaries.items()}
         if kinds != self._declared:
             raise SpecError(
                 f"summaries are {kinds} for one batch, and {self._declared} for "
                 "another: give the same ones for each."
             )
-        states = {}
         for name, summary in spec.summaries.items():
             states[name] = _shared(_of(summary), share)
         return states
@@ -103,7 +113,8 @@ class SummarySet:
         Args:
           states: states, tensors or arrays, by name.
         """
-        as_arrays = tf.nest.map_structure(np.asarray, dict(states))
+        kept = {name: dict(states[name]) for name in self.kinds}
+        as_arrays = tf.nest.map_structure(np.asarray, kept)
         return {name: Seen(kind, as_arrays[name]) for name, kind in self.kinds.items()}
 
 
@@ -205,6 +216,8 @@ def _shared(state: State, share: tf.Tensor | None) -> State:
 
 
 def _merged(first: State, second: State) -> State:
+    if (parts := step_tensors.plus(first, second)) is not None:
+        return parts
     if "score" not in first:
         return {name: tf.add(first[name], second[name]) for name in first}
     both = {name: tf.concat([first[name], second[name]], 0) for name in first}

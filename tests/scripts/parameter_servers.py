@@ -139,7 +139,9 @@ def model_fn(features, labels, mode, network, head, optimizer, head_optimizer, s
             "examples": ge.metric(keras.metrics.Sum, tf.ones_like(labels, tf.float64)),
             "ids": ge.metric(keras.metrics.Sum, tf.cast(features["id"], tf.float32)),
             "steps": ge.metric(keras.metrics.Sum, tf.cast(step, tf.float32)),
+            "distinct": ge.host_metric(lambda ids: len(set(ids)), features["id"]),
         },
+        tensors={"read": features["id"]},
         summaries={
             "values": ge.histogram(features["id"]),
             "texts": ge.text(tf.strings.as_string(features["id"])),
@@ -172,6 +174,16 @@ def estimator(name, *, head_rate=0.01, **options):
     )
 
 
+class Recorder(fakes.Recorder):
+    """Keeps the ids of the examples of the last step, too."""
+
+    wants_tensors = True
+
+    def after_step(self, run):
+        super().after_step(run)
+        self.values[-1]["read"] = run.report.tensors["read"].tolist()
+
+
 def updates(trained):
     """Both optimizers' counts in the latest checkpoint."""
     names = ("optimizer/iteration", "head_optimizer/iteration")
@@ -181,7 +193,7 @@ def updates(trained):
 def counts():
     """Steps, examples and updates, and the loss; then on from the checkpoint."""
     trained = estimator("counts", save_summary_steps=30, log_norms=True)
-    recorder = fakes.Recorder(50)
+    recorder = Recorder(50)
     trained.train(rows_fn, max_steps=150, hooks=[recorder])
     again = estimator("counts", head_rate=0.005)
     after = fakes.Recorder(50)

@@ -6,7 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from pipeline import EstimatorSpec, ModeKeys, SpecError, TrainOp, metric
+from pipeline import EstimatorSpec, ModeKeys, SpecError, TrainOp, histogram, metric
 
 TRAIN, EVAL, PREDICT = ModeKeys.ALL
 SGD = keras.optimizers.SGD
@@ -259,6 +259,43 @@ def test_a_scalar_whose_shape_only_the_run_tells():
     assert reported.get_concrete_function().output_shapes == []
     with pytest.raises(tf.errors.InvalidArgumentError, match="not compatible"):
         reported(tf.ones([2]))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "text"),
+    [
+        (1.0, "tensors is float 1.0: write {'logits': logits}."),
+        ({"loss": 1.0}, "tensors has the name 'loss', which the driver reports itself"),
+        ({"norm": 1.0}, "tensors has the name 'norm', which metrics, scalars or summ"),
+        ({"seen": 1.0}, "'seen', which metrics, scalars or summaries have: choose"),
+        ({"x": object()}, "tensor 'x' is object"),
+        (
+            {"x": tf.ragged.constant([[1], []])},
+            "RaggedTensor, which is no array: write",
+        ),
+        ({"x": tf.sparse.eye(2)}, "write x.to_tensor(), or tf.sparse.to_dense(x)."),
+        ({"x": tf.Variable(0).handle}, "of dtype resource, which is no array"),
+    ],
+)
+def test_tensors_that_no_hook_can_be_given_are_refused(tensors, text):
+    reported = {"scalars": {"norm": 1.0}, "summaries": {"seen": histogram([1.0])}}
+    with pytest.raises(SpecError) as error:
+        EstimatorSpec(EVAL, **_LOSS, **reported, tensors=tensors)
+    assert text in str(error.value)
+
+
+def test_tensors_of_another_graph_or_an_unknown_rank_are_refused():
+    kept = []
+
+    @tf.function(input_signature=[tf.TensorSpec(None)], autograph=False)
+    def traced(x):
+        kept.append(x)
+        with pytest.raises(SpecError, match=r"write tf.ensure_shape\(x, \[None, 10\]"):
+            EstimatorSpec(EVAL, **_LOSS, tensors={"x": x})
+
+    traced.get_concrete_function()
+    with pytest.raises(SpecError, match="'x' is .* none that model_fn can hand out"):
+        EstimatorSpec(EVAL, **_LOSS, tensors={"x": kept[0]})
 
 
 @pytest.mark.parametrize("weights", [[2.0], [3.0, 4.0], 1.0])

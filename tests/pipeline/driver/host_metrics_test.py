@@ -158,9 +158,9 @@ def test_rows_of_all_processes_come_in_the_inputs_order():
 
     first, second = of(0), of(1)
     none = host_values.HostMetrics(metric, lambda content: contents)
-    contents = [host_values._packed(each._rows) for each in (first, second, none)]
+    contents = [host_values.packed(each._rows) for each in (first, second, none)]
     for each in (first, second, none):
         assert each.results()["all"].tolist() == [0, 1, 10, 11]
-    rows = list(host_values._unpacked(contents[1], 2))
+    rows = list(host_values.unpacked(contents[1], 2))
     assert [arrays[1].tolist() for _, arrays in rows] == [[b"\0w\0"]] * 2
     assert rows[0][0] == (1, 0, 0)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from pipeline.contract.hooks import Hook, Run
-from pipeline.loop.compiled_loop import Segment
 from pipeline.loop.losses import Totals
 from pipeline.loop.metrics import MetricSet
+from pipeline.loop.stretch import Segment
 from pipeline.loop.watchers import Watchers
 from pipeline.process.durations import Pace
 

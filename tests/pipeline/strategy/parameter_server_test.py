@@ -63,6 +63,7 @@ def test_the_chief_evaluates_every_example_once(ran):
     evaluated = ran["counts"]["evaluated"]
     assert evaluated["examples"] == 960
     assert evaluated["ids"] == sum(range(960))
+    assert evaluated["distinct"] == 960
     assert evaluated["global_step"] == 200
     assert evaluated["accuracy"] > 0.8
 
@@ -74,6 +75,13 @@ def test_summaries_are_of_one_workers_step_and_of_a_whole_evaluation(ran):
     evaluated = ran["counts"]["evaluated_shown"]
     assert evaluated["values"] == {"200": 960}
     assert evaluated["largest"] == {"200": [[[[239]]]] * 4}
+
+
+def test_a_hook_is_given_tensors_of_one_workers_step(ran):
+    for window in ran["counts"]["windows"]:
+        assert len(set(window["read"])) == 16
+        # Each worker reads each second row.
+        assert len({number % 2 for number in window["read"]}) == 1
 
 
 def test_norms_are_of_one_workers_step(ran):
