@@ -4,13 +4,19 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
+from absl import logging
 
 from pipeline.contract.train_op import SpecError, TrainOp
 from pipeline.rows.slices import dense, squared_norm, times
 from pipeline.strategy import variables
 from pipeline.strategy.modules import Modules
+from pipeline.strategy.sharding import shards_of
 from pipeline.tracing.summary_states import States, number
+
+# Names of variables that a line of the log has; the others are counted.
+_MOST_NAMES = 8
 
 
 @dataclasses.dataclass
@@ -161,6 +167,63 @@ class Norms:
             moves = [tf.cast(a - b, tf.float32) for a, b in pairs]
             states[f"update_norm/{module}"] = number(tf.linalg.global_norm(moves))
         return states
+
+
+class Untrained:
+    """Says which trainable variables stay as they are, such as a forgotten head."""
+
+    def __init__(self, ops: Sequence[TrainOp], modules: Modules) -> None:
+        """Says which of them no op takes; it may be meant, as `unfrozen` does it.
+
+        Args:
+          ops: all train ops.
+          modules: modules that the ops train.
+        """
+        self._say = modules.say
+        named = modules.named_variables().items()
+        self._names = {id(part): name for name, v in named for part in shards_of(v)}
+        taken = set(self._of([v for op in ops for v in op.variables]))
+        trainable = self._of(
+            v
+            for module in modules.by_name.values()
+            if not isinstance(module, keras.optimizers.Optimizer)
+            for v in getattr(module, "trainable_variables", ())
+        )
+        if left := [name for name in trainable if name not in taken]:
+            text = (
+                f"train | no TrainOp takes {len(left)} of {len(trainable)} trainable "
+                f"variables, which stay as they are: {_in_words(left)}"
+            )
+            self._say([text], logging.INFO)
+
+    def of_op(self, op: TrainOp, trained: Sequence[Any]) -> None:
+        """Warns of variables of an op that have no gradient.
+
+        Args:
+          op: a train op.
+          trained: those of its variables that have one.
+        """
+        has = {id(variables.raw(v)) for v in trained}
+        if without := self._of(
+            v for v in op.variables if id(variables.raw(v)) not in has
+        ):
+            text = (
+                f"TrainOp.variables holds {_in_words(without)}, which the loss does "
+                "not depend on, so that nothing trains them: see that model_fn uses "
+                "them, or write TrainOp(optimizer, variables) without them."
+            )
+            self._say([text])
+
+    def _of(self, given: Iterable[Any]) -> list[str]:
+        """Returns the names of variables, of shards their table's, each once."""
+        parts = (part for v in given for part in shards_of(variables.raw(v)))
+        return list(dict.fromkeys(self._names.get(id(p), p.name) for p in parts))
+
+
+def _in_words(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    shown = ", ".join(names[:_MOST_NAMES])
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def gradient_of(

@@ -17,7 +17,7 @@ from pipeline.contract.spec import EstimatorSpec
 from pipeline.contract.train_op import TrainOp
 from pipeline.feed.batch import Batch, choose, rows_in, same_shapes
 from pipeline.loop import losses
-from pipeline.loop.gradients import Gradient, Norms, gradient_of
+from pipeline.loop.gradients import Gradient, Norms, Untrained, gradient_of
 from pipeline.loop.losses import Totals
 from pipeline.loop.metrics import MetricSet
 from pipeline.loop.updates import Updates, turn
@@ -87,6 +87,7 @@ class TrainStep:
         # By the number of an op, the variables that its loss depends on. A trace finds
         # them out.
         self._trained: dict[int, list[Any]] = {}
+        self._untrained = Untrained(self._ops, modules)
         used = {id(op.optimizer) for op in self._ops}
         named = {n: m for n, m in modules.by_name.items() if id(m) in used}
         self._optimizers = list(named.values())
@@ -225,6 +226,7 @@ class TrainStep:
         for i in active:
             given = tape, scaled[i], spec.train_op[i], self._updates.factor(i)
             values, self._trained[i] = gradient_of(*given)
+            self._untrained.of_op(spec.train_op[i], self._trained[i])
             gradient = Gradient(values, losses.shared(objectives[i][1], batch.share))
             gradients.append(gradient if self._sparse else gradient.as_dense())
         given = batch, self._metrics, self._summaries

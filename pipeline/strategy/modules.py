@@ -162,8 +162,8 @@ class Modules:
         with self._seeds.drawn(), guarded, sharding.cut_by(self.strategy):
             graph = trace.get_concrete_function(element_spec).graph
         spec = specs[-1]
-        self._say(trace_checks.remarks(graph, spec, rows_of(element_spec[0])))
-        self._say(keras_tables.remarks(variables.parts(self.by_name)))
+        self.say(trace_checks.remarks(graph, spec, rows_of(element_spec[0])))
+        self.say(keras_tables.remarks(variables.parts(self.by_name)))
         owned = self._ids()
         stray = [v.name for v in created if id(v) not in owned]
         if stray:
@@ -176,10 +176,11 @@ class Modules:
         self.spread_seeds(spread_before=before)
         return spec
 
-    def _say(self, remarks: Iterable[str]) -> None:
+    def say(self, remarks: Iterable[str], level: int = logging.WARNING) -> None:
+        """Logs what a trace showed, each text once, in the first process."""
         for text in remarks:
             if text not in self._said and self._replicas.process == 0:
-                logging.warning("%s", text)
+                logging.log(level, "%s", text)
             self._said.add(text)
 
     def named_state(self) -> dict[str, dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Several updates in a step: each with its loss, its variables, its times."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -100,7 +101,7 @@ def test_repeat_updates_several_times_a_step(cut):
     assert float(totals.weight) == Y.size
 
 
-def test_a_variable_that_the_loss_does_not_depend_on_is_left_alone():
+def test_a_variable_that_the_loss_does_not_depend_on_is_left_alone(caplog):
     def model_fn(features, labels, mode, network, other, optimizer):
         loss = squares(features, labels, mode, network, optimizer).loss
         op = TrainOp(optimizer, [network, other])
@@ -112,6 +113,26 @@ def test_a_variable_that_the_loss_does_not_depend_on_is_left_alone():
     trainer.step(*parts("whole"))
     np.testing.assert_array_equal(trainer["other"], W)
     assert np.all(trainer.w != W)
+    (said,) = (text for text in caplog.messages if "depend" in text)
+    assert said.startswith("TrainOp.variables holds other, which the loss does not")
+
+
+def test_trainable_variables_that_no_op_takes_are_told(caplog):
+    """Frozen layers, which may be meant, and a head that was forgotten."""
+
+    def layer():
+        made = keras.layers.Dense(2, name="head")
+        made.build([None, 3])
+        return made
+
+    with caplog.at_level("INFO", logger="absl"):
+        trainer = Trainer(squares, other=layer)
+        trainer.step(*parts("whole"))
+    (said,) = (text for text in caplog.messages if "no TrainOp" in text)
+    assert said == (
+        "train | no TrainOp takes 2 of 2 trainable variables, which stay as they are: "
+        "other/kernel, other/bias"
+    )
 
 
 @pytest.mark.parametrize("cut", ["whole", "replicas", "both"])
