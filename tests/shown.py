@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import pipeline as ge
 from tests import fakes
 
-NUM_IMAGES, NUM_WORST, NUM_TEXTS, NUM_THRESHOLDS = 3, 5, 4, 11
+NUM_IMAGES, NUM_WORST, NUM_TEXTS, NUM_THRESHOLDS = 3, 5, 10, 11
 _NAMES = "classes", "values", "kernel", "curve", "first", "worst", "texts", "largest"
 
 

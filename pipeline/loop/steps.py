@@ -26,7 +26,7 @@ from pipeline.strategy import loss_scale
 from pipeline.strategy.modules import Modules
 from pipeline.strategy.replicas import all_reduce, by_replica, has_one_trace, run_each
 from pipeline.tracing.compiling import told_of_xla
-from pipeline.tracing.summary_states import States, SummarySet, number
+from pipeline.tracing.summary_states import States, SummarySet, number, placed
 
 # Batches by local replica and micro-batch; or by micro-batch, of values that differ by
 # replica, see `replicas.run_each`.
@@ -251,6 +251,7 @@ class TrainStep:
 
         def body(index: tf.Tensor, tree: Any, values: Any, weights: Any) -> Any:
             totals, gradients = self._one(choose(mine, index), step, active)
+            totals.summaries.update(placed(totals.summaries, index))
             more = [sum_of(g) for g in gradients]
             values = tf.nest.map_structure(plus, values, [g.values for g in more])
             weights = [w + g.weight for w, g in zip(weights, more, strict=True)]
@@ -344,7 +345,9 @@ class EvalStep:
         totals, *kept = run_each(self._strategy, on_replica, batches)
         if self._metrics.host:
             self._metrics.host.keep(step, by_replica(self._strategy, kept))
-        return losses.sum_over_replicas(self._strategy, totals)
+        summed = losses.sum_over_replicas(self._strategy, totals)
+        summed.summaries.update(placed(summed.summaries, step))
+        return summed
 
 
 class PredictStep:

@@ -2,8 +2,9 @@
 
 A state is a dict of tensors of static shapes. Counts add up. Of rows, such as pictures,
 those with the highest scores stay: where no score is given, all have the same, and the
-first ones stay. So a state is the same however the examples lie on replicas and
-micro-batches, and all of it works in a graph, and on arrays.
+first ones stay. Each row has its place in the input. So a state is the same however the
+examples lie on processes, replicas and micro-batches, and all of it works in a graph,
+and on arrays.
 """
 
 import io
@@ -34,6 +35,8 @@ States = dict[str, State]
 # The score of a row that is none.
 _NONE = -np.inf
 _LEAST, _GREATEST = np.finfo(np.float32).min, np.finfo(np.float32).max
+# A row's place is the number of its batch, of its replica, and its own, in these bits.
+_BATCH_BITS, _REPLICA_BITS = 40, 24
 
 
 class SummarySet:
@@ -120,7 +123,22 @@ class SummarySet:
 
 def number(value: tf.Tensor) -> State:
     """Returns the state of a float32 scalar that is the same on all replicas."""
-    return {"score": tf.ones([1]), "value": tf.reshape(value, [1])}
+    place = tf.zeros([1], tf.int64)
+    return {"score": tf.ones([1]), "place": place, "value": tf.reshape(value, [1])}
+
+
+def placed(states: States, batch: tf.Tensor) -> States:
+    """Returns states whose rows come after those of all batches with lower numbers.
+
+    Args:
+      states: states of one batch, by name.
+      batch: integer scalar, number of a micro-batch, or of an evaluation's step.
+    """
+    first = tf.bitwise.left_shift(tf.cast(batch, tf.int64), _BATCH_BITS)
+    return {
+        name: {**state, "place": state["place"] + first} if "place" in state else state
+        for name, state in states.items()
+    }
 
 
 def merged(first: States, second: States) -> States:
@@ -181,7 +199,13 @@ def _zeros(kind: Kind) -> State:
     if kind.most is None:
         return {n: tf.zeros(f.shape, f.dtype) for n, f in kind.fields.items()}
     rows = {n: tf.zeros([kind.most, *f.shape], f.dtype) for n, f in kind.fields.items()}
-    return {"score": tf.fill([kind.most], tf.constant(_NONE, tf.float32)), **rows}
+    return {**_none(kind), **rows}
+
+
+def _none(kind: Kind) -> State:
+    """Returns the scores and places of rows that are none."""
+    score = tf.fill([kind.most], tf.constant(_NONE, tf.float32))
+    return {"score": score, "place": tf.fill([kind.most], tf.constant(0, tf.int64))}
 
 
 def _of(summary: Summary) -> State:
@@ -200,10 +224,20 @@ def _of(summary: Summary) -> State:
         # A loss that is no number is the worst; infinity is above all others' scores.
         score = tf.where(tf.math.is_nan(score), np.inf, score)
         score = tf.clip_by_value(score, _LEAST, _GREATEST)
-    none = tf.fill([kind.most], tf.constant(_NONE, tf.float32))
+    none = _none(kind)["score"]
     score, places = tf.math.top_k(tf.concat([score, none], 0), kind.most)
     places = tf.minimum(places, rows - 1)
+    tensors["place"] = _first_place() + tf.range(tf.cast(rows, tf.int64))
     return {"score": score, **{n: tf.gather(x, places) for n, x in tensors.items()}}
+
+
+def _first_place() -> tf.Tensor:
+    """Returns the place of the first row of this replica's batch."""
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    # A number, where it is known, for XLA's sake.
+    known = tf.get_static_value(replica)
+    number = tf.cast(replica if known is None else known, tf.int64)
+    return tf.bitwise.left_shift(number, _REPLICA_BITS)
 
 
 def _shared(state: State, share: tf.Tensor | None) -> State:
@@ -221,8 +255,11 @@ def _merged(first: State, second: State) -> State:
     if "score" not in first:
         return {name: tf.add(first[name], second[name]) for name in first}
     both = {name: tf.concat([first[name], second[name]], 0) for name in first}
-    # Of equal scores the first one comes first.
-    score, places = tf.math.top_k(both.pop("score"), first["score"].shape[0])
+    # Of equal scores the first one in the input comes first.
+    order = tf.argsort(both["place"], stable=True)
+    score = tf.gather(both.pop("score"), order)
+    score, places = tf.math.top_k(score, first["score"].shape[0])
+    places = tf.gather(order, places)
     return {"score": score, **{n: tf.gather(x, places) for n, x in both.items()}}
 
 
