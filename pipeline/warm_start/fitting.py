@@ -115,6 +115,20 @@ class Fit:
                 f"some of {sorted(self._own)}, or leave it out."
             )
 
+    def spare(self) -> dict[str, str]:
+        """Returns the shapes of another program's weights that stand for nothing here.
+
+        They are by name, and for the log: a smaller model takes a part in silence.
+        """
+        if not self._is_foreign:
+            return {}
+        weights = self._slot_names.weights(self._source.shapes)
+        return {
+            name: str(list(shape))
+            for name, shape in weights.items()
+            if shape and name not in self._used and "seed_generator" not in name
+        }
+
     def taken(self, fresh: Collection[str]) -> dict[str, Origin]:
         """Returns where the values of some variables come from, checked.
 
@@ -201,6 +215,7 @@ class Fit:
             places=places,
             weights=self._slot_names.weights(self._source.shapes),
         )
+        self._used = {*there.values()}
         found = {n: Origin(t) for n, t in self._averaged(there).items()}
         for name in weights:
             if is_seed(name) and name not in {*there, *self._settings.patterns}:

@@ -1,5 +1,6 @@
 """The table in the log of a warm start: each variable, and where it comes from."""
 
+import collections
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,16 +10,26 @@ from absl import logging
 _MOST_ROWS = 40
 
 
-def log(path: str, taken: Mapping[str, str], left: Mapping[str, str]) -> None:
+def log(
+    path: str,
+    taken: Mapping[str, str],
+    left: Mapping[str, str],
+    spare: Mapping[str, str],
+) -> None:
     """Logs where variables come from, and why others were left.
 
     Args:
       path: where the values are.
       taken: by name, the name there.
       left: by name, the reason.
+      spare: shapes of what is there and stands for nothing here, by its name.
     """
     head = f"warm start | {len(taken)} of {len(taken) + len(left)} from {path}"
-    sections = [("taken over", "from there", taken), ("left as it is", "why", left)]
+    sections = [
+        ("taken over", "from there", taken),
+        ("left as it is", "why", left),
+        ("left there", "shape", spare),
+    ]
     short, full = (_table(sections, most) for most in (_MOST_ROWS, None))
     logging.info("%s", "\n".join([head, *short]))
     if short != full:
@@ -46,15 +57,15 @@ def _rows(items: Mapping[str, str], most: int | None) -> list[tuple[str, str, st
       items: by name, the name in the checkpoint or a reason.
       most: rows at the most; None for a row a name.
     """
-    depth = max(name.count("/") for name in items)
-    while True:
-        groups: dict[tuple[str, str], int] = {}
-        for name, other in items.items():
-            row = _shortened(name, other, depth)
-            groups[row] = groups.get(row, 0) + 1
-        if most is None or len(groups) <= most or not depth:
-            break
-        depth -= 1
+    deepest = max(name.count("/") for name in items)
+    tries = (
+        collections.Counter(_shortened(*item, depth) for item in items.items())
+        for depth in range(deepest, -1, -1)
+    )
+    full = next(tries)
+    # Where no depth makes few rows, the first of all rows say more than `network/*`.
+    few = (each for each in (full, *tries) if len(each) <= (most or len(full)))
+    groups = next(few, full)
     rows = [
         (name, other, f"  ({count})" if count > 1 else "")
         for (name, other), count in groups.items()
@@ -73,4 +84,5 @@ def _shortened(name: str, other: str, depth: int) -> tuple[str, str]:
     end = "/" + "/".join(parts[depth + 1 :])
     if other.endswith(end):
         return name.removesuffix(end) + "/*", other.removesuffix(end) + "/*"
-    return name.removesuffix(end) + "/*", other
+    # A name there that has another end is the name of this variable alone.
+    return (name if "/" in other else name.removesuffix(end) + "/*"), other

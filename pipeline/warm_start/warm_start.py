@@ -102,13 +102,15 @@ def warm_start(
     new = dict.fromkeys(name for name in own if name not in done)
     if done and not new:
         return dict.fromkeys(own)
-    path, taken, left = "init_fn", {}, dict.fromkeys(new, "not set by init_fn")
+    path, taken, spare = "init_fn", {}, {}
+    left = dict.fromkeys(new, "not set by init_fn")
     if settings.ckpt_to_initialize_from is not None:
         source = sources.opened(settings.ckpt_to_initialize_from)
         fit = fitting.Fit(settings, source, own, modules or {})
         fit.check_chosen(unbuilt)
         path, taken = source.path, _take(source, fit.taken(new), own)
         left = {n: why for n, why in fit.reasons.items() if n in new}
+        spare = {} if unbuilt else fit.spare()
     initialized: dict[str, list[int]] = {}
     if settings.init_fn is not None:
         initialized = _initialized(settings.init_fn, own, modules or {})
@@ -116,7 +118,7 @@ def warm_start(
             taken[name] = "init_fn"
             left.pop(name, None)
     if taken or not done:
-        table.log(path, taken, left)
+        table.log(path, taken, left, spare)
     drawn = {n: _digest(own[n]) for n in settings.var_name_to_vocab_info if n in taken}
     return dict.fromkeys(own) | drawn | initialized
 

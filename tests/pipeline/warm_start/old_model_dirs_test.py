@@ -159,3 +159,30 @@ def test_a_kernel_of_heads_comes_from_one_of_all_heads(tmp_path, log):
     whole = {"net": {"a": tf.Variable(tf.zeros([4, 2, 3], tf.int32))}}
     text = refused(whole, source, var_name_to_prev_var_name=names)
     assert "net/a is int32, and a in " in text
+
+
+def test_what_is_left_there_is_in_the_table(tmp_path, log):
+    """A model of fewer layers takes a part: the log says what it leaves."""
+    layers = {f"bert__layer_{i}__kernel": rows(2) for i in range(5)}
+    slots = {"bert__layer_1__kernel__Adam": rows(2), "global_step": np.int64(3)}
+    source = saved(tmp_path, **layers, **slots, bert__head=rows(3))
+    start(state(net__layer_0__kernel=[2]), source)
+    assert log()[-1].endswith(
+        "  left there           shape\n"
+        "  bert/head            [3]\n"
+        "  bert/layer_1/kernel  [2]\n"
+        "  bert/layer_2/kernel  [2]\n"
+        "  bert/layer_3/kernel  [2]\n"
+        "  bert/layer_4/kernel  [2]"
+    )
+
+
+def test_many_names_of_other_ends_are_shown_in_full(tmp_path, log):
+    """`network/*` beside each would say nothing."""
+    there = {f"layers__d_{i}__vars__0": rows(2) for i in range(50)}
+    mine = state(**{f"net__d_{i}__kernel": [2] for i in range(50)})
+    names = {r"net/d_(\d+)/kernel": r"layers/d_\1/vars/0"}
+    start(mine, saved(tmp_path, **there), var_name_to_prev_var_name=names)
+    lines = log()[-1].splitlines()
+    assert lines[2].split() == ["net/d_0/kernel", "layers/d_0/vars/0"]
+    assert lines[42].split() == ["...", "and", "10", "more"]
