@@ -11,6 +11,63 @@ from pipeline import SpecError, metric
 from .keras_losses import aligned
 
 
+class SavedMetric:
+    """A metric as `compile` has kept it, which is made where its state is wanted.
+
+    Attributes:
+      name: its name.
+    """
+
+    def __init__(self, saved: Mapping[str, Any]) -> None:
+        """Makes nothing yet.
+
+        Args:
+          saved: what Keras has saved of it.
+        """
+        self._saved = saved
+        self.name: str = saved["config"]["name"]
+
+    def __call__(self) -> keras.metrics.Metric:
+        """Returns a new metric, the mean of it where it is a loss.
+
+        Raises:
+          SpecError: Keras does not know its class.
+        """
+        try:
+            made = keras.saving.deserialize_keras_object(self._saved)
+        except (TypeError, ValueError) as error:
+            raise SpecError(
+                f"the model was compiled with the metric {self.name!r}, which Keras "
+                "cannot make again: decorate its class with "
+                "@keras.saving.register_keras_serializable(), or hand it to "
+                f"keras_model_fn. Keras says: {error}"
+            ) from error
+        if isinstance(made, keras.metrics.Metric):
+            return made
+        return keras.metrics.MeanMetricWrapper(made, name=self.name)
+
+
+def read_metrics(saved: Any) -> Any:
+    """Returns metrics in the form that `compile` was given, without making any.
+
+    Args:
+      saved: what Keras has saved of the argument: one metric, or a list or dict.
+
+    Raises:
+      ValueError: it names a function that Keras does not know; so does TypeError.
+    """
+    if isinstance(saved, (list, tuple)):
+        return [read_metrics(each) for each in saved]
+    if not isinstance(saved, Mapping):
+        return saved
+    if "class_name" not in saved:
+        return {name: read_metrics(each) for name, each in saved.items()}
+    config = saved.get("config")
+    if isinstance(config, Mapping) and "name" in config:
+        return SavedMetric(saved)
+    return keras.saving.deserialize_keras_object(saved)
+
+
 def metrics_of(
     metrics: Mapping[str, Any],
     labels: Mapping[str, Any],
@@ -79,6 +136,8 @@ def _factory_of(
     """Returns a function that makes a metric, as its variables are not made here."""
     if isinstance(given, str) and given.lower() in ("accuracy", "acc"):
         return _accuracy(labels, outputs)
+    if isinstance(given, SavedMetric):
+        return given
     if isinstance(given, keras.metrics.Metric):
         config = given.get_config()
         return lambda: type(given).from_config(config)

@@ -11,7 +11,7 @@ from pipeline import Estimator, EstimatorSpec, ModeKeys, SpecError, TrainOp
 
 from . import checks
 from .keras_losses import masks_of, total_loss
-from .keras_metrics import metrics_of
+from .keras_metrics import metrics_of, read_metrics
 
 
 @gin.configurable
@@ -177,12 +177,11 @@ class _Compiled:
     def arguments(self) -> dict[str, Any]:
         """Returns the arguments of `keras_model_fn` that `compile` was given."""
         read = keras.saving.deserialize_keras_object
-        metrics = self._read("metrics", read)
-        weighted = self._read("weighted_metrics", read)
-        if weighted:
+        metrics = self._read("metrics", read_metrics)
+        if self._config.get("weighted_metrics"):
             raise SpecError(
-                f"the model was compiled with weighted_metrics={weighted!r}: leave "
-                "them out, or write a model_fn that gives metric(...) sample_weight=."
+                "the model was compiled with weighted_metrics: leave them out, or "
+                "write a model_fn that gives metric(...) sample_weight=."
             )
         return {
             "loss": self._read("loss", read),

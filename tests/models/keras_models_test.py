@@ -108,7 +108,9 @@ def compiled():
         keras.layers.Dense(5, "tanh", name="backbone", trainable=False),
         keras.layers.Dense(1, name="head"),
     )
-    model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"])
+    rmse = keras.metrics.RootMeanSquaredError()
+    metrics = ["mae", rmse, keras.losses.MeanSquaredLogarithmicError()]
+    model.compile(keras.optimizers.Adam(0.1), "mse", metrics=metrics)
     return model
 
 
@@ -201,13 +203,28 @@ def test_a_metric_that_is_none_is_told():
         spec.metrics["b"].factory()
 
 
+class Own(keras.metrics.MeanAbsoluteError):
+    """A metric that Keras does not know."""
+
+
+def compiled_with(**options):
+    def make_model():
+        model = sequential(keras.layers.Dense(1))
+        model.compile("sgd", "mse", **options)
+        return model
+
+    return make_model
+
+
 @pytest.mark.parametrize(
     ("make_model", "told"),
     [
         (sequential(keras.layers.Dense(1)), "write a function"),
         (lambda: sequential(keras.layers.Dense(1)), "no compiled model"),
+        (compiled_with(metrics=[Own(name="own")]), "'own', which Keras cannot make"),
+        (compiled_with(weighted_metrics=["mae"]), "weighted_metrics: leave them out"),
     ],
-    ids=["built", "not compiled"],
+    ids=["built", "not compiled", "not registered", "weighted"],
 )
 def test_a_model_that_is_no_compiled_factory_is_refused(make_model, told, tmp_path):
     with pytest.raises(SpecError, match=told):
