@@ -3,6 +3,7 @@
 python -m examples.data digits.npz
 python -m examples.data census          # a folder
 python -m examples.data topics.npz
+python -m examples.data ring.npz
 """
 
 import pathlib
@@ -97,7 +98,32 @@ def write_topics(path: str | pathlib.Path) -> None:
     np.savez(path, unlabeled_ids=ids[:4000], **labeled, **labels)
 
 
-WRITERS = {"digits": write_digits, "census": write_census, "topics": write_topics}
+def write_ring(path: str | pathlib.Path) -> None:
+    """Writes points of eight clusters on a ring, drawn at random.
+
+    Args:
+      path: .npz file with `train_points`, float32 `[8192, 2]`, and `test_points`,
+        float32 `[4096, 2]`, and `centers`, float32 `[8, 2]`, of the normal
+        distributions that they were drawn from.
+    """
+    rng = np.random.default_rng(0)
+    angles = 2 * np.pi * np.arange(8) / 8
+    centers = 2 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    points = rng.normal(centers[rng.integers(0, 8, 3 * 4096)], 0.3)
+    np.savez(
+        path,
+        train_points=points[:8192].astype(np.float32),
+        test_points=points[8192:].astype(np.float32),
+        centers=centers.astype(np.float32),
+    )
+
+
+WRITERS = {
+    "digits": write_digits,
+    "census": write_census,
+    "topics": write_topics,
+    "ring": write_ring,
+}
 
 
 if __name__ == "__main__":

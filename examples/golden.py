@@ -14,10 +14,10 @@ import tempfile
 
 from examples import data
 
-SEEDS = (1, 2, 3, 4, 5, 6)  # Any two of them differ by at most what a test allows.
 EXAMPLES = {
     "bert_tuning": "topics.npz",
     "census_wide_deep": "census",
+    "gan": "ring.npz",
     "mnist_mirrored": "digits.npz",
     "tpu_mnist": "digits.npz",
 }
@@ -39,7 +39,7 @@ def last_line(command: list[str]) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def record(example: str, python: str) -> dict:
+def record(example: str, python: str, seeds: int) -> dict:
     """Runs the original of `example`, once a seed.
 
     Where it begins with another's values, `pretrain.py` makes these first.
@@ -47,6 +47,8 @@ def record(example: str, python: str) -> dict:
     Args:
       example: a folder's name, of `EXAMPLES`.
       python: the interpreter that has TensorFlow 2.15.1.
+      seeds: number of seeds, from 1 on. Any two of them differ by at most what a test
+        allows.
     """
     original = pathlib.Path(__file__).parent / example / "original.py"
     with tempfile.TemporaryDirectory() as folder:
@@ -56,7 +58,7 @@ def record(example: str, python: str) -> dict:
         if (pretrain := original.with_name("pretrain.py")).exists():
             flags = [f"--data={file}", f"--model_dir={folder}/pretrained"]
             before = {"pretrained": last_line([python, str(pretrain), *flags])}
-        for seed in SEEDS:
+        for seed in range(1, seeds + 1):
             flags = [f"--data={file}", f"--model_dir={folder}/{seed}", f"--seed={seed}"]
             runs[str(seed)] = last_line([python, str(original), *flags])
     return {"versions": last_line([python, "-c", _VERSIONS]), "seeds": runs} | before
@@ -67,8 +69,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("example", choices=sorted(EXAMPLES))
     parser.add_argument("--python", required=True, help="has TensorFlow 2.15.1")
+    parser.add_argument("--seeds", type=int, default=6, help="how many")
     args = parser.parse_args()
-    text = json.dumps(record(args.example, args.python), indent=2) + "\n"
+    text = json.dumps(record(args.example, args.python, args.seeds), indent=2) + "\n"
     file = pathlib.Path(__file__).parent / args.example / "golden.json"
     file.write_text(text, encoding="utf-8")
     print(text)
