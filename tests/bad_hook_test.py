@@ -96,10 +96,10 @@ def test_a_hook_that_raises_while_predicting(trained, name):
     )
 
 
-@pytest.mark.parametrize("name", ["before_save", "after_save", "end"])
+@pytest.mark.parametrize("name", ["begin", "before_save", "after_save", "end"])
 def test_a_listener_that_raises(trained, name):
     listener = raising(ge.SavingListener, name)()
-    step = trained.global_step + 1
+    step = trained.global_step + (name != "begin")
     told_of(
         lambda: trained.train(endless, steps=1, saving_listeners=[listener]),
         f"saving listener MySavingListener.{name} at step {step}",

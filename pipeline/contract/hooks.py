@@ -332,6 +332,9 @@ class Hook:
 class SavingListener:
     """A watcher, called before and after each checkpoint. Override what you need."""
 
+    def begin(self, run: Run) -> None:
+        """Called before the first step; one that is a `Hook`, too, as that."""
+
     def before_save(self, run: Run) -> None:
         """Called before the checkpoint of `run.step` is written."""
 

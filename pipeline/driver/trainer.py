@@ -254,6 +254,7 @@ class TrainLoop:
 
     def _begin(self, run: Run, saved: Mapping[str, Any]) -> None:
         """Begins with hooks and evaluations; saves the first step."""
+        self._saving.begin(run)
         self._watchers.begin(run, saved)
         for hook in self._epochs:
             hook.found(run, resumed=self._data.resumed)

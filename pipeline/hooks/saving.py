@@ -12,7 +12,7 @@ from absl import logging
 
 from pipeline.checkpoints import checkpoint, hook_states
 from pipeline.checkpoints.retention import KeptSteps
-from pipeline.contract.hooks import Run, SavingListener
+from pipeline.contract.hooks import Hook, Run, SavingListener
 from pipeline.contract.run_config import RunConfig
 from pipeline.feed import position
 from pipeline.mistakes.user_errors import call_method
@@ -86,6 +86,16 @@ class Saving:
             return True
         self._last_path = path
         return False
+
+    def begin(self, run: Run) -> None:
+        """Tells the listeners that a run begins.
+
+        Args:
+          run: run before its first step.
+        """
+        for listener in self._listeners:
+            if not isinstance(listener, Hook):
+                call_method("saving listener", listener, "begin", run)
 
     def due_at_step(self, run: Run) -> bool:
         """Whether to save a step that `next_step` gave."""

@@ -181,6 +181,7 @@ def test_listeners_are_told(tmp_path):
 
 def test_a_listener_does_nothing_by_itself():
     listener, run = ge.SavingListener(), Run("model_dir", 0, None)
+    listener.begin(run)
     listener.before_save(run)
     listener.after_save(run)
     listener.end(run)
