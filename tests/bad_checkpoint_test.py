@@ -82,7 +82,7 @@ def warm_start_by_no_regular_expression(model_dir):
     ge.WarmStartSettings(str(model_dir), vars_to_warm_start="network/(")
 
 
-@told("it lacks []; of another shape are ['network/dense/kernel: [5, 8]", "It holds")
+@told("model.ckpt-4: of another shape are ['network/dense/kernel: [5, 8]", "It holds")
 def warm_start_from_another_model(model_dir):
     train(model_dir / "first")
     ge.Estimator(

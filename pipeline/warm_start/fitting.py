@@ -285,15 +285,16 @@ class Fit:
 
     def _problem(self, lacking: list[str], reshaped: list[str], unfit: set[str]) -> str:
         source, chosen = self._source, self._chosen
+        given_path = self._settings.ckpt_to_initialize_from
         if not self._is_foreign:
             absent = sorted(self._name_there(name) for name in lacking)
             held = sorted({*source.shapes, *source.tables})
             held = [n for n in held if not n.startswith(checkpoint.CONFIGURED)]
             return (
-                f"cannot start warm from {source.path}: it lacks {absent}; of another "
-                f"shape are {reshaped}. It holds {held}. {_other_choice(chosen, unfit)}"
+                f"cannot start warm from {source.path}: "
+                f"{_unlike('it lacks', absent, reshaped)}. It holds {held}. "
+                f"{_other_choice(given_path, chosen, unfit)}"
             )
-        given_path = self._settings.ckpt_to_initialize_from
         given = {self._name_there(name) for name in lacking} - {None}
         typed = f" It has none of the names {sorted(given)}." if given else ""
         wanted = {name: _shape(self._own[name]) for name in unfit}
@@ -304,12 +305,17 @@ class Fit:
         found = proposals.proposed(wanted, free)
         typed += names.claimed_in_words(lacking, taken)
         return (
-            f"cannot start warm from {source.path}: no name there is one of {lacking}; "
-            f"of another shape are {reshaped}.{typed}\n"
+            f"cannot start warm from {source.path}: "
+            f"{_unlike('no name there is one of', lacking, reshaped)}.{typed}\n"
             f"{foreign_checkpoint.described(given_path)}\n"
             f"{proposals.in_words(wanted, free, found)}\n"
-            f"{_other_choice(chosen, unfit)}"
+            f"{_other_choice(given_path, chosen, unfit)}"
         )
+
+
+def _unlike(lacks: str, absent: list[str], reshaped: list[str]) -> str:
+    said = {lacks: absent, "of another shape are": reshaped}
+    return "; ".join(f"{words} {names}" for words, names in said.items() if names)
 
 
 def _shape(value: Any) -> list[int] | None:
@@ -320,7 +326,7 @@ def _listed(shape: Any) -> list[int] | None:
     return None if shape is None else list(shape)
 
 
-def _other_choice(chosen: Iterable[str], unfit: set[str]) -> str:
+def _other_choice(path: str, chosen: Iterable[str], unfit: set[str]) -> str:
     """Returns the line that takes over all that fits, by as few expressions as do.
 
     An expression stands for a whole module, else for a layer, else for one name.
@@ -336,5 +342,5 @@ def _other_choice(chosen: Iterable[str], unfit: set[str]) -> str:
         return "Nothing that was chosen fits: leave warm_start_from out."
     return (
         "To take over what fits: "
-        f"WarmStartSettings(vars_to_warm_start={list(expressions)})."
+        f"WarmStartSettings({path!r}, vars_to_warm_start={list(expressions)})."
     )

@@ -155,7 +155,7 @@ def test_warm_start_of_another_head_says_how_to_take_the_rest(tmp_path):
     with pytest.raises(ge.CheckpointMismatchError) as error:
         warm_start(state(**model), str(tmp_path))
     line = re.search(
-        r"WarmStartSettings\(vars_to_warm_start=(.*)\)\.$", str(error.value)
+        r"WarmStartSettings\('/.*', vars_to_warm_start=(.*)\)\.$", str(error.value)
     )
     chosen = ast.literal_eval(line[1])
     assert chosen == [r"net/a\-1/.*", "net/c", "top/.*"]
