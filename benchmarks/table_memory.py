@@ -107,7 +107,7 @@ def main() -> None:
             whole, besides = peaks["all"], peaks["all"] - peaks["before"]
             ratios[name] = {"whole": whole / size, "besides": besides / size}
             lines.append(
-                f"| {name} | {size / 1e9:.2f} | {whole / 1e9:.2f} | {whole / size:.2f} "
+                f"| {name} | {size / 1e9:.2f} | {whole / 1e9:.2f} | {whole / size:.3f} "
                 f"| {besides / size:.2f} |"
             )
     header = [

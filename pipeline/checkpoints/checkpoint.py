@@ -300,7 +300,9 @@ def read_value(path: str, name: str) -> Any:
     return reader.value(name)
 
 
-def restore(state: State, path: str, *, unbuilt: Iterable[str] = ()) -> None:
+def restore(
+    state: State, path: str, *, unbuilt: Iterable[str] = (), in_place: bool = False
+) -> None:
     """Sets all of `state` from a checkpoint, or nothing of it.
 
     Args:
@@ -308,6 +310,8 @@ def restore(state: State, path: str, *, unbuilt: Iterable[str] = ()) -> None:
       path: checkpoint path prefix.
       unbuilt: name prefixes below which the checkpoint may hold more than the model,
         whose layers there are not built yet.
+      in_place: whether large values may be lost where a file is damaged, see
+        `Reader.assign`.
 
     Raises:
       CheckpointMismatchError: a name is only in the model or only in the checkpoint,
@@ -329,7 +333,8 @@ def restore(state: State, path: str, *, unbuilt: Iterable[str] = ()) -> None:
         reader.check_table(name)
     saved = {name: loss_scale.saved_as(name, reader.shapes) for name in wanted}
     pairs = [(v, saved[name]) for name, v in wanted.items()]
-    reader.assign([(v, name) for v, name in pairs if name in reader.shapes])
+    found = [(v, name) for v, name in pairs if name in reader.shapes]
+    reader.assign(found, in_place=in_place)
     read_tables(reader, tables)
 
 
@@ -348,7 +353,7 @@ def read_tables(reader: Reader, table_by_name: Mapping[str, Any]) -> None:
     nested: dict[str, Any] = {}
     for name, table in table_by_name.items():
         reader.check_table(name)
-        _insert(nested, reader.place_of(name), table)
+        checkpoint_reader.insert(nested, reader.place_of(name), table)
     if nested:
         tf.train.Checkpoint(**nested).read(reader.path).expect_partial()
 
@@ -388,13 +393,7 @@ def _tree(state: State) -> tf.train.Checkpoint:
         # Zeros in front: as texts the indices sort as numbers, in modules of any size.
         width = max(3, len(str(len(named) - 1)))
         for index, (name, value) in enumerate(named.items()):
-            _insert(node, [f"{index:0{width}d}", *filter(None, name.split("/"))], value)
+            checkpoint_reader.insert(
+                node, [f"{index:0{width}d}", *filter(None, name.split("/"))], value
+            )
     return tf.train.Checkpoint(**nested)
-
-
-def _insert(node: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Puts a value into nested dicts, which it makes along the path."""
-    # Dicts and no `tf.train.Checkpoint`s, which take "root" and "self" for arguments.
-    for part in path[:-1]:
-        node = node.setdefault(part, {})
-    node[path[-1]] = value

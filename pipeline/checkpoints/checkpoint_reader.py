@@ -76,14 +76,20 @@ class Reader:
         """
         return self._tensor(self._keys[name])
 
-    def assign(self, pairs: Sequence[tuple[Any, str]]) -> None:
+    def assign(
+        self, pairs: Sequence[tuple[Any, str]], *, in_place: bool = False
+    ) -> None:
         """Sets variables, all of them or none.
 
         Args:
           pairs: variables, each with the name of its value in the checkpoint.
+          in_place: whether each large variable gives up its memory before its value is
+            read, so that no two are there. Where one cannot be read it is NaN then, and
+            those before it are set.
 
         Raises:
-          UnreadableCheckpointError: a value is cut short or damaged; nothing was set.
+          UnreadableCheckpointError: a value is cut short or damaged; nothing was set,
+            unless in place.
         """
         # A large value is read twice, once to check it, then to set it: one at a time
         # is in memory. A table in shards is read by shards, as it may not fit whole.
@@ -92,14 +98,34 @@ class Reader:
         small = [pair for pair in pairs if id(pair[0]) not in large_ids]
         values = [self.value(name) for _, name in small]
         for pair in large:
-            # In a loop the last value would stay while the next one is read.
-            collections.deque(self._parts(*pair), maxlen=0)
+            if not (in_place and _copies(pair[0])):
+                # In a loop the last value would stay while the next one is read.
+                collections.deque(self._parts(*pair), maxlen=0)
         for (variable, _), value in zip(small, values, strict=True):
             variable.assign(value)
         for pair in large:
-            for part, value in self._parts(*pair):
-                # The model may be of another dtype than the checkpoint.
-                part.assign(tf.cast(value, part.dtype))
+            self._replace(*pair) if in_place else self._set(*pair)
+
+    def _set(self, variable: Any, name: str) -> None:
+        for part, value in self._parts(variable, name):
+            # The model may be of another dtype than the checkpoint.
+            part.assign(tf.cast(value, part.dtype))
+
+    def _replace(self, variable: Any, name: str) -> None:
+        """Sets a variable to a value that is read once it has given up its own."""
+        copies = _copies(variable)
+        if not copies:
+            self._set(variable, name)
+            return
+        try:
+            _put(copies, tf.zeros([0], variable.dtype))
+            ((_, value),) = self._parts(variable, name)
+            _put(copies, tf.cast(value, variable.dtype))
+        except BaseException:
+            # Whoever reads an empty variable computes with nothing, in silence.
+            lost = tf.constant(math.nan, variable.dtype)
+            _put(copies, tf.fill(variable.shape, lost))
+            raise
 
     def _parts(self, variable: Any, name: str) -> Iterator[tuple[Any, tf.Tensor]]:
         """Yields a variable, or each shard of one, with its value: one in memory."""
@@ -178,6 +204,34 @@ def _num_bytes(variable: Any) -> float:
     return (variable.shape.num_elements() or 0) * variable.dtype.size
 
 
+def _copies(variable: Any) -> Sequence[Any]:
+    """Returns the variables of this machine's CPUs that one stands for, if all are.
+
+    Empty for one of integers, for one in shards or of parameter servers, and for one
+    whose replicas hold different values.
+    """
+    if isinstance(variable, ShardedVariable) or not variable.dtype.is_floating:
+        return ()
+    copies = (variable,)
+    if isinstance(variable, tf.distribute.DistributedValues):
+        if variable.synchronization == tf.VariableSynchronization.ON_READ:
+            return ()
+        copies = variable.values
+    here = all(
+        "CPU" in each.device and "/job:ps/" not in each.device for each in copies
+    )
+    return copies if here else ()
+
+
+def _put(copies: Sequence[Any], value: tf.Tensor) -> None:
+    """Sets variables to a value of any shape, which `assign` would refuse."""
+    for copy in copies:
+        with tf.device(copy.device):
+            tf.raw_ops.AssignVariableOp(
+                resource=copy.handle, value=value, validate_shape=False
+            )
+
+
 def _by_name(keys: Any, suffix: str) -> dict[str, str]:
     """Returns, by name, the keys `module/index/name` that end in `suffix`."""
     names = {}
@@ -206,3 +260,17 @@ def _taken() -> frozenset[str]:
 def _unescaped(key: str) -> str:
     """Undoes TensorFlow's escape of dots in attribute names."""
     return key.replace("..", ".")
+
+
+def insert(node: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Puts a value into nested dicts, which it makes along the path.
+
+    Args:
+      node: dict of the checkpoint's tree.
+      path: keys from there on.
+      value: what to put there.
+    """
+    # Dicts and no `tf.train.Checkpoint`s, which take "root" and "self" for arguments.
+    for part in path[:-1]:
+        node = node.setdefault(part, {})
+    node[path[-1]] = value

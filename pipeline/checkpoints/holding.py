@@ -173,6 +173,24 @@ class Holding(SavingListener):
         if self._unsaved is not None and self._unsaved.snapshot is None:
             self._unsaved.snapshot = Snapshot(self._modules)
 
+    @contextlib.contextmanager
+    def loading(self) -> Iterator[bool]:
+        """Has a checkpoint loaded in the block, see `before_load`.
+
+        Yields:
+          Whether the values of now may be lost where that fails: initial ones can be
+          made again.
+        """
+        self.before_load()
+        try:
+            yield self.initial
+        except checkpoint.CheckpointMismatchError:  # Nothing was changed.
+            raise
+        except BaseException:
+            if self.initial:
+                self.after_change()
+            raise
+
     def after_load(self, path: str) -> None:
         """Notes that the modules were set to a checkpoint."""
         self.path, self.initial = path, False

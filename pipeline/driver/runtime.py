@@ -310,7 +310,8 @@ class Runtime:
 
         Raises:
           CheckpointMismatchError: it is of another model; nothing was changed.
-          UnreadableCheckpointError: it is damaged; nothing was changed.
+          UnreadableCheckpointError: it is damaged; nothing but initial values was
+            changed.
           RuntimeError: a training is under way, and would lose its weights.
         """
         self.settle()
@@ -321,10 +322,9 @@ class Runtime:
                 f"checkpoint {path} cannot be loaded while this Estimator trains; "
                 "evaluate it in an Estimator of its own."
             )
-        self.holding.before_load()
-        checkpoint.restore(
-            self.modules.named_state(), path, unbuilt=self.modules.unbuilt_prefixes()
-        )
+        state, unbuilt = self.modules.named_state(), self.modules.unbuilt_prefixes()
+        with self.holding.loading() as in_place:
+            checkpoint.restore(state, path, unbuilt=unbuilt, in_place=in_place)
         if self.modules.averages is not None:
             self.modules.averages.loaded(checkpoint.read_names(path))
         # Until what follows has succeeded too, the modules equal no checkpoint.

@@ -95,7 +95,12 @@ def test_training_goes_on_from_the_one_before(fault, trained, straight, caplog):
     assert equal(trained, straight)
 
 
-def test_two_damaged_ones_are_passed_over(trained, straight, caplog):
+@pytest.mark.parametrize("large", [1, 2**20])
+def test_two_damaged_ones_are_passed_over(
+    large, trained, straight, caplog, monkeypatch
+):
+    """Whether values count as large, which are first read in place, or not."""
+    monkeypatch.setattr(checkpoint_reader, "_LARGE_BYTES", large)
     damage(trained, 4)
     damage(trained, 2, "data_cut_short")
     make(trained).train(TRAIN, steps=1)
@@ -169,6 +174,16 @@ def test_nothing_is_half_restored(large, tmp_path, monkeypatch):
     with pytest.raises(ge.UnreadableCheckpointError):
         checkpoint.restore(other, prefix)
     assert not any(np.any(variable) for variable in other["net"].values())
+    if large:
+        return
+    # What gave up its value for another is no number, and is never empty.
+    with pytest.raises(ge.UnreadableCheckpointError):
+        checkpoint.restore(other, prefix, in_place=True)
+    assert [variable.numpy().tolist() for variable in other["net"].values()] == [
+        values["a"],
+        values["b"],
+        pytest.approx([np.nan] * 50, nan_ok=True),
+    ]
 
 
 class Peers:

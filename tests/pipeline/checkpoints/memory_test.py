@@ -54,25 +54,52 @@ def test_large_tables_are_saved_from_where_they_are(tmp_path):
     assert taken < SIZE
 
 
-def test_large_tables_are_restored_one_at_a_time(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("in_place", "limit"), [(False, 2.0), (True, 0.5)])
+def test_large_tables_are_restored_one_at_a_time(
+    in_place, limit, tmp_path, monkeypatch
+):
     monkeypatch.setattr(checkpoint_reader, "_LARGE_BYTES", SIZE)
     path = checkpoint.Saver(str(tmp_path), tables(1.0)).save(1)
     other = tables()
-    _, taken = taken_by(lambda: checkpoint.restore(other, path))
-    assert taken < 2 * SIZE
+    _, taken = taken_by(lambda: checkpoint.restore(other, path, in_place=in_place))
+    assert taken < limit * SIZE
     for i in range(TABLES):
         assert np.unique(other["net"][f"t{i}"]).tolist() == [1.0 + i]
 
 
+@pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("large", [0, SIZE])
-def test_a_model_of_another_dtype(large, tmp_path, monkeypatch):
+def test_a_model_of_another_dtype(large, in_place, tmp_path, monkeypatch):
     """It takes over the values, be they large or not."""
     monkeypatch.setattr(checkpoint_reader, "_LARGE_BYTES", large)
-    saved = {"net": {"a": tf.Variable([0.5, 1.5])}}
+    saved = {"net": {"a": tf.Variable([0.5, 1.5]), "b": tf.Variable([3, 4])}}
     path = checkpoint.Saver(str(tmp_path), saved).save(1)
-    other = {"net": {"a": tf.Variable([0.0, 0.0], dtype=tf.float16)}}
-    checkpoint.restore(other, path)
-    assert other["net"]["a"].numpy().tolist() == [0.5, 1.5]
+    zeros = {"a": tf.zeros([2], tf.float16), "b": tf.zeros([2], tf.int32)}
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        mirrored = {name: tf.Variable(value) for name, value in zeros.items()}
+    for module in (
+        mirrored,
+        {name: tf.Variable(value) for name, value in zeros.items()},
+    ):
+        checkpoint.restore({"net": module}, path, in_place=in_place)
+        for name, expected in (("a", [0.5, 1.5]), ("b", [3, 4])):
+            for copy in getattr(module[name], "values", [module[name]]):
+                assert copy.numpy().tolist() == expected
+
+
+def test_values_of_each_replica_are_never_put_in_its_place(tmp_path, monkeypatch):
+    """What is saved of them is their sum, which is divided when it is restored."""
+    monkeypatch.setattr(checkpoint_reader, "_LARGE_BYTES", 0)
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        own = tf.Variable(
+            [8.0],
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+    path = checkpoint.Saver(str(tmp_path), {"net": {"own": own}}).save(1)
+    checkpoint.restore({"net": {"own": own}}, path, in_place=True)
+    assert [copy.numpy().tolist() for copy in own.values] == [[8.0], [8.0]]
 
 
 @pytest.mark.parametrize(
