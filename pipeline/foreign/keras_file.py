@@ -64,7 +64,7 @@ class KerasFile:
           UnreadableCheckpointError: the file is damaged.
         """
         with self._opened() as file:
-            return np.asarray(file[self._places[name]])
+            return self._read(file, name)
 
     def assign(self, pairs: Sequence[tuple[Any, str]]) -> None:
         """Sets variables, all of them or none.
@@ -76,7 +76,7 @@ class KerasFile:
           UnreadableCheckpointError: the file is damaged; nothing was set.
         """
         with self._opened() as file:
-            values = [np.asarray(file[self._places[name]]) for _, name in pairs]
+            values = [self._read(file, name) for _, name in pairs]
         for (variable, _), value in zip(pairs, values, strict=True):
             sharding.assign(variable, value)
 
@@ -140,7 +140,14 @@ class KerasFile:
             name = place if name in self.shapes else name
             self._places[name] = place
             self.shapes[name] = list(item.shape)
-            self._dtypes[name] = tf.as_dtype(item.dtype)
+            # HDF5 has no such numbers: Keras says beside them what the bytes are.
+            kind = item.attrs.get("dtype", item.dtype)
+            self._dtypes[name] = tf.as_dtype(kind)
+
+    def _read(self, file: h5py.File, name: str) -> np.ndarray:
+        kind = self._dtypes[name].as_numpy_dtype
+        value = np.asarray(file[self._places[name]])
+        return value.view(kind) if value.dtype.kind == "V" else value
 
     def _opened(self) -> "_Opened":
         return _Opened(self.path)

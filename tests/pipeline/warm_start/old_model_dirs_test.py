@@ -186,3 +186,17 @@ def test_many_names_of_other_ends_are_shown_in_full(tmp_path, log):
     lines = log()[-1].splitlines()
     assert lines[2].split() == ["net/d_0/kernel", "layers/d_0/vars/0"]
     assert lines[42].split() == ["...", "and", "10", "more"]
+
+
+def test_a_file_of_keras_in_bfloat16(tmp_path, log):
+    """HDF5 has no such numbers, and shows bytes."""
+    policy = keras.DTypePolicy("bfloat16")
+    there = keras.Sequential([keras.Input([3]), keras.layers.Dense(2, dtype=policy)])
+    there.save_weights(tmp_path / "a.weights.h5")
+    mine = state(net__kernel=[3, 2])
+    names = {"net/kernel": "layers/dense/vars/0"}
+    source = str(tmp_path / "a.weights.h5")
+    start(mine, source, var_name_to_prev_var_name=names)
+    wanted = np.float32(there.get_weights()[0])
+    np.testing.assert_array_equal(mine["net"]["kernel"], wanted)
+    assert "layers/dense/vars/0 (bfloat16 as float32)" in log()[-1]
