@@ -297,7 +297,9 @@ class Fit:
             )
         given = {self._name_there(name) for name in lacking} - {None}
         typed = f" It has none of the names {sorted(given)}." if given else ""
-        wanted = {name: _shape(self._own[name]) for name in unfit}
+        # A weight there is no slot's value, whatever its shape.
+        unfit_weights = (name for name in unfit if not self._reference(name))
+        wanted = {name: _shape(self._own[name]) for name in unfit_weights}
         wanted = {n: wanted[n] for n in self._own if wanted.get(n) is not None}
         taken = {self._name_there(name): name for name in chosen if name not in unfit}
         free = self._slot_names.weights(source.shapes)

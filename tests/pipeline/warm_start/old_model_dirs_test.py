@@ -62,9 +62,12 @@ def test_averages_below_a_scope_s_name(tmp_path):
 
 @pytest.mark.parametrize("name", ["AdaMax", "AdagradDA"])
 def test_slots_of_another_kind_that_are_as_many(name, tmp_path):
+    """Nor is a weight that nobody takes proposed for a slot."""
     there = {n.replace("Adam", name): value for n, value in V1.items()}
-    text = refused(adam_state(), saved(tmp_path, **there), ADAM, **WHOLE)
+    source = saved(tmp_path, **there, cls__bias=[4.0])
+    text = refused(adam_state(), source, ADAM, **WHOLE)
     assert "['optimizer/momentum/net/a', 'optimizer/velocity/net/a']" in text
+    assert "optimizer/momentum/net/a [" not in text
 
 
 def test_a_cell_of_tensorflow_1_is_no_proposal(tmp_path):
