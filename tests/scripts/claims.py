@@ -1,13 +1,14 @@
 """Processes that claim model_dirs, for `tests/pipeline/claim_test.py`.
 
 claims.py hold MODEL_DIR            says "held" and holds it until it is killed
-claims.py race FOLDER ROUNDS        says "ready", reads when to begin, and claims
-                                    FOLDER/0, FOLDER/1, ... at the same times as others
-                                    do; says which it got
+claims.py race FOLDER ROUNDS        says "ready", reads in FOLDER/start when to begin,
+                                    and claims FOLDER/0, FOLDER/1, ... at the same times
+                                    as others do; says which it "won", and is killed
 """
 
 import contextlib
 import json
+import os
 import sys
 import time
 
@@ -28,7 +29,10 @@ def hold(model_dir):
 def race(folder, rounds):
     won = []
     say("ready")
-    start = float(sys.stdin.readline())
+    while not os.path.exists(f"{folder}/start"):
+        time.sleep(0.01)
+    with open(f"{folder}/start") as file:
+        start = float(file.read())
     with contextlib.ExitStack() as stack:
         for number in range(int(rounds)):
             while time.time() < start + number * 0.03:
@@ -38,9 +42,9 @@ def race(folder, rounds):
                 won.append(number)
             except claim.ClaimedError:
                 pass
-        say(json.dumps(won))
-        # The other one has looked at all of them by then.
-        sys.stdin.readline()
+        say(f"won {json.dumps(won)}")
+        # The other one has looked at all of them when this is killed.
+        time.sleep(600)
 
 
 if __name__ == "__main__":

@@ -65,11 +65,11 @@ def test_tasks_have_the_log_level_that_the_user_set(monkeypatch, level):
 CLOSED = """
 import os, sys
 sys.stderr = sys.stdout = None
-from pipeline import launch
-from pipeline.mistakes import exits
 if sys.argv[1] == "launch":
+    from pipeline import launch
     code = launch.main(["launch", "--", sys.argv[2]])
 else:
+    from pipeline.mistakes import exits
     exits.run(lambda: sys.stderr.write("words") and 0)
 os._exit(code)
 """

@@ -383,8 +383,12 @@ def test_two_workers_of_ones_own_program(tmp_path, number):
     model_dir = tmp_path / "run"
     command = [OWN_MAIN, "trains_and_evaluates", str(model_dir), "1000000"]
     killed = number == signal.SIGKILL
-    # Who answers a signal does so from the start of Python on.
-    start = processes.Program if killed else clusters.anew
+
+    def start(command, environ, log):
+        # Who answers a signal does so from the start of Python on.
+        answers = log.name == "worker-1.log" and not killed
+        return (clusters.anew if answers else processes.Program)(command, environ, log)
+
     with clusters.started(command, tmp_path, start=start) as tasks:
         tasks[0].wait_for("train | step 200 ")
         tasks[1].kill(number)

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -18,9 +19,9 @@ import pytest
 
 import pipeline as ge
 from pipeline import ClaimedError
-from pipeline.model_dir import claim, end_marker
+from pipeline.model_dir import atomic_file, claim, end_marker
 from pipeline.roles import train_and_evaluate
-from tests import fakes, patience
+from tests import clusters, fakes, forked, patience
 
 ROOT = pathlib.Path(__file__).parent.parent.parent.parent
 SCRIPT = ROOT / "tests" / "scripts" / "claims.py"
@@ -32,7 +33,6 @@ def process(*arguments):
     started = subprocess.Popen(
         [sys.executable, str(SCRIPT), *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
-        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -42,7 +42,6 @@ def process(*arguments):
     finally:
         started.kill()
         started.wait()
-        started.stdin.close()
         started.stdout.close()
 
 
@@ -234,18 +233,22 @@ def test_of_many_one_gets_it_where_the_disk_has_no_locks(tmp_path, monkeypatch):
 
 
 def test_of_two_processes_one_gets_it(tmp_path):
-    rounds = 40
-    with (
-        process("race", tmp_path, rounds) as first,
-        process("race", tmp_path, rounds) as second,
-    ):
-        assert [each.stdout.readline() for each in (first, second)] == ["ready\n"] * 2
-        start = time.time() + 0.1
-        for each in (first, second):
-            each.stdin.write(f"{start}\n")
-            each.stdin.flush()
-        won = [json.loads(each.stdout.readline()) for each in (first, second)]
-    assert sorted([*won[0], *won[1]]) == list(range(rounds))
+    rounds, tasks = 40, []
+    with contextlib.ExitStack() as stack:
+        for name in ("first", "second"):
+            log = tmp_path / name
+            race = [str(SCRIPT), "race", str(tmp_path), str(rounds)]
+            process = forked.Program(race, dict(os.environ), log)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            tasks.append(clusters.Task(name, process, log, log))
+        for task in tasks:
+            task.wait_for("ready\n")
+        atomic_file.write(str(tmp_path / "start"), str(time.time() + 0.1))
+        for task in tasks:
+            task.wait_for("]\n")
+    won = [re.search(r"^won (.+)$", task.text, re.M)[1] for task in tasks]
+    assert sorted(sum(map(json.loads, won), [])) == list(range(rounds))
 
 
 # In training.
