@@ -21,6 +21,7 @@ from pipeline.loop.gradients import Norms
 from pipeline.loop.metrics import MetricSet
 from pipeline.loop.stretch import Showing
 from pipeline.mistakes import checks, user_errors
+from pipeline.process.refusals import RefusedTypeError
 from pipeline.strategy.modules import Modules
 from pipeline.strategy.parameter_server import ParameterServers
 from pipeline.strategy.peers import Peers
@@ -111,6 +112,7 @@ class Programs:
                 return program
         features, labels = feed.element_spec
         if mode == ModeKeys.PREDICT:
+            self._check_whole(feed)
             labels = None
         check_model_fn(
             self._recipe.model_fn,
@@ -139,6 +141,23 @@ class Programs:
     def forget(self, mode: str) -> None:
         """Has the programs of a mode built anew: its modules compute otherwise now."""
         self._made.pop(mode, None)
+
+    def _check_whole(self, feed: AnyFeed) -> None:
+        """Checks that features to predict are no part of a tuple of features.
+
+        Raises:
+          TypeError: the input yields as a whole what other modes' features are.
+        """
+        for mode, programs in self._made.items():
+            if mode == ModeKeys.PREDICT or not programs:
+                continue
+            features, _ = programs[-1].element_spec
+            if isinstance(features, tuple) and _same(feed.element_spec, features):
+                raise RefusedTypeError(
+                    f"input_fn yields (a, b) in mode {ModeKeys.PREDICT!r}, which are "
+                    f"features a and labels b, and in mode {mode!r} features are such "
+                    "a tuple: write dataset.map(lambda a, b: ((a, b), None))."
+                )
 
     @contextlib.contextmanager
     def _compared(self, mode: str, element_spec: Any) -> Iterator[None]:
@@ -297,3 +316,13 @@ class Programs:
         if self._recipe.config.run_eagerly:
             return step
         return tf.function(step, autograph=False, reduce_retracing=True)
+
+
+def _same(spec: Any, other: Any) -> bool:
+    """Returns whether two nests of type specs have one structure, and its dtypes."""
+    try:
+        tf.nest.assert_same_structure(tuple(spec), tuple(other))
+    except (TypeError, ValueError):
+        return False
+    flat = zip(tf.nest.flatten(spec), tf.nest.flatten(other), strict=True)
+    return all(a.dtype == b.dtype for a, b in flat)

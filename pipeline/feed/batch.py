@@ -6,12 +6,24 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from pipeline.mistakes.checks import components
+from pipeline.process.refusals import RefusedTypeError
 from pipeline.strategy.replicas import Replicas
 
 
 def pair_of(element: Any) -> tuple[Any, Any]:
-    """Returns `(features, labels)` of an element; labels are None where it has none."""
-    return element if isinstance(element, tuple) else (element, None)
+    """Returns `(features, labels)` of an element; labels are None where it has none.
+
+    Args:
+      element: element of a dataset, or its spec.
+    """
+    features, labels = element if isinstance(element, tuple) else (element, None)
+    return features, None if is_none(labels) else labels
+
+
+def is_none(spec: Any) -> bool:
+    """Returns whether a type spec is that of None, whose class is not public."""
+    return type(spec).__name__ == "NoneTensorSpec"
 
 
 class Batch(NamedTuple):
@@ -40,20 +52,22 @@ def rows_in(element: Any) -> int | tf.Tensor:
     Returns:
       An int where the static shape of one of them tells, else an int32 scalar.
     """
-    leaves = tf.nest.flatten(element)
+    leaves = [leaf for leaf in tf.nest.flatten(element) if leaf is not None]
     first = leaves[0]
     if first.shape.rank == 0:
         return 1
     # Ragged tensors often hide how many rows there are, which the others know.
     known = (leaf.shape[0] for leaf in leaves if leaf.shape.rank)
     static = next((rows for rows in known if rows is not None), None)
-    if static is not None:
-        return static
-    if isinstance(first, tf.SparseTensor):
-        return tf.cast(first.dense_shape[0], tf.int32)
-    if isinstance(first, tf.RaggedTensor):
-        return tf.cast(first.nrows(), tf.int32)
-    return tf.shape(first)[0]
+    return _rows_of_leaf(first) if static is None else static
+
+
+def _rows_of_leaf(leaf: Any) -> tf.Tensor:
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.cast(leaf.dense_shape[0], tf.int32)
+    if isinstance(leaf, tf.RaggedTensor):
+        return tf.cast(leaf.nrows(), tf.int32)
+    return tf.shape(leaf)[0]
 
 
 def batch_of(element: Any, has: tf.Tensor | None) -> Batch:
@@ -100,10 +114,12 @@ def rows_of(value: Any, start: Any, stop: Any) -> Any:
     """Returns `value[start:stop]`, also of a ragged or sparse tensor.
 
     Args:
-      value: tensor with a leading batch dimension.
+      value: tensor with a leading batch dimension; None stays None.
       start: number of the first row, an int or an integer scalar.
       stop: number of the row after the last one.
     """
+    if value is None:
+        return None
     if not isinstance(value, tf.SparseTensor):
         return value[start:stop]
     begin = tf.one_hot(0, value.shape.rank, tf.cast(start, tf.int64), 0, dtype=tf.int64)
@@ -295,6 +311,7 @@ class Plan:
         the first row as a stand-in.
         """
         rows, total, first = rows_in(element), self.replicas.total, self.replicas.first
+        _check_rows(element, rows)
         batches = []
         for replica in range(first, first + self.replicas.local):
             start = replica * rows // total
@@ -310,6 +327,39 @@ class Plan:
             )
             batches.append(batch_of(part, some))
         return batches
+
+
+def _check_rows(element: Any, rows: int | tf.Tensor) -> None:
+    """Checks, in each step if need be, that all components have as many rows.
+
+    Else replicas would put other examples side by side than there are in the batch.
+
+    Args:
+      element: global batch.
+      rows: what `rows_in` says of it.
+
+    Raises:
+      TypeError: a component's static shape has no rows, or other rows.
+    """
+    fits = (None, rows) if isinstance(rows, int) else (None,)
+    sizes = {}
+    for place, leaf in components(pair_of(element)):
+        known = leaf.shape[0] if leaf.shape.rank else None
+        if leaf.shape.rank == 0 or known not in fits:
+            raise RefusedTypeError(
+                f"input_fn yields {place} of shape {leaf.shape}, which has no row for "
+                "each example of the global batch, to be divided between replicas: "
+                "write tf.data.Dataset.from_tensor_slices(arrays).batch(32), or take "
+                "input_context."
+            )
+        sizes[place] = _rows_of_leaf(leaf) if known is None else known
+    if all(isinstance(size, int) for size in sizes.values()) or len(sizes) == 1:
+        return
+    told = f"input_fn yields {', '.join(sizes)} of unequal numbers of rows in one "
+    told += "global batch, which cannot be divided between replicas:"
+    found = tf.stack(list(sizes.values()))
+    alike = tf.reduce_all(tf.equal(found, rows))
+    tf.debugging.Assert(alike, [told, found], summarize=len(sizes))
 
 
 class LeftOut(NamedTuple):

@@ -17,9 +17,9 @@ from pipeline.contract import calling
 from pipeline.contract import params as params_lib
 from pipeline.contract.spec import ModeKeys
 from pipeline.feed import fingerprint
-from pipeline.feed.batch import pair_of
+from pipeline.feed.batch import is_none, pair_of
 from pipeline.mistakes import user_errors
-from pipeline.mistakes.checks import kind_of
+from pipeline.mistakes.checks import components, kind_of
 from pipeline.process.refusals import RefusedTypeError, RefusedValueError
 from pipeline.strategy.peers import Peers
 from pipeline.tracing import seeds
@@ -246,10 +246,15 @@ def _check_dataset(dataset: Any, name: str) -> None:
         raise RefusedTypeError(
             f"input_fn {name} yields tuples of {len(spec)}: {spec}. It must yield "
             "features or (features, labels); example weights go into a dict of "
-            "features."
+            "features, and features that are a tuple come as (features, None)."
         )
     if not tf.nest.flatten(pair_of(spec)[0]):
         raise RefusedTypeError(
             f"input_fn {name} yields no features: {spec}. It must yield at least one "
             "tensor, or a dict of them."
         )
+    for place, each in components((pair_of(spec)[0], None)):
+        if is_none(each):
+            raise RefusedTypeError(
+                f"input_fn {name} yields None for {place}: leave it out."
+            )

@@ -175,11 +175,16 @@ def words_of(error: tf.errors.OpError) -> str:
     text = re.sub(r"\{\{function_node [^}]*\}\}\s*", "", str(error.message))
     text = re.sub(r"\s*\[Op:\w+\].*", "", text)
     text = _TRANSFORMATION.sub("", text)
-    text = _ASSERTION.sub(lambda match: _ESCAPE.sub(r"\1", match[1]), text)
+    text = _ASSERTION.sub(_said, text)
     # A failure of several roots numbers them: "  (0) INVALID_ARGUMENT:  ...".
     text = re.sub(r"(?m)^\s+\(\d+\) [A-Z_]+:\s*", "", text)
     lines = [line for line in text.split("\n") if not _NOISE.fullmatch(line)]
     return "\n".join(dict.fromkeys(line.strip() for line in lines))[:_MOST_CHARACTERS]
+
+
+def _said(assertion: re.Match[str]) -> str:
+    """Returns what an assertion says: its words, and tensors after them."""
+    return _ESCAPE.sub(r"\1", assertion[1]).replace("] [", " ")
 
 
 def text_of(error: BaseException) -> str:
