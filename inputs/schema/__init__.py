@@ -25,7 +25,6 @@ Its files, each before those that import it:
     fields           what a model sees
     numbers          numbers -> numbers, or buckets
     raw_values       columns, checked, with their defaults
-    sent_names       columns -> names that a signature can have
     encoding         Encoder: columns -> what a model sees
     counting         one pass over the training data -> statistics
     record           schema.json: what was declared and counted

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from pipeline import RefusedValueError, ServingInputReceiver
+from pipeline.export.sent_names import sent_names
 
 from ..batching import of_known_rows
 from ..columns import split_bag
@@ -26,7 +27,6 @@ from .numbers import NumberEncoder, bucket_of
 from .raw_values import filled, raw_value
 from .refusals import Refusals
 from .rows import RowEncoder
-from .sent_names import sent_names
 from .statistics import FeatureStatistics
 
 # That of tf.feature_column's crossed_column.

@@ -17,7 +17,7 @@ from ..columns import Column, column_of
 from . import agreed
 from .checks import a_kind
 from .encoding import Encoder
-from .features import Cross, Feature, Number
+from .features import Bag, Cross, Feature, Number
 from .fields import indicator_name
 from .kinds import feature_of
 from .statistics import FeatureStatistics
@@ -195,6 +195,13 @@ def _check_relations(
                     "words, ids, bags, or numbers with buckets=[...]"
                     f"{_parts_line(other)}."
                 )
+        if feature.combiner != "mean" and not any(
+            isinstance(features[part], Bag) for part in feature.of
+        ):
+            raise RefusedValueError(
+                f"Feature {name!r}: combiner is {feature.combiner!r}, and of names no "
+                "bag: an example has one item of it; leave combiner out."
+            )
     target = getattr(feature, "shared_with", None)
     if target is None:
         return

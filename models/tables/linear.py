@@ -12,6 +12,8 @@ from .wide import WidePart
 class Linear(TableNetwork):
     """The wide part alone, see `models.linear`."""
 
+    has_deep = False
+
     def make(self, fields: Sequence[Any], num_outputs: int) -> None:
         """See `TableNetwork`."""
         self.wide = WidePart(fields, num_outputs)

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from pipeline import RefusedValueError, SpecError
 
@@ -19,9 +20,11 @@ class TableNetwork(keras.Model, abc.ABC):
       num_outputs: size of the logits' last dimension; None until a head says it.
       fields: fields of the schema, see `inputs.Schema`.
       wide: the wide part; None where there is none.
+      has_deep: whether there is another part, for numbers and embeddings.
     """
 
     wide: WidePart | None = None
+    has_deep = True
 
     def __init__(self, encoder: Any, num_outputs: int | None, name: str) -> None:
         """Describes the network, which is built on its first call.
@@ -90,6 +93,18 @@ class TableNetwork(keras.Model, abc.ABC):
                 ", or train it by table_model, which asks its head."
             )
         self.make(self.fields, self.num_outputs)
+        unused = [field.name for field in self.fields if not self._takes(field)]
+        if unused:
+            logging.info(
+                "%s | as their wide and embedding say, these features enter no part of "
+                "it, unless by a cross: %s",
+                self.name,
+                ", ".join(unused),
+            )
+
+    def _takes(self, field: Any) -> bool:
+        is_deep = field.kind == "number" or field.embedding is not None
+        return (self.wide is not None and field.wide) or (self.has_deep and is_deep)
 
     @property
     def wide_variables(self) -> list[Any]:

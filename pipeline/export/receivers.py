@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from pipeline.export.sent_names import sent_names
 from pipeline.mistakes import user_errors
 from pipeline.mistakes.checks import kind_of
 from pipeline.process.refusals import RefusedTypeError, RefusedValueError
@@ -41,12 +42,20 @@ class ServingInputReceiver:
     )
 
     def __post_init__(self) -> None:
-        """Checks the alternatives.
+        """Checks the names and the alternatives.
 
         Raises:
           TypeError: they are no ServingInputReceivers by name.
-          ValueError: one is named as the default signature, or has alternatives.
+          ValueError: a signature cannot have the name of a tensor; an alternative is
+            named as the default signature, or has alternatives.
         """
+        for name, sent in sent_names(self.receiver_specs).items():
+            if name != sent:
+                raise RefusedValueError(
+                    f"ServingInputReceiver.receiver_specs has the name {name!r}, which "
+                    f"no signature of a SavedModel can have: write {sent!r} there and "
+                    "in to_features."
+                )
         if not isinstance(self.alternatives, Mapping) or not all(
             isinstance(name, str) and isinstance(each, ServingInputReceiver)
             for name, each in self.alternatives.items()
@@ -81,7 +90,8 @@ def build_raw_serving_input_receiver_fn(features: Any) -> ServingFn:
       features: type spec of one tensor, or dict of specs. The first dimension, the
         batch, becomes any size. A bare tensor is sent under the name `features`. Of
         tuples, and of dicts in dicts, each tensor is sent under the names on the way
-        to it, `image_left`, `features_0`.
+        to it, `image_left`, `features_0`. A name that Python gives no argument is
+        changed, `dep time` to `dep_time`, `class` to `class_`.
 
     Returns:
       A serving_input_receiver_fn.
@@ -100,15 +110,11 @@ def build_raw_serving_input_receiver_fn(features: Any) -> ServingFn:
         return _nested(features)
     bare = not isinstance(features, Mapping)
     named = {FEATURES_NAME: features} if bare else dict(features)
-    specs = {name: _any_batch(name, spec) for name, spec in named.items()}
 
-    def serving_input_receiver_fn() -> ServingInputReceiver:
-        def to_features(received: Mapping[str, tf.Tensor]) -> Any:
-            return received[FEATURES_NAME] if bare else dict(received)
+    def to_features(received: Mapping[str, tf.Tensor]) -> Any:
+        return received[FEATURES_NAME] if bare else dict(received)
 
-        return ServingInputReceiver(specs, to_features)
-
-    return serving_input_receiver_fn
+    return _sent(named, to_features)
 
 
 def build_parsing_serving_input_receiver_fn(
@@ -218,12 +224,28 @@ def _nested(features: Any) -> ServingFn:
                 f"two of the features would be sent as {name!r}: give one another key, "
                 "or write a serving_input_receiver_fn of your own."
             )
-        named[name] = _any_batch(name, spec)
+        named[name] = spec
 
     def to_features(received: Mapping[str, tf.Tensor]) -> Any:
         return keras.tree.pack_sequence_as(features, [received[n] for n in named])
 
-    return lambda: ServingInputReceiver(named, to_features)
+    return _sent(named, to_features)
+
+
+def _sent(named: Mapping[str, Any], to_features: Callable[..., Any]) -> ServingFn:
+    """Describes a server that is sent tensors under names that a signature can have.
+
+    Args:
+      named: specs of the tensors by their own names.
+      to_features: takes the tensors by their own names.
+    """
+    names = sent_names(named)
+    specs = {names[own]: _any_batch(names[own], named[own]) for own in named}
+
+    def to_own(received: Mapping[str, tf.Tensor]) -> Any:
+        return to_features({own: received[sent] for own, sent in names.items()})
+
+    return lambda: ServingInputReceiver(specs, to_own)
 
 
 def _any_batch(name: str, spec: Any) -> tf.TypeSpec:

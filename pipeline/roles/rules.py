@@ -88,7 +88,7 @@ def _unknown(hook: MetricHook, names: Sequence[Any]) -> RefusedValueError:
     """Returns the error of a hook that goes by an evaluation that there is not."""
     known = [name for name in names if name is not None]
     has = ", ".join("the one without a name" if n is None else repr(n) for n in names)
-    line = "None" if None in names else repr(known[0])
+    line = repr(known[0]) if known and None not in names else "None"
     return RefusedValueError(
         f"{hook.title} in TrainSpec.hooks goes by {hook.source}"
         f"{' without a name' if hook.evaluation is None else ''}, and the evaluations "

@@ -83,6 +83,19 @@ MISTAKES = {
         {"x": {"kind": "bag of ids", "size": 3, "combiner": "max"}},
         "combiner is 'max': write combiner='mean' or 'sum' or 'sqrtn'",
     ),
+    "combiner of no bag": (
+        {
+            "v": {"kind": "id", "size": 3},
+            "w": WORD,
+            "x": {
+                "kind": "cross",
+                "of": ["v", "w"],
+                "hash_buckets": 3,
+                "combiner": "sum",
+            },
+        },
+        "Feature 'x': combiner is 'sum', and of names no bag",
+    ),
     "separator": (
         {"x": {"kind": "bag of ids", "size": 3, "separator": ", "}},
         "separator is ', ': write one character",

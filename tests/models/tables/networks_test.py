@@ -37,6 +37,21 @@ def test_linear(features, num_outputs):
     close(network(features), tabled.wide(features, network))
 
 
+@pytest.mark.parametrize(
+    ("factory", "unused"),
+    [
+        (models.linear, "seen, income"),
+        (models.dnn, "pairs"),
+        (models.wide_and_deep, None),
+    ],
+)
+def test_features_that_enter_nothing_are_told(factory, unused, caplog):
+    caplog.set_level("INFO", "absl")
+    factory(schema=tabled.SCHEMA, config=None, num_outputs=1).build()
+    told = [line for line in caplog.messages if "enter no part" in line]
+    assert [line.rpartition(": ")[2] for line in told] == ([unused] if unused else [])
+
+
 def test_linear_begins_at_0(features):
     network = models.linear(schema=tabled.SCHEMA, config=None, num_outputs=2)
     np.testing.assert_array_equal(network(features), np.zeros([tabled.ROWS, 2]))

@@ -212,8 +212,9 @@ Sides = collections.namedtuple("Sides", ["left", "right"])
             ["sides_left", "sides_more_0"],
         ),
         (lambda a, b: {"sides": Sides(a, b)}, None),
+        (lambda a, b: {"class": a, "dep time": b}, ["class_", "dep_time"]),
     ],
-    ids=["tuple", "dicts", "named"],
+    ids=["tuple", "dicts", "named", "no arguments"],
 )
 def test_nests_of_features_in_every_mode(tmp_path, nest, names):
     def nested_fn(features, labels, mode, network, optimizer):
@@ -234,6 +235,12 @@ def test_nests_of_features_in_every_mode(tmp_path, nest, names):
     parts = dict(zip(sorted(sent), (X[:, :2], X[:, 2:]), strict=True))
     found = served(**{name: tf.constant(part) for name, part in parts.items()})
     np.testing.assert_allclose(found["logits"], logits, atol=1e-6)
+
+
+def test_a_name_that_no_signature_has_is_refused():
+    specs = {"dep time": tf.TensorSpec([None])}
+    with pytest.raises(ValueError, match="'dep time', which no .*: write 'dep_time'"):
+        ge.ServingInputReceiver(specs, dict)
 
 
 def test_nests_whose_tensors_would_be_sent_under_one_name():

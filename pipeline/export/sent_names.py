@@ -1,23 +1,24 @@
-"""Names columns as a signature of a SavedModel can: as Python names arguments."""
+"""Names tensors as a signature of a SavedModel can: as Python names arguments."""
 
 import keyword
 import re
 from collections.abc import Iterable
 
 
-def sent_names(columns: Iterable[str]) -> dict[str, str]:
-    """Returns the name under which each column is sent, by the column's.
+def sent_names(own: Iterable[str]) -> dict[str, str]:
+    """Returns the name under which each tensor is sent, by its own.
 
-    It is the column's own where that is a Python identifier and no keyword.
+    It is its own where that is a Python identifier and no keyword.
 
     Args:
-      columns: names of columns, which differ.
+      own: names of tensors, which differ.
     """
-    names = {name: name for name in columns if _fits(name)}
-    for name in columns:
+    own = list(own)
+    names = {name: name for name in own if _fits(name)}
+    for name in own:
         if name not in names:
             names[name] = _free(_identifier(name), names.values())
-    return {name: names[name] for name in columns}
+    return {name: names[name] for name in own}
 
 
 def _fits(name: str) -> bool:
