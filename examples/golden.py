@@ -2,6 +2,7 @@
 
     python3.11 -m venv old && old/bin/pip install tensorflow-cpu==2.15.1
     python -m examples.golden mnist_mirrored --python=old/bin/python
+    python -m examples.golden gan --python=old/bin/python --seeds=12
 
 The numbers are written to golden.json beside the original, those of each seed.
 """
