@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import pipeline as ge
 from pipeline.moving import table
+from tests.sources import ROOT
 
 v1 = tf.compat.v1
 ROWS = table.rows()
@@ -86,6 +87,21 @@ def moved_here(optimizer, steps=5):
 def test_an_optimizer_moves_as_there(name):
     here = moved_here(written(name))
     np.testing.assert_allclose(here, moved_there(OPTIMIZERS[name]), 2e-5, 1e-7)
+
+
+def test_momentum_with_a_schedule_is_the_optimizer_of_the_page():
+    def build():
+        variable = v1.get_variable("w", initializer=tf.constant(START))
+        loss = tf.reduce_sum(variable**2 * [1.0, 2.0, 1.0, 1e-6])
+        step = v1.train.get_or_create_global_step()
+        rate = v1.train.exponential_decay(0.1, step, 10, 0.5, staircase=True)
+        return variable, v1.train.MomentumOptimizer(rate, 0.9).minimize(loss, step)
+
+    page = (ROOT / "docs/from_tf_optimizers.md").read_text(encoding="utf-8")
+    names = {}
+    exec(page.partition("```python\n")[2].partition("```")[0], names)
+    here = moved_here(names["optimizer"], 15)
+    np.testing.assert_allclose(here, graph(build, 15), 2e-5, 1e-7)
 
 
 def test_rmsprop_starts_elsewhere():
