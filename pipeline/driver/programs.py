@@ -26,6 +26,7 @@ from pipeline.strategy.modules import Modules
 from pipeline.strategy.parameter_server import ParameterServers
 from pipeline.strategy.peers import Peers
 from pipeline.strategy.replicas import has_one_trace
+from pipeline.tracing import trace_checks
 from pipeline.tracing.batch_sums import rows_of
 from pipeline.tracing.compiling import compiled
 from pipeline.tracing.host_values import HostMetrics
@@ -80,7 +81,8 @@ class Programs:
         self._recipe = recipe
         self._modules = modules
         self._peers = peers
-        self._bound = bound
+        self._outlined = bound
+        self._bound = lambda mode: trace_checks.without_variables(bound(mode))
         self._build = build
         config, strategy = recipe.config, modules.strategy
         # False rather than None, with which eager steps would be compiled as well. And
@@ -121,7 +123,7 @@ class Programs:
         )
         element_spec = features, labels
         with self._compared(mode, element_spec):
-            outline = self._build(mode, self._bound(mode), element_spec)
+            outline = self._build(mode, self._outlined(mode), element_spec)
         declared = {} if mode == ModeKeys.PREDICT else outline.metrics
         host = None
         if mode == ModeKeys.EVAL:

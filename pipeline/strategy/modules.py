@@ -39,7 +39,7 @@ from pipeline.tracing import (
     trace_checks,
 )
 from pipeline.tracing.batch_sums import rows_of
-from pipeline.tracing.compiling import compiled
+from pipeline.tracing.compiling import compiled, traced_once
 
 # Odd and large, so that the streams of replicas do not meet.
 _SEED_STRIDE = 7919
@@ -129,8 +129,6 @@ class Modules:
         """
         before = self.named_variables()
         created: list[tf.Variable] = []
-        specs: list[EstimatorSpec] = []
-
         inside = False
 
         def create(next_creator: Any, **kwargs: Any) -> tf.Variable:
@@ -139,8 +137,8 @@ class Modules:
                 return next_creator(**kwargs)
             known = {k: v for k, v in kwargs.items() if v is not None}
             known = aggregated(self.strategy, known)
-            # Made in a second trace, or of a value of this one: model_fn's variable.
-            if specs or tf.is_symbolic_tensor(known.get("initial_value")):
+            # Made of a value of this trace: model_fn's own.
+            if tf.is_symbolic_tensor(known.get("initial_value")):
                 raise trace_checks.stray_error([known.get("name")])
             inside = True
             try:
@@ -150,23 +148,21 @@ class Modules:
                 inside = False
             return created[-1]
 
-        @tf.function(autograph=False)
-        def trace(element: Any) -> None:
-            features, labels = element
-            with tf.variable_creator_scope(create):
-                step = tf.zeros([], tf.int64)
-                specs.append(model_fn(features, labels, step))
+        def trace(element: Any, creator: Any = create) -> EstimatorSpec:
+            with tf.variable_creator_scope(creator):
+                return model_fn(*element, tf.zeros([], tf.int64))
 
         mine = self.by_name.values()
         guarded = trace_checks.no_updates(mine, owns=self._owns)
         with self._seeds.drawn(), guarded, sharding.cut_by(self.strategy):
-            graph = trace.get_concrete_function(element_spec).graph
-        spec = specs[-1]
+            spec, graph = traced_once(trace, element_spec)
         self.say(trace_checks.remarks(graph, spec, rows_of(element_spec[0])))
         self.say(keras_tables.remarks(variables.parts(self.by_name)))
         owned = self._ids()
         stray = [v.name for v in created if id(v) not in owned]
         if stray:
+            # Said where model_fn makes them, if it makes them again.
+            traced_once(lambda e: trace(e, trace_checks.refuse_variable), element_spec)
             raise trace_checks.stray_error(stray)
         self._build_optimizers(spec, owned)
         sharding.let_gather(self.named_variables().values())

@@ -1,5 +1,6 @@
 """Compiles functions for one object, so that TensorFlow counts their traces apart."""
 
+import contextlib
 import contextvars
 import functools
 from collections.abc import Callable
@@ -22,6 +23,31 @@ def compiled(fn: Callable[..., Any], **options: Any) -> Any:
       **options: options of `tf.function`; Autograph is always off.
     """
     return tf.function(functools.partial(fn), autograph=False, **options)
+
+
+def traced_once(fn: Callable[..., Any], *specs: Any) -> tuple[Any, tf.Graph]:
+    """Returns what `fn` returns in a trace, symbolic, and the graph of the trace.
+
+    A `tf.function` whose first trace makes variables is traced again at once, to be
+    run without making them. Who only looks at the trace leaves before that.
+
+    Args:
+      fn: function of tensors.
+      *specs: type specs of its arguments.
+    """
+    found: list[tuple[Any, tf.Graph]] = []
+
+    def trace(*tensors: Any) -> None:
+        found.append((fn(*tensors), tf.compat.v1.get_default_graph()))
+        raise _SeenError
+
+    with contextlib.suppress(_SeenError):
+        compiled(trace).get_concrete_function(*specs)
+    return found[0]
+
+
+class _SeenError(Exception):
+    """Ends a trace of which everything was seen."""
 
 
 def told_of_xla(fn: Callable[[], Any]) -> Callable[[], Any]:

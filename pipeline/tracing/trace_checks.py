@@ -5,6 +5,7 @@ sums over the batch in place of means, updates besides those of the TrainOps.
 """
 
 import contextlib
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -101,6 +102,34 @@ def stray_error(names: Sequence[str | None]) -> SpecError:
         f"they would be in no checkpoint. Build the {kind} in a factory and hand it "
         f"in: Estimator(modules={{{module!r}: make_{module}}})."
     )
+
+
+def refuse_variable(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+    """Raises `stray_error`; a creator, for `tf.variable_creator_scope`.
+
+    Args:
+      next_creator: creator that would make the variable.
+      **kwargs: arguments of the variable.
+
+    Raises:
+      SpecError: always.
+    """
+    raise stray_error([kwargs.get("name")])
+
+
+def without_variables(model_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function, refusing variables: those of the modules are there by then.
+
+    Args:
+      model_fn: function that makes none; one that did would make some at each step.
+    """
+
+    @functools.wraps(model_fn)
+    def checked(*arguments: Any) -> Any:
+        with tf.variable_creator_scope(refuse_variable):
+            return model_fn(*arguments)
+
+    return checked
 
 
 @contextlib.contextmanager

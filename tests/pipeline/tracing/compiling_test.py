@@ -3,9 +3,11 @@
 import collections
 import logging
 
+import keras
 import pytest
 import tensorflow as tf
 
+import pipeline as ge
 from pipeline.checkpoints import checkpoint
 from pipeline.driver import programs
 from pipeline.tracing.compiling import compiled
@@ -83,6 +85,38 @@ def counted(tmp_path):
     estimator = fakes.make_estimator(tmp_path, params=count)
     estimator.train(TRAIN, max_steps=1)
     return estimator, traces
+
+
+def test_a_training_traces_model_fn_to_see_what_it_does_and_to_compile_it(counted):
+    _, traces = counted
+    assert traces["train"] == 2
+
+
+class Growing(tf.Module):
+    """Makes another variable at each call."""
+
+    def __init__(self):
+        super().__init__()
+        self.all = [tf.Variable(tf.zeros([6, 3]))]
+
+    def __call__(self, x):
+        self.all.append(tf.Variable(0.0, name="more"))
+        return x @ self.all[0]
+
+
+def growing_fn(features, labels, mode, network, optimizer):
+    loss = keras.losses.sparse_categorical_crossentropy(labels, network(features), True)
+    train_op = ge.TrainOp(optimizer, network.all[:1])
+    return ge.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_variables_that_each_call_makes_are_refused(tmp_path, run_eagerly):
+    estimator = fakes.make_estimator(
+        tmp_path, model_fn=growing_fn, network=Growing, run_eagerly=run_eagerly
+    )
+    with pytest.raises(ge.SpecError, match=r"model_fn created the variables \['more'"):
+        estimator.train(TRAIN, max_steps=1)
 
 
 def test_evaluations_of_unlike_shapes_are_traced_once_each(counted, warnings):
