@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+import pathlib
 import shutil
 import signal
 import tempfile
@@ -21,6 +22,11 @@ from absl import logging  # noqa: E402
 from tests import longest  # noqa: E402
 
 NUM_CPUS = 4
+HERE = pathlib.Path(__file__).parent
+# Folders of the tests of one part of the project.
+WINGS = ("pipeline", "models", "inputs")
+# How many new objects begin a search for garbage.
+AS_PYTHON_DOES, RARE = gc.get_threshold(), (50_000, 20, 20)
 
 # TensorFlow takes this before it first runs, and only once: no test file could do it.
 tf.config.set_logical_device_configuration(
@@ -45,6 +51,18 @@ def pytest_collection_finish():
     """Takes what was imported out of every later search for garbage: it stays."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Has the wings' tests start fast: without graph optimizer, with rarer searches.
+
+    Their trainings take a few steps, so that most of a test is tracing and compiling.
+    Whole programs, whose tests lie elsewhere, run as those of users do.
+    """
+    few_steps = item.path.relative_to(HERE).parts[0] in WINGS
+    gc.set_threshold(*(RARE if few_steps else AS_PYTHON_DOES))
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": few_steps})
 
 
 @pytest.fixture(autouse=True)
