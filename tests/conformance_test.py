@@ -363,10 +363,14 @@ def test_two_workers_restore_what_one_saved(trained, logits, tmp_path):
         np.testing.assert_allclose(task.result[path], expected, 1e-5, 1e-6)
 
 
-@each_input
 @pytest.mark.parametrize(
-    ("source", "name"),
-    [("default", "mirrored_4"), ("mirrored_2", "default"), ("default", "accumulated")],
+    ("source", "name", "per_replica"),
+    [
+        ("default", "mirrored_4", True),
+        ("mirrored_2", "default", False),
+        ("default", "accumulated", True),
+        ("default", "accumulated", False),
+    ],
 )
 def test_goes_on_where_another_stopped(
     data, config_of, reference, tmp_path, source, name, per_replica

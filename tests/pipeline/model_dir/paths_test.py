@@ -110,7 +110,7 @@ class Counter(ge.Hook):
 def home(tmp_path_factory):
     """A home with a trained model_dir, `run`, and files to read; and its Estimator."""
     home = tmp_path_factory.mktemp("home")
-    estimator = fakes.make_estimator(home / "run")
+    estimator = fakes.make_estimator(home / "run", run_eagerly=True)
     estimator.train(ENDS, steps=1)
     for name in ("read.txt", "read.gin"):
         (home / name).touch()
@@ -130,7 +130,7 @@ def starts_warm(start):
     estimator = ge.Estimator(
         fakes.classifier_fn,
         modules={"network": fakes.network, "optimizer": fakes.adam},
-        config=ge.RunConfig(model_dir="~/warm"),
+        config=ge.RunConfig(model_dir="~/warm", run_eagerly=True),
         params={},
         warm_start_from=start,
     )
@@ -138,12 +138,13 @@ def starts_warm(start):
 
 
 WRITES = {
-    "RunConfig.model_dir": lambda e, path: fakes.make_estimator(path).train(
-        ENDS, steps=1
-    ),
+    "RunConfig.model_dir": lambda e, path: fakes.make_estimator(
+        path, run_eagerly=True
+    ).train(ENDS, steps=1),
     "Estimator(model_dir=)": lambda e, path: ge.Estimator(
         fakes.classifier_fn,
         model_dir=path,
+        config=ge.RunConfig(run_eagerly=True),
         modules={"network": fakes.network, "optimizer": fakes.adam},
         params={},
     ).train(ENDS, steps=1),

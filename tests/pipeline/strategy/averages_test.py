@@ -300,15 +300,20 @@ def test_an_average_moves_by_its_share(dtype, where):
     rng = np.random.default_rng(1)
     weights = rng.normal(size=[3000, 20]).astype(dtype)
     average = tf.Variable(tf.zeros([20], dtype))
+    shares = np.maximum(1 / (1.0 + np.arange(len(weights))), 1e-3)
+
+    @tf.function
+    def move(first, last):
+        for number in tf.range(first, last):
+            mover = averages._mover(tf.constant(shares)[number], average.dtype)
+            mover(where(average), tf.constant(weights)[number])
+
+    move(tf.constant(0), tf.constant(1))
+    np.testing.assert_array_equal(average, weights[0])
+    move(tf.constant(1), tf.constant(len(weights)))
     exact = np.zeros([20])
-    for number, row in enumerate(weights):
-        share = 1.0 if not number else max(1 / (number + 1), 1e-3)
-        averages._mover(tf.constant(share, tf.float64), average.dtype)(
-            where(average), tf.constant(row)
-        )
+    for share, row in zip(shares, weights, strict=True):
         exact += share * (row - exact)
-        if not number:
-            np.testing.assert_array_equal(average, row)
     np.testing.assert_allclose(
         average, exact, atol=2e-6 if dtype == "float32" else 1e-12
     )
