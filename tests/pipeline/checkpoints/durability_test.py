@@ -277,9 +277,9 @@ def test_the_evaluator_passes_over_a_damaged_one(step, trained, caplog):
 CHATTER = r"^.*(?:Sharding callback|InitializeLog|rebuild TensorFlow|\.cc:\d+\] ).*$"
 KILLED = """
 import os, signal, sys
-import tensorflow as tf
 from pipeline.checkpoints.retention import Retention
 from tests import interrupted
+import tensorflow as tf
 
 # As in the process that goes on, see conftest.py: numbers are compared to the last bit.
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
