@@ -44,6 +44,12 @@ def per_example_gradients(
         no variable.
     """
     raw = [raw_variables.raw(variable) for variable in variables]
+    if not raw:
+        raise SpecError(
+            "variables is empty. A network without input shape has variables only once "
+            "it was called: write loss = loss_fn(features, labels) before, and read "
+            "network.trainable_variables after it."
+        )
     others = [kind_of(v) for v in raw if not isinstance(v, tf.Variable)]
     if others:
         raise SpecError(

@@ -10,6 +10,7 @@ from pipeline.checkpoints import checkpoint
 from tests import (
     clusters,
     fakes,
+    kinds,
     patience,
     players,
     row_tables,
@@ -94,6 +95,12 @@ def test_updates_in_turn_and_scalars_are_those_of_one_process(found):
 def test_rows_move_as_whole_tables_do(found):
     for each in found["rows"]:
         row_tables.check(each)
+
+
+def test_a_transformer_and_dp_sgd_come_to_what_they_do_in_one_process(found):
+    """Of batches whose parts have other numbers of examples and of tokens."""
+    for each in found["transformer"]:
+        kinds.check(each)
 
 
 def test_networks_of_tables_come_to_what_they_do_in_one_process(found):

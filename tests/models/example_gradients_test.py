@@ -137,6 +137,7 @@ def test_noise_is_normal_and_of_each_variable_its_own():
             "depends on none of the variables",
         ),
         (lambda f: per_example_gradients(f[0], [X], *f[2:]), "not a variable"),
+        (lambda f: per_example_gradients(f[0], [], *f[2:]), "variables is empty"),
     ],
 )
 def test_what_does_not_fit_is_told(net, call, told):

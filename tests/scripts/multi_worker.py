@@ -14,7 +14,16 @@ import tensorflow as tf
 
 import pipeline as ge
 from pipeline.checkpoints import checkpoint
-from tests import clusters, fakes, players, row_tables, shown, shuffled, tabled_training
+from tests import (
+    clusters,
+    fakes,
+    kinds,
+    players,
+    row_tables,
+    shown,
+    shuffled,
+    tabled_training,
+)
 
 TASK = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 
@@ -40,6 +49,7 @@ def together(folder):
         play,
         rows,
         tables,
+        transformer,
         batch_normalization,
         evaluates_along,
         goes_on,
@@ -227,14 +237,20 @@ def play(folder):
 
 
 def rows(folder):
-    return row_tables.train(
-        ge.RunConfig(model_dir=str(folder), execution="multi_worker")
-    )
+    """With micro-batches, too."""
+    return row_tables.train(config(folder, gradient_accumulation_steps=2))
 
 
 def tables(folder):
-    config = ge.RunConfig(model_dir=str(folder), execution="multi_worker")
-    return tabled_training.train(config)
+    return tabled_training.train(config(folder))
+
+
+def transformer(folder):
+    return kinds.train(config(folder))
+
+
+def config(folder, **options):
+    return ge.RunConfig(model_dir=str(folder), execution="multi_worker", **options)
 
 
 def batch_normalization(folder):

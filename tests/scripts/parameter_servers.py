@@ -28,7 +28,7 @@ from pipeline import PeerLostError
 from pipeline.cluster import server
 from pipeline.cluster.tf_config import Cluster
 from pipeline.strategy import parameter_server
-from tests import fakes, row_tables, shown, steered, tabled_training
+from tests import fakes, kinds, row_tables, shown, steered, tabled_training
 from tests.scripts import forked_servers
 
 OUT = pathlib.Path(sys.argv[1])
@@ -347,6 +347,11 @@ def networks():
     report("tables", **trained)
 
 
+def transformer():
+    """Trains a transformer, and a network by DP-SGD, one step after the other."""
+    report("transformer", **kinds.train(config("transformer")))
+
+
 def server_dies():
     """Kills a parameter server."""
     trained = estimator("server_dies", save_checkpoints_steps=20)
@@ -368,6 +373,7 @@ def run_task():
     embedding()
     rows()
     networks()
+    transformer()
     halved = steered.halved(config("steered", save_checkpoints_steps=20))
     report("steered", **halved)
     tasks = ge.RunConfig().cluster.training_tasks

@@ -13,7 +13,7 @@ import pytest
 import pipeline as ge
 from pipeline.cluster.tf_config import Cluster
 from pipeline.strategy import parameter_server, strategies
-from tests import clusters, fakes, patience, row_tables, tabled_training
+from tests import clusters, fakes, kinds, patience, row_tables, tabled_training
 
 LIMIT_SECS = 240
 
@@ -263,3 +263,7 @@ def test_rows_of_shards_move_as_whole_tables_do(ran):
 
 def test_networks_of_tables_come_to_what_they_do_in_one_process(ran):
     tabled_training.check(ran["tables"])
+
+
+def test_a_transformer_and_dp_sgd_come_to_what_they_do_in_one_process(ran):
+    kinds.check(ran["transformer"])
