@@ -103,7 +103,10 @@ class VocabInfo:
                 f"among the {len(old)} of {self.old_vocab}: write the files that the "
                 "rows go by, or leave the table out by vars_to_warm_start."
             )
-        return rows, f"{known} of {len(new)} words"
+        # Rows before the words', as Keras' StringLookup has one, shift them all.
+        wordless = there[self.axis] - len(old)
+        more = f", rows there without one: {wordless}" if wordless else ""
+        return rows, f"{known} of {len(new)} words{more}"
 
     def _check_shapes(
         self, there: list[int], here: list[int], name: str, num_old: int

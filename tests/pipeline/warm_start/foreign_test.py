@@ -242,7 +242,7 @@ def test_an_optimizer_s_state_that_is_of_another(there, text, tmp_path):
     assert text in refused(adam_state(), saved(tmp_path, **there), ADAM, **WHOLE)
 
 
-def test_a_vocabulary_fills_shards(tmp_path):
+def test_a_vocabulary_fills_shards(tmp_path, log):
     new, old = (tmp_path / name for name in ("new", "old"))
     words = [vocabulary(new, *"cdab"), 4, 1, vocabulary(old, *"abc")]
     info = ge.VocabInfo(*words, backup_initializer="ones")
@@ -252,6 +252,7 @@ def test_a_vocabulary_fills_shards(tmp_path):
     start(mine, source, var_name_to_vocab_info={"net/t": info})
     table = np.concatenate([part.numpy() for part in parts]).tolist()
     assert table == [[5, 6], [1, 1], [1, 2], [3, 4], [1, 1]]
+    assert "t (3 of 4 words, rows there without one: 1)" in log()[-1]
 
 
 def test_a_vocabulary_of_columns(tmp_path):

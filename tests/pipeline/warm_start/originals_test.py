@@ -195,9 +195,8 @@ def test_a_table_moves_to_another_vocabulary(tmp_path, log):
     for row, word in enumerate(new):
         wanted = theirs[old.index(word)] if word in old else np.zeros(4)
         np.testing.assert_array_equal(slot[row], wanted)
-    assert f"  {words}                     words/table (3 of 6 words)\n" in "".join(
-        log()
-    )
+    said = "words/table (3 of 6 words, rows there without one: 1)\n"
+    assert f"  {words}                     {said}" in "".join(log())
 
 
 def info_words(name):
