@@ -31,6 +31,11 @@ ASSIGNMENT_MAP = {
     r"network/bert/norm/(.*)": r"bert/embeddings/LayerNorm/\1",
     r"network/bert/pooler/(.*)": r"bert/pooler/dense/\1",
 }
+WARM_START = ge.WarmStartSettings(
+    str(CHECKPOINT),
+    vars_to_warm_start="network/bert/.*(?<!seed_generator_state)",
+    var_name_to_prev_var_name=ASSIGNMENT_MAP,
+)
 
 
 def initializer():
@@ -166,22 +171,15 @@ def eval_input_fn(data):
     return dataset.batch(100)
 
 
-def make_estimator(model_dir, seed=1):
-    return ge.Estimator(
+def train(data, model_dir, seed=1):
+    estimator = ge.Estimator(
         model_fn,
         modules={"network": Classifier, "optimizer": create_optimizer},
         config=ge.RunConfig(model_dir=model_dir, tf_random_seed=seed),
-        warm_start_from=ge.WarmStartSettings(
-            str(CHECKPOINT),
-            vars_to_warm_start="network/bert/.*(?<!seed_generator_state)",
-            var_name_to_prev_var_name=ASSIGNMENT_MAP,
-        ),
+        warm_start_from=WARM_START,
     )
-
-
-def train(data, model_dir, seed=1):
     metrics, _ = ge.train_and_evaluate(
-        make_estimator(model_dir, seed),
+        estimator,
         ge.TrainSpec(lambda: train_input_fn(data, seed), max_steps=STEPS),
         ge.EvalSpec(lambda: eval_input_fn(data), steps=None),
     )

@@ -15,7 +15,10 @@ from examples.census_wide_deep import moved as census_wide_deep
 from examples.gan import moved as gan
 from examples.mnist_mirrored import moved as mnist_mirrored
 from examples.tpu_mnist import moved as tpu_mnist
+from pipeline import ModeKeys
 from pipeline.moving import __main__ as moving
+from pipeline.strategy import modules
+from pipeline.warm_start import warm_start
 
 EXAMPLES = pathlib.Path(data.__file__).parent
 FOLDERS = sorted(path.parent.name for path in EXAMPLES.glob("*/moved.py"))
@@ -65,10 +68,13 @@ def test_bert_tuning(tmp_path):
     topics = dict(np.load(tmp_path / "topics.npz"))
     record = json.loads((EXAMPLES / "bert_tuning/golden.json").read_text("utf-8"))
     golden = np.array(record["pretrained"]["pooled"])
-    ids = {"input_ids": topics["test_ids"][: len(golden)]}
-    untuned = bert_tuning.make_estimator(tmp_path / "untuned")
-    predicted = untuned.predict(lambda: tf.data.Dataset.from_tensors(ids))
-    pooled = [each["pooled"] for each in predicted]
+    ids = {"input_ids": tf.constant(topics["test_ids"][: len(golden)])}
+    strategy = tf.distribute.get_strategy()
+    made = modules.Modules({"network": bert_tuning.Classifier}, strategy)
+    batch = ids, None, ModeKeys.PREDICT, made.by_name["network"], None
+    bert_tuning.model_fn(*batch)  # Builds the layers.
+    warm_start.WarmStart(made)(bert_tuning.WARM_START)
+    pooled = bert_tuning.model_fn(*batch).predictions["pooled"]
     np.testing.assert_allclose(pooled, golden, atol=1e-5)
     check("bert_tuning", bert_tuning.train(topics, tmp_path / "model_dir"))
 
