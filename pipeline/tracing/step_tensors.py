@@ -125,8 +125,11 @@ class StepTensors:
         found = {}
         for index, name in enumerate(self.names):
             states_of = [each[2 * index : 2 * index + 2] for each in everyone]
-            parts = self._in_order(states_of)
-            found[name] = _joined(name, parts) if name in self._joins else parts[0]
+            parts, stand_ins = self._in_order(states_of)
+            if name in self._joins:
+                found[name] = _joined(name, parts or [stand_ins[0][:0]])
+            else:
+                found[name] = (parts or stand_ins)[0]
         return found
 
     def _check(self) -> None:
@@ -146,23 +149,27 @@ class StepTensors:
                 "leave out gradient_accumulation_steps or tensors."
             )
 
-    def _in_order(self, states: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
-        """Returns the parts that count, in the order in which the input has them.
+    def _in_order(
+        self, states: Sequence[Sequence[np.ndarray]]
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Returns the parts that count, in the order of the input, and the others.
 
         Args:
           states: values and parts of each process. Those of a replica follow one
             another, and of the input each micro-batch does.
         """
-        found = {}
+        found, stand_ins = {}, []
         for process, (values, parts) in enumerate(states):
             sizes = [math.prod(shape) for _, *shape in parts.tolist()]
             each = np.split(values, np.cumsum(sizes)[:-1])
             for place, (counts, *shape) in enumerate(parts.tolist()):
                 replica, micro_batch = divmod(place, self._micro_batches)
+                part = each[place].reshape(shape)
                 if counts:
-                    key = micro_batch, process, replica
-                    found[key] = each[place].reshape(shape)
-        return [found[key] for key in sorted(found)]
+                    found[micro_batch, process, replica] = part
+                else:
+                    stand_ins.append(part)
+        return [found[key] for key in sorted(found)], stand_ins
 
 
 def plus(first: State, second: State) -> State | None:

@@ -208,6 +208,15 @@ def test_examples_of_all_processes_are_joined_and_stand_ins_left_out():
     assert found.tolist() == [[b"a\0"], [b""], [b"b"]]
 
 
+@pytest.mark.parametrize(
+    ("fn", "shape"), [(lambda x: x, (0, 4)), (lambda x: x[0], (4,))]
+)
+def test_a_step_without_examples_has_none(fn, shape):
+    tensors = declared(fn)
+    value = fn(tf.ones([1, 4]))
+    assert tensors.seen(tensors.of(spec_of(value), 0.0))["t"].shape == shape
+
+
 def test_bfloat16_goes_from_process_to_process():
     tensors = declared(lambda x: tf.cast(x, tf.bfloat16))
     value = tf.cast([[1.0, 2.0, 3.0, 0.5]], tf.bfloat16)
