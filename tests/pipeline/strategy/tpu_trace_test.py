@@ -69,7 +69,7 @@ def made(strategy, tmp_path, *, network=layers, model_fn=fakes.classifier_fn, **
     return Runtime(recipe, strategy)
 
 
-def traced(runtime, mode, input_fn=input_fn):
+def traced(runtime, mode, input_fn=input_fn, *, tensors=False):
     """The nodes of the loop of `mode`, those in branches and loops too."""
     feed = runtime.feed(input_fn, mode)
     compiled = runtime.program(mode, feed).compiled
@@ -85,6 +85,9 @@ def traced(runtime, mode, input_fn=input_fn):
             tf.TensorSpec([None], tf.int64),
         )
         run = functools.partial(compiled._run, False)  # Without each step's loss.
+        if tensors:
+            showing = compiled.showing_at(1, True)
+            run = functools.partial(compiled._run_and_show, showing, False)
         loop = tf.function(run, input_signature=signature, autograph=False)
         graph = loop.get_concrete_function().graph
     return list(graph_defs.nodes(graph.as_graph_def()))
@@ -105,6 +108,18 @@ def test_a_train_step_is_one_program(strategy, tmp_path, micro_batches):
     assert len(sums) == 7
     types_ = {tf.as_dtype(node.attr["T"].type).name for node in sums}
     assert types_ == {"float32"}
+
+
+def test_tensors_for_hooks_leave_the_program_of_their_step(strategy, tmp_path):
+    def model_fn(features, labels, mode, network, optimizer):
+        spec = fakes.classifier_fn(features, labels, mode, network, optimizer, {})
+        tensors = {"x": features, "kernel": network.layers[0].kernel}
+        return dataclasses.replace(spec, tensors=tensors)
+
+    runtime = made(strategy, tmp_path, model_fn=model_fn)
+    nodes = traced(runtime, ModeKeys.TRAIN, tensors=True)
+    # The steps before, and the one that hands them out.
+    assert len(named(nodes, "TPUReplicateMetadata")) == 2
 
 
 def test_an_evaluation_adds_nothing_up_within(strategy, tmp_path):
