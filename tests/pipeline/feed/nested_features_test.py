@@ -1,11 +1,13 @@
 """Features as tuples, and as dicts in dicts; and global batches that are not whole."""
 
 import collections
+import dataclasses
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import pipeline as ge
 from pipeline.feed.batch import Plan
 from pipeline.mistakes import user_errors
 from pipeline.strategy.replicas import Replicas
@@ -23,13 +25,33 @@ def model_fn(features, labels, mode, network, optimizer):
     left, right = features["pair"]
     deep = features["more"]["deep"]
     x = tf.concat([left, right, deep.left, deep.right], 1)
-    return fakes.classifier_fn(x, labels, mode, network, optimizer, {})
+    spec = fakes.classifier_fn(x, labels, mode, network, optimizer, {})
+    half = tf.cast(deep.right, tf.bfloat16)
+    tensors = {"right": half, "text": tf.strings.as_string(right), "first": left[0, 0]}
+    return dataclasses.replace(spec, tensors=tensors)
+
+
+class Seen(ge.Hook):
+    """Keeps the tensors of each step."""
+
+    every_steps = 1
+    wants_tensors = True
+
+    def __init__(self):
+        self.tensors = []
+
+    def after_step(self, run):
+        self.tensors.append(run.report.tensors)
 
 
 def test_every_mode_takes_them(tmp_path):
-    """In four parts they come to what the rows of one array do in one."""
+    """In four parts they come to what the rows of one array do in one.
 
-    def found(folder, model_fn, change, **config):
+    So do tensors for hooks. The last batch of 8 leaves three parts without an example.
+    """
+    hook = Seen()
+
+    def found(folder, model_fn, change, hooks=(), **config):
         estimator = fakes.make_estimator(folder, model_fn=model_fn, **config)
         size = 32 if "devices" in config else 64
 
@@ -37,16 +59,23 @@ def test_every_mode_takes_them(tmp_path):
             batches = tf.data.Dataset.from_tensor_slices((X, Y)).batch(size)
             return batches.map(lambda x, y: (change(x), y))
 
-        estimator.train(input_fn, max_steps=2)
+        estimator.train(input_fn, max_steps=2, hooks=hooks)
         logits = [each["logits"] for each in estimator.predict(input_fn)]
         return estimator, [estimator.evaluate(input_fn)["loss"], *np.ravel(logits)]
 
     in_parts = {"devices": ("CPU:0", "CPU:1"), "gradient_accumulation_steps": 2}
-    estimator, given = found(tmp_path / "nested", model_fn, nested, **in_parts)
+    estimator, given = found(tmp_path / "nested", model_fn, nested, [hook], **in_parts)
     _, plain = found(
         tmp_path / "plain", fakes.classifier_fn, lambda x: x, run_eagerly=True
     )
     np.testing.assert_allclose(given, plain, atol=1e-5)
+    for rows, given in zip((slice(0, 64), slice(64, 72)), hook.tensors, strict=True):
+        right = tf.cast(X[rows, 4:], tf.bfloat16).numpy()
+        assert given["right"].dtype == right.dtype
+        np.testing.assert_array_equal(given["right"], right)
+        text = tf.strings.as_string(X[rows, 2:3]).numpy()
+        assert given["text"].tolist() == text.tolist()
+        assert given["first"] == X[rows][0, 0]
     exported = tf.saved_model.load(estimator.export_saved_model(str(tmp_path / "out")))
     names = ["more_deep_0", "more_deep_1", "pair_0", "pair_1"]
     parts = tf.nest.flatten(nested(tf.constant(X[:3])))
