@@ -182,6 +182,7 @@ def main(scenarios):
     Args:
       scenarios: functions of a folder, by name; the result is written as JSON.
     """
+    forked.compile_fast()
     scenario, folder = sys.argv[1], pathlib.Path(sys.argv[2])
     config = json.loads(os.environ["TF_CONFIG"])
     results = {

@@ -57,6 +57,7 @@ class Fault:
 def train(case, folder, task, tf_config, fault):
     """Trains a case in this process, to its end or the fault's."""
     forked.settle()
+    forked.compile_fast()
     begun, log = folder / f"begun-{task}", folder / f"log-{task}.txt"
     stream = log.open("a")
     for number in (1, 2):

@@ -17,6 +17,8 @@ import signal
 import sys
 import traceback
 
+import tensorflow as tf
+
 ROOT = pathlib.Path(__file__).parent.parent
 
 # One server a process: it keeps the modules that the first caller has it import.
@@ -24,6 +26,7 @@ SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     [
         *("tensorflow", "pipeline.command.command_job", "inputs", "models"),
+        "sklearn.datasets",
         *("tests.faults", "tests.shown", "tests.steered", "tests.tabled_training"),
     ]
 )
@@ -122,6 +125,15 @@ def settle():
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+
+
+def compile_fast():
+    """Has TensorFlow not optimize the graphs of this process: they run for few steps.
+
+    That would take a fifth of a short training's processor time. Whole programs, as in
+    `launch_training_test`, run as those of users do.
+    """
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
 def run(command, environ):

@@ -76,6 +76,7 @@ def _start(run_task, config, log):
         os.dup2(file, 1)
         os.dup2(file, 2)
         os.environ["TF_CONFIG"] = config
+        forked.compile_fast()
         run_task()
 
     return forked.fork(work)

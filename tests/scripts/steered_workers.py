@@ -4,8 +4,6 @@ A first pair of processes breaks off one training after the other, and is killed
 last; a second pair goes on with all of them.
 """
 
-import tensorflow as tf
-
 from pipeline.roles import evaluation_along
 from tests import clusters, steered
 
@@ -35,7 +33,5 @@ def train(folder, case, beside, **options):
 
 
 if __name__ == "__main__":
-    # Each training compiles its steps, and takes few.
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     evaluation_along._LOOK_SECS = 0.0
     clusters.main({"killed": killed, "resumed": resumed})
