@@ -233,7 +233,8 @@ def test_one_replica_is_the_plain_loop(reference, data):
     network, optimizer = fakes.network(l2=0.01), fakes.adam()
     network(data[0][:1])
     for variable in network.trainable_variables:
-        variable.assign(_initial_value(reference, variable))
+        initial = fakes.initial_value(reference.estimator.model_dir, variable)
+        variable.assign(initial)
     batches = tf.data.Dataset.from_tensor_slices(data).batch(32).repeat(EPOCHS)
     for x, y in batches:
         with tf.GradientTape() as tape:
@@ -391,14 +392,3 @@ def test_goes_on_where_another_stopped(
         fakes.weights(tmp_path, STEPS_AN_EPOCH),
         fakes.weights(reference.estimator.model_dir, STEPS_AN_EPOCH),
     )
-
-
-def _initial_value(case, variable):
-    """The value at step 0 of a variable of the same shape; each shape is there once."""
-    initial = fakes.weights(case.estimator.model_dir, 0)
-    (value,) = (
-        value
-        for key, value in initial.items()
-        if key.startswith("network/") and value.shape == tuple(variable.shape)
-    )
-    return value

@@ -228,3 +228,14 @@ def silent():
     each, address = listening()
     each.close()
     return address
+
+
+def initial_value(model_dir, variable):
+    """The value at step 0 of a variable of the same shape; each shape is there once."""
+    initial = weights(model_dir, 0)
+    (value,) = (
+        value
+        for key, value in initial.items()
+        if key.startswith("network/") and value.shape == tuple(variable.shape)
+    )
+    return value

@@ -3,11 +3,10 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
-import pipeline as ge
 from pipeline.strategy import strategies
 from tests import fakes
+from tests.dropout_masks import mask_fn, mask_network
 
 CPUS = ("CPU:0", "CPU:1", "CPU:2", "CPU:3")
 
@@ -74,22 +73,7 @@ def test_synchronized_batch_normalization_is_that_of_one_replica(tmp_path, data)
         np.testing.assert_allclose(two[key], value, 1e-5, 2e-6, err_msg=key)
 
 
-def mask_fn(features, mode, network, optimizer):
-    """An example's gradient is its dropout mask, in the kernel's row that it picks."""
-    dropped = network(features, training=True)
-    return ge.EstimatorSpec(
-        mode,
-        loss=tf.reduce_sum(dropped, 1),
-        train_op=ge.TrainOp(optimizer, network.trainable_variables),
-    )
-
-
 MASK_KERNEL = "network/000/dense/kernel/.ATTRIBUTES/VARIABLE_VALUE"
-
-
-def mask_network():
-    kernel = keras.layers.Dense(64, use_bias=False, kernel_initializer="ones")
-    return keras.Sequential([kernel, keras.layers.Dropout(0.5)])
 
 
 @pytest.mark.parametrize("strategy", [None, strategies.central_storage])
