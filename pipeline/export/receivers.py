@@ -245,7 +245,10 @@ def _sent(named: Mapping[str, Any], to_features: Callable[..., Any]) -> ServingF
     def to_own(received: Mapping[str, tf.Tensor]) -> Any:
         return to_features({own: received[sent] for own, sent in names.items()})
 
-    return lambda: ServingInputReceiver(specs, to_own)
+    def serving_input_receiver_fn() -> ServingInputReceiver:
+        return ServingInputReceiver(specs, to_own)
+
+    return serving_input_receiver_fn
 
 
 def _any_batch(name: str, spec: Any) -> tf.TypeSpec:
