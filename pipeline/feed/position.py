@@ -338,19 +338,17 @@ def _restored(feed: Feed, prefix: str, num_steps: int, *, any_steps: bool) -> An
         logging.warning(_NOT_SAVED, prefix, num_steps)
         return None
     try:
-        Reader(prefix).check()
+        reader = Reader(prefix)
         iterator = feed.iterator()
         saved = _position(iterator, 0)
         # The saved iterator of another pipeline has other parts: not all are consumed.
         saved.read(prefix).assert_consumed()
-        if not any_steps and int(saved.nexts_per_step) != feed.plan.nexts_per_step:
+        sizes = int(saved.nexts_per_step), feed.plan.nexts_per_step
+        if not any_steps and sizes[0] != sizes[1]:
             # It holds batches read ahead, which are of another size now.
             logging.info(
                 "Position %s is of steps of %d batches, now of %d; skipping %d steps.",
-                prefix,
-                int(saved.nexts_per_step),
-                feed.plan.nexts_per_step,
-                num_steps,
+                *(prefix, *sizes, num_steps),
             )
             return None
         lacking = iterators.lacks(prefix, feed.dataset)
@@ -359,14 +357,19 @@ def _restored(feed: Feed, prefix: str, num_steps: int, *, any_steps: bool) -> An
         logging.warning(_LACKING, prefix, lacking, num_steps)
     except UnreadableCheckpointError as error:
         logging.warning("Position: %s Skipping %d steps.", error, num_steps)
-    except (tf.errors.OpError, AssertionError, ValueError) as error:
-        logging.warning(
-            "The input is not the one of checkpoint %s (%s); skipping %d steps.",
-            prefix,
-            str(error).partition("\n")[0],
-            num_steps,
-        )
+    except (tf.errors.OpError, IndexError, AssertionError, ValueError) as error:
+        logging.warning("%s Skipping %d steps.", _why(reader, error), num_steps)
     return None
+
+
+def _why(reader: Reader, error: Exception) -> str:
+    """Says why a position was not restored: damage, or another input."""
+    try:
+        reader.check()
+    except UnreadableCheckpointError as damage:
+        return f"Position: {damage}"
+    first, *_ = str(error).split("\n")
+    return f"The input is not the one of checkpoint {reader.path} ({first})."
 
 
 def _position(iterator: Any, nexts_per_step: int) -> tf.train.Checkpoint:

@@ -113,7 +113,7 @@ def test_a_position_of_another_input_is_said_and_skipped(tmp_path, caplog):
     with caplog.at_level("WARNING", logger="absl"):
         opened = position.open_at(other, prefix=prefix, num_steps=2)
     assert "The input is not the one of checkpoint" in caplog.text
-    assert "skipping 2 steps" in caplog.text
+    assert "Skipping 2 steps" in caplog.text
     assert take(opened, 1) == [[4, 5]]
 
 
