@@ -18,10 +18,9 @@ from pipeline.command import gin_config
 from pipeline.process import signals
 from tests import clusters, fakes
 from tests import forked as processes
-from tests.clusters import ROOT
 
 X, Y = fakes.classification_data(64)
-OWN_MAIN = str(ROOT / "tests" / "scripts" / "own_main.py")
+OWN_MAIN = str(clusters.ROOT / "tests" / "scripts" / "own_main.py")
 NUMBERS = {signal.SIGINT: 130, signal.SIGTERM: 75}
 
 pytestmark = pytest.mark.usefixtures("fresh_gin")
@@ -260,7 +259,7 @@ importlib.import_module = processes.run_once = asks
 def test_a_signal_during_the_imports(number, call):
     done = subprocess.run(
         [sys.executable, "-c", IMPORTS.format(call), str(int(number))],
-        cwd=ROOT,
+        cwd=clusters.ROOT,
         capture_output=True,
         text=True,
         check=False,
@@ -363,7 +362,7 @@ def test_other_signals_that_stop_a_training(capfd):
 def test_a_wait_in_tensorflow_is_ended(tmp_path):
     """Where Python runs no handler, and would not until TensorFlow returns."""
     log = tmp_path / "log"
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, "PYTHONPATH": str(clusters.ROOT)}
     process = processes.Program([OWN_MAIN, "waits_in_tensorflow"], environ, log)
     task = clusters.Task("program", process, log, log)
     try:
