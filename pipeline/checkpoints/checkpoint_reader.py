@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from pipeline.model_dir import paths
 from pipeline.process.refusals import Refusal
 from pipeline.strategy.sharding import ShardedVariable, shards_of
 
@@ -190,6 +191,8 @@ class Reader:
     def _reason(self, error: Exception) -> str:
         if not tf.io.gfile.exists(f"{self.path}.index"):
             return f"there is no {self.path}.index"
+        if paths.is_pattern(self.path):
+            return "TensorFlow takes '[a]' and a backslash in its path for a pattern"
         # Without the name of TensorFlow's operation.
         line = str(error).partition("\n")[0].rpartition("}} ")[2].partition(" [Op:")[0]
         if isinstance(error, (IndexError, tf.errors.OutOfRangeError)):

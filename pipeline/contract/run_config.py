@@ -231,10 +231,18 @@ class RunConfig:
         """Returns a RunConfig with a `model_dir` in normal form, maybe a temporary one.
 
         Raises:
-          ValueError: an evaluator has no model_dir to watch.
+          ValueError: an evaluator has no model_dir to watch; or TensorFlow would not
+            find in model_dir what it writes there.
         """
         if self.model_dir is not None:
             directory = paths.normal(self.model_dir)
+            if paths.is_pattern(directory):
+                raise RefusedValueError(
+                    f"RunConfig.model_dir is {directory!r}, and TensorFlow takes '[a]' "
+                    "and a backslash in the path of a checkpoint for a pattern: it "
+                    "would save there, and find nothing again. Write a path without "
+                    "them, or rename the folder."
+                )
             changed = directory != self.model_dir
             return self.replace(model_dir=directory) if changed else self
         if self.task_type == cluster_lib.EVALUATOR:

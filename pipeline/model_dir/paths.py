@@ -5,6 +5,7 @@ Each path that a user gives becomes `normal` where it comes in. All other paths 
 joined from these.
 """
 
+import fnmatch
 import os
 from typing import Any
 
@@ -28,7 +29,9 @@ def normal(path: str | os.PathLike[str]) -> str:
     if found and scheme != _LOCAL:
         return f"{scheme}://{rest.rstrip('/')}"
     path = os.path.expanduser(rest if found else path)
-    path = os.path.join(os.getcwd(), path)
+    if not os.path.isabs(path):
+        # Only then: the working directory may be gone.
+        path = os.path.join(os.getcwd(), path)
     # `link/..` is the parent of the link's target, which the text alone does not tell.
     resolved = os.path.realpath if ".." in path.split(os.sep) else os.path.normpath
     return resolved(path)
@@ -47,6 +50,17 @@ def is_text(path: object) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def is_pattern(path: str) -> bool:
+    """Whether TensorFlow, which reads checkpoints by pattern, misses a path.
+
+    It takes `[a]` for one character and a backslash for nothing, while it writes to the
+    path as it stands.
+    """
+    return "\\" in path or not all(
+        fnmatch.fnmatchcase(part, part) for part in path.split("/")
+    )
 
 
 def same(first: str, second: str) -> bool:

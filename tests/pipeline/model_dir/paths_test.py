@@ -3,10 +3,13 @@
 import os
 
 import pytest
+import tensorflow as tf
 
 import pipeline as ge
 from inputs import batching
 from inputs import files as input_files
+from pipeline.checkpoints import checkpoint_reader
+from pipeline.checkpoints.checkpoint_reader import UnreadableCheckpointError
 from pipeline.command import command_job, gin_reader, jobs
 from pipeline.model_dir import paths
 from tests import fakes
@@ -51,6 +54,33 @@ def test_same(tmp_path, monkeypatch):
     assert not paths.same("a", "b")
     assert paths.same("gs://a/b", "gs://a/b/")
     assert not paths.same("gs://a/b", f"{tmp_path}/a")
+
+
+@pytest.mark.parametrize(
+    "name", ["a*?{0}", "a[b", "a]b", "[]", "[a]", "a[!0-9]b", "a\\b"]
+)
+def test_a_path_that_tensorflow_reads_as_a_pattern(name, tmp_path):
+    prefix = str(tmp_path / name / "model.ckpt-1")
+    os.makedirs(tmp_path / name)
+    tf.raw_ops.SaveV2(
+        prefix=prefix, tensor_names=["a"], shape_and_slices=[""], tensors=[1.0]
+    )
+    config = ge.RunConfig(model_dir=tmp_path / name)
+    if not paths.is_pattern(prefix):
+        assert tf.train.load_checkpoint(prefix).get_tensor("a") == 1.0
+        assert config.with_model_dir().model_dir == str(tmp_path / name)
+        return
+    with pytest.raises(ValueError, match="find nothing again. Write a path without"):
+        config.with_model_dir()
+    with pytest.raises(UnreadableCheckpointError, match="in its path for a pattern"):
+        checkpoint_reader.Reader(prefix)
+
+
+def test_a_working_directory_that_is_gone(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert paths.normal(tmp_path / "runs/") == f"{tmp_path}/runs"
 
 
 def test_shown(tmp_path, monkeypatch):
