@@ -42,6 +42,8 @@ def test_central_storage_trains_layers_that_assign_to_their_variables(tmp_path, 
     estimator = fakes.make_estimator(
         tmp_path,
         network=lambda: fakes.network(batch_norm=True, dropout=0.2),
+        # It assigns to its averages on each replica, too.
+        optimizer=lambda: fakes.adam(use_ema=True),
         train_distribute=strategies.central_storage,
         devices=CPUS[:2],
     )

@@ -320,6 +320,7 @@ def restore(
     """
     reader = Reader(path)
     wanted, tables = variables_of(state), tables_of(state)
+    reader.take_names(list(wanted))
     problems = _mismatches({**wanted, **tables}, reader, tuple(unbuilt))
     if problems:
         foreign = foreign_checkpoint.is_foreign(reader)

@@ -8,6 +8,7 @@ then leaves every variable as it was.
 import collections
 import contextlib
 import functools
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,6 +61,19 @@ class Reader:
             name: key.removesuffix(_TABLE)
             for name, key in _by_name(shapes, _TABLE).items()
         }
+
+    def take_names(self, wanted: Sequence[str]) -> None:
+        """Calls variables that Keras had named by its counter as a model does now.
+
+        Earlier versions have saved such names: the third variable that was given none
+        in a process was `variable_2`.
+
+        Args:
+          wanted: names of the model's variables, in its order.
+        """
+        new = _counted_names(wanted, list(self._keys))
+        self._keys = {new.get(name, name): key for name, key in self._keys.items()}
+        self.shapes = {new.get(name, name): s for name, s in self.shapes.items()}
 
     def _named(self, shapes: Mapping[str, Any]) -> dict[str, str]:
         """Returns the keys of variables by their names."""
@@ -247,6 +261,39 @@ def _by_name(keys: Any, suffix: str) -> dict[str, str]:
                 module = module[:-1]
             names[module + _unescaped(match[2])] = key
     return names
+
+
+def _counted_names(wanted: Sequence[str], saved: Sequence[str]) -> dict[str, str]:
+    """Returns names of a model by the names that a counter gave to the same variables.
+
+    Those of one layer follow each other in both; a slot's name ends in its variable's.
+
+    Args:
+      wanted: names of the model's variables, in its order.
+      saved: names in a checkpoint, in its order.
+    """
+    mine, theirs = _unnamed(wanted), _unnamed(saved)
+    new_names: dict[str, str] = {}
+    for above, names in mine.items():
+        in_order = [f"{above}/variable{f'_{i}' * (i > 0)}" for i in range(len(names))]
+        # Else they are the names of attributes, or of slots.
+        if names == in_order and len(theirs.get(above, ())) == len(names):
+            new_names |= zip(theirs.pop(above), names, strict=True)
+    for name in itertools.chain.from_iterable(theirs.values()):
+        for old, new in list(new_names.items()):
+            if name.endswith(f"/{old}"):
+                new_names[name] = name.removesuffix(old) + new
+    return new_names
+
+
+def _unnamed(names: Sequence[str]) -> dict[str, list[str]]:
+    """Returns the names of variables that were given none, by those of their layers."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        above, _, own = name.rpartition("/")
+        if re.fullmatch(r"variable(_\d+)?", own):
+            found.setdefault(above, []).append(name)
+    return found
 
 
 def key_of(module: str) -> str:

@@ -258,9 +258,14 @@ class CoordinatedLoop:
           The fields of `Piece`, packed into one vector a dtype, and the summaries.
         """
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
-        step, more, nonfinite, waited, totals, _ = self._loop.stretch(
-            iterator, numbers[0], numbers[1], showing=showing
-        )
+        # Taken here: TensorFlow tells it at the top of a worker's function alone.
+        self._strategy.running = worker
+        try:
+            step, more, nonfinite, waited, totals, _ = self._loop.stretch(
+                iterator, numbers[0], numbers[1], showing=showing
+            )
+        finally:
+            self._strategy.running = None
         check_captures(tf.compat.v1.get_default_graph())
         mine = tf.one_hot(worker, self._strategy.num_workers, dtype=tf.int64)
         self._strategy.worker_steps.assign_add(mine * (step - numbers[0]))

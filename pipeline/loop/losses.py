@@ -20,6 +20,9 @@ from pipeline.mistakes.checks import kind_of
 from pipeline.strategy.peers import Peers
 from pipeline.tracing.summary_states import States, SummarySet, merged
 
+# Far below the rounding of any other weight, and far above the least float32.
+_LEAST_WEIGHT = 1e-20
+
 
 @dataclasses.dataclass(frozen=True)
 class Totals:
@@ -160,6 +163,21 @@ def objective(spec: EstimatorSpec, rows: Any) -> tuple[tf.Tensor, Any]:
     return loss, weight
 
 
+def weight_of_gradient(spec: EstimatorSpec, weight: Any) -> Any:
+    """Returns the weight that a batch's gradient counts with beside others.
+
+    It is never 0. So where no batch of a step has weight, the regularization counts, as
+    it does where one replica takes one batch. Beside any other the least is nothing.
+
+    Args:
+      spec: the EstimatorSpec of the batch.
+      weight: sum of weights that `objective` returned.
+    """
+    if spec.loss_weights is None or not spec.regularization_losses:
+        return weight
+    return tf.where(tf.equal(weight, 0), _LEAST_WEIGHT, weight)
+
+
 def of_op(
     op: TrainOp, loss: tf.Tensor, weight: Any, rows: Any
 ) -> tuple[tf.Tensor, Any]:
@@ -168,7 +186,7 @@ def of_op(
     Args:
       op: train op of one batch.
       loss: mean that `objective` returned.
-      weight: sum of weights that `objective` returned.
+      weight: weight that `weight_of_gradient` returned.
       rows: examples in the batch.
     """
     if op.loss is not None:

@@ -219,7 +219,7 @@ class TrainStep:
             spec = self._model_fn(batch.features, batch.labels, step)
             rows = rows_in(batch.features)
             loss, weight = losses.objective(spec, rows)
-            given = loss, weight, rows
+            given = loss, losses.weight_of_gradient(spec, weight), rows
             objectives = [losses.of_op(op, *given) for op in spec.train_op]
             scaled = [self._updates.scaled(i, o) for i, (o, _) in enumerate(objectives)]
         gradients = []

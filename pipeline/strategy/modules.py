@@ -28,6 +28,7 @@ from pipeline.strategy.averages import Averages
 from pipeline.strategy.replicas import (
     Replicas,
     aggregated,
+    aggregating,
     all_reduce,
     draw_by_replica,
 )
@@ -83,11 +84,7 @@ class Modules:
         """
         self._seeds = seeds.Seeds(seed)
         self.strategy = strategy
-
-        def create(next_creator: Any, **kwargs: Any) -> tf.Variable:
-            return next_creator(**aggregated(strategy, kwargs))
-
-        creating = tf.variable_creator_scope(create)
+        creating = aggregating(strategy)
         drawing = self._seeds.drawn()
         with drawing, strategy.scope(), creating, _dtype_policy(precision):
             self.by_name = {n: _make(n, f, context) for n, f in factories.items()}
@@ -221,9 +218,9 @@ class Modules:
         Args:
           spread_before: names of variables whose streams are spread already.
         """
+        draw_by_replica(self.strategy, variables.parts(self.by_name), _SEED_STRIDE)
         if self._replicas.total == 1:
             return
-        draw_by_replica(self.strategy, variables.parts(self.by_name), _SEED_STRIDE)
         for name, variable in self.named_variables().items():
             is_seed = re.search(r"seed_generator_state(_\d+)?$", name)
             if not is_seed or name in spread_before:
@@ -309,7 +306,7 @@ class Modules:
                     f"TrainOp.variables {stray} are in no module, so that they would "
                     "be in no checkpoint: hand them in as modules."
                 )
-        with self.strategy.scope():
+        with self.strategy.scope(), aggregating(self.strategy):
             if loss_scale.is_used(self.driver_state):
                 loss_scale.add_variables(self.driver_state, len(spec.train_op))
             for key, trained in optimized.items():

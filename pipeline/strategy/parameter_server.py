@@ -67,7 +67,11 @@ class ParameterServers(tf.distribute.ParameterServerStrategy):
       lost_after_secs: seconds that the chief waits for workers that it needs.
       resume_input: whether workers skip what was read of their data before.
       watch: watch that finds the tasks that do not reply any more.
+      running: number of the worker that runs what is traced now, an int64 scalar; None
+        where none does.
     """
+
+    running: tf.Tensor | None = None
 
     def __init__(
         self,

@@ -143,26 +143,41 @@ def aggregated(
     return {**options, "aggregation": mean if floating else first}
 
 
+def aggregating(strategy: tf.distribute.Strategy) -> Any:
+    """Returns a context whose variables have the options of `aggregated`."""
+
+    def create(next_creator: Any, **kwargs: Any) -> tf.Variable:
+        return next_creator(**aggregated(strategy, kwargs))
+
+    return tf.variable_creator_scope(create)
+
+
 def draw_by_replica(
     strategy: tf.distribute.Strategy, parts: Iterable[tuple[str, Any]], stride: int
 ) -> None:
     """Has each replica draw numbers of its own where all share a generator's state.
 
     CentralStorage has one copy of the state, which all replicas read before the first
-    of them moves it on: dropout would drop the same units on each.
+    of them moves it on: dropout would drop the same units on each. So would parameter
+    servers' workers that read it in one instant.
 
     Args:
       strategy: strategy of the replicas; any other one leaves generators as they are.
       parts: parts of modules by name, random streams among them.
       stride: distance between the replicas' streams.
     """
-    if not isinstance(strategy, CentralStorage):
+    ways = {
+        CentralStorage: _drawn_by_replica,
+        tf.distribute.ParameterServerStrategy: functools.partial(
+            _drawn_by_worker, strategy
+        ),
+    }
+    draw = next((ways[kind] for kind in ways if isinstance(strategy, kind)), None)
+    if draw is None:
         return
     for _, part in parts:
         if isinstance(part, keras.random.SeedGenerator):
-            part.next = functools.partial(
-                _drawn_by_replica, type(part).next, part, stride
-            )
+            part.next = functools.partial(draw, type(part).next, part, stride)
 
 
 def _drawn_by_replica(
@@ -176,6 +191,24 @@ def _drawn_by_replica(
     # A model_fn that is built runs on no replica.
     replica = 0 if context is None else context.replica_id_in_sync_group
     return seed + tf.stack([tf.cast(replica, seed.dtype) * stride, 0])
+
+
+def _drawn_by_worker(
+    strategy: Any,
+    draw: Callable[..., tf.Tensor],
+    generator: keras.random.SeedGenerator,
+    stride: int,
+    ordered: bool = True,
+) -> tf.Tensor:
+    """Returns the seed that a generator draws, moved away from the other workers'."""
+    if strategy.running is None:  # A model_fn that is built runs on no worker.
+        return draw(generator, ordered)
+    # Keras reads the count and writes it, which takes back what others added meanwhile:
+    # a worker would draw again what it drew before.
+    state = generator.state.value
+    state.assign_add(tf.constant([0, 1], state.dtype))
+    seed = tf.identity(state)
+    return seed + tf.stack([tf.cast(strategy.running, seed.dtype) * stride, -1])
 
 
 def _mirrors_cpus(strategy: tf.distribute.Strategy) -> bool:

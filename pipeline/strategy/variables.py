@@ -27,6 +27,8 @@ _TABLES = (
     tf.lookup.experimental.MutableHashTable,
     tf.lookup.experimental.DenseHashTable,
 )
+# The name of a variable that was given none, by a counter of the process.
+_UNNAMED = re.compile(r"variable_\d+")
 
 
 def raw(variable: Any) -> tf.Variable:
@@ -264,7 +266,7 @@ def _optimizer_names(
                 sharded.setdefault(name, []).append(raw(variable))
                 if len(sharded[name]) > 1:
                     continue
-        names.append((name, variable))
+        names.append((_without_count(name), variable))
     for name, variable in names:
         yield name, ShardedVariable(sharded[name]) if name in sharded else variable
 
@@ -301,7 +303,7 @@ def _layer_names(layer: keras.Layer) -> Iterator[tuple[str, Any]]:
         below = {id(v) for child in _children(each) for v in child.variables}
         for variable in sharding.without_later_shards(each.variables):
             if id(variable) not in below:
-                yield f"{prefix}{variable.name}", variable
+                yield f"{prefix}{_without_count(variable.name)}", variable
 
 
 def _children(layer: keras.Layer) -> list[keras.Layer]:
@@ -317,6 +319,10 @@ def _layer_name(layer: keras.Layer) -> str:
     words = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", type(layer).__name__)
     base = re.sub("([a-z])([A-Z])", r"\1_\2", words).lower()
     return base if re.fullmatch(base + r"(_\d+)?", layer.name) else layer.name
+
+
+def _without_count(name: str) -> str:
+    return "variable" if _UNNAMED.fullmatch(name) else name
 
 
 def _object_names(

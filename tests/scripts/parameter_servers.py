@@ -206,6 +206,7 @@ def counts():
         resumed_examples=[window["examples"] for window in after.values],
         global_step=again.global_step,
         updates=updates(again),
+        drawn=again.get_variable_value("network/dropout/seed_generator_state").tolist(),
         rates=[
             float(again.get_variable_value(f"{name}/learning_rate"))
             for name in ("optimizer", "head_optimizer")

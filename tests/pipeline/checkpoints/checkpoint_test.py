@@ -101,6 +101,25 @@ def test_the_drivers_own_may_differ(tmp_path):
     assert values(other) == {"driver/global_step": [7], "driver/input_start": [3]}
 
 
+def test_the_names_that_a_counter_gave_in_earlier_versions_are_known(tmp_path):
+    """`m/...` are the slots of an optimizer that updates the variables backwards."""
+    old = {"a/variable_8": [1.0], "a/variable_9": [2.0], "b/variable_7": [3.0]}
+    slots = {"m/net/a/variable_9": [4.0], "m/net/a/variable_8": [5.0]}
+    module = {"variable_7": [6.0], "variable_3": [7.0]}
+    path = save(
+        tmp_path, state(net=old, optimizer={**slots, "variable_4": [8.0]}, mod=module)
+    )
+    new = dict.fromkeys(["a/variable", "a/variable_1", "b/variable"], [0.0])
+    slots = dict.fromkeys(["m/net/a/variable_1", "m/net/a/variable"], [0.0])
+    other = state(net=new, optimizer={**slots, "variable": [0.0]}, mod=module)
+    checkpoint.restore(other, path)
+    assert [*values(other).values()] == [[float(i)] for i in range(1, 9)][:5] + [
+        [8.0],
+        [6.0],
+        [7.0],
+    ]
+
+
 def table(**items):
     made = TABLE(tf.string, tf.int64, -1)
     for key, value in items.items():

@@ -115,6 +115,17 @@ def test_a_batch_of_no_weight_changes_nothing(cut):
     assert (float(totals.loss), float(totals.weight)) == (0, 0)
 
 
+@pytest.mark.parametrize("cut", CUTS)
+def test_without_weight_the_regularization_counts_however_the_batch_is_cut(cut):
+    model_fn = changed(
+        loss_weights=lambda spec, w, _: tf.zeros_like(spec.loss),
+        regularization_losses=lambda spec, w, _: [0.3 * tf.reduce_sum(w**2)],
+    )
+    trainer = Trainer(model_fn, replicas=len(CUTS[cut]))
+    trainer.step(*parts(cut))
+    np.testing.assert_allclose(trainer.w, W - RATE * 0.6 * W, rtol=1e-5)
+
+
 def test_a_stand_in_counts_for_nothing():
     trainer = Trainer(changed(metrics=lambda spec, *_: {"m": spec.loss}), replicas=2)
     totals = trainer.step([(X, Y, 1.0)], [(X[:2], Y[:2], 0.0)])

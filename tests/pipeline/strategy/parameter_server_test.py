@@ -47,6 +47,11 @@ def test_steps_examples_and_updates_are_counted_exactly(ran):
     assert counts["updates"] == [200, 100]
 
 
+def test_workers_take_back_nothing_of_what_others_drew(ran):
+    # Two forward passes in every second step.
+    assert ran["counts"]["drawn"][1] == 200 + 100
+
+
 def test_the_loss_falls_and_a_run_resumes(ran):
     counts = ran["counts"]
     losses = [window["loss"] for window in counts["windows"]]

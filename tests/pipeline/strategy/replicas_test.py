@@ -1,10 +1,12 @@
 """Which replicas there are, and what they add up."""
 
+import keras
 import pytest
 import tensorflow as tf
 
 from pipeline import RunConfig
 from pipeline.strategy import replicas, strategies
+from pipeline.strategy.parameter_server import ParameterServers
 
 
 def mirrored(*devices):
@@ -44,3 +46,13 @@ def test_all_reduce_gives_each_replica_the_same(op):
     expected = 3.0 if op == "SUM" else 1.5
     assert [float(v) for v in result["a"].values] == [expected] * 2
     assert [float(v) for v in result["b"][0].values] == [expected * 10] * 2
+
+
+def test_workers_of_parameter_servers_draw_numbers_of_their_own():
+    servers = object.__new__(ParameterServers)
+    generator = keras.random.SeedGenerator(3)
+    replicas.draw_by_replica(servers, [("", generator)], 100)
+    drawn = []
+    for servers.running in (None, tf.constant(0, tf.int64), tf.constant(1, tf.int64)):
+        drawn.append(generator.next().numpy().tolist())
+    assert drawn == [[3, 0], [3, 1], [103, 2]]

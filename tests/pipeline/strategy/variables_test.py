@@ -26,6 +26,7 @@ class Net(keras.Model):
         self.again = self.first
         self.dropout = keras.layers.Dropout(0.5)
         self.temperature = self.add_weight(name="temperature", shape=[])
+        self.unnamed = [self.add_weight(shape=[]), self.add_weight(shape=[])]
 
     def call(self, x, training=False):
         x = self.again(self.first(x))
@@ -37,6 +38,8 @@ class Net(keras.Model):
 
 NAMES = {
     "temperature",
+    "variable",
+    "variable_1",
     "dense/kernel",
     "dense/bias",
     "sequential/dense/kernel",
@@ -74,7 +77,7 @@ def test_every_variable_has_a_name_in_the_order_of_the_model(net):
 def test_names_do_not_depend_on_what_keras_counted_before(net):
     for _ in range(5):
         keras.layers.Dense(1), keras.Sequential(), keras.layers.BatchNormalization()
-        keras.layers.Dropout(0.5)
+        keras.layers.Dropout(0.5), keras.Variable(0.0)
     other = built(Net())
     assert other.first.name != net.first.name
     assert list(variables.named_state(other)) == list(variables.named_state(net))
@@ -108,6 +111,13 @@ def test_an_optimizers_slots_are_named_after_what_they_belong_to(net):
     assert slots == {"momentum"}
     trainable = {n for n, v in references.items() if v.trainable}
     assert {n.partition("/")[2] for n in names[2:]} == trainable
+
+
+def test_an_optimizers_unnamed_variable_is_named_without_a_counter(net):
+    keras.Variable(0.0)
+    optimizer = keras.optimizers.Nadam()
+    optimizer.build(net.trainable_variables)
+    assert "variable" in variables.named_state(optimizer)
 
 
 def test_a_tf_module_and_a_lone_variable():
