@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline.export.sent_names import sent_names
-from pipeline.mistakes import user_errors
+from pipeline.mistakes import habits, user_errors
 from pipeline.mistakes.checks import kind_of
 from pipeline.process.refusals import RefusedTypeError, RefusedValueError
 
@@ -23,6 +23,7 @@ FEATURES_NAME = "features"
 _ATTRIBUTE = "serving_input_receiver_fn"
 
 
+@habits.receiver
 @dataclasses.dataclass(frozen=True)
 class ServingInputReceiver:
     """The tensors that a server is sent, and the way to turn them into features.
@@ -45,10 +46,18 @@ class ServingInputReceiver:
         """Checks the names and the alternatives.
 
         Raises:
-          TypeError: they are no ServingInputReceivers by name.
+          TypeError: they are no ServingInputReceivers by name; to_features is no
+            function, as of tf.estimator's (features, receiver_tensors).
           ValueError: a signature cannot have the name of a tensor; an alternative is
             named as the default signature, or has alternatives.
         """
+        if not callable(self.to_features):
+            raise RefusedTypeError(
+                "ServingInputReceiver.to_features is of type "
+                f"{type(self.to_features).__name__} and no function: write what is "
+                "sent, and the way from there to features, ServingInputReceiver({'x': "
+                "tf.TensorSpec([None, 4])}, lambda sent: {'x': sent['x'] / 255})."
+            )
         for name, sent in sent_names(self.receiver_specs).items():
             if name != sent:
                 raise RefusedValueError(

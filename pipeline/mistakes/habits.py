@@ -52,6 +52,12 @@ ESTIMATOR = {
     "export_to_tpu": "leave it out",
     "eval_on_tpu": "config=RunConfig(eval_distribute=...)",
 }
+# Arguments of ServingInputReceiver.
+RECEIVER = {
+    "features": "to_features, which returns them of what is sent",
+    "receiver_tensors": "receiver_specs={'x': tf.TensorSpec([None, 4])}",
+    "receiver_tensors_alternatives": "alternatives={'examples': another receiver}",
+}
 _RULE = "EvalSpec(input_fn, early_stopping="
 # Keras' callbacks that go by a metric, and tf.estimator's hook of the same purpose.
 RULES = {
@@ -182,6 +188,7 @@ estimator_spec = known(gone=ESTIMATOR_SPEC)
 named = known()
 run_config = known(gone=RUN_CONFIG)
 rule = known(gone=RULE)
+receiver = known(gone=RECEIVER)
 train_spec = known(
     positional=("input_fn", "max_steps", "hooks", "saving_listeners"),
     empty=("hooks", "saving_listeners"),

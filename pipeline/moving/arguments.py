@@ -96,7 +96,7 @@ _TAKEN = {
     "tf.estimator.StopAtStepHook": Taken(positional=2),
     "tf.estimator.WarmStartSettings": Taken(positional=3),
     "tf.estimator.export.ServingInputReceiver": Taken(
-        positional=2, known=("features", "receiver_tensors")
+        habits.RECEIVER, 3, names=tuple(habits.RECEIVER)
     ),
     "tf.estimator.export.build_raw_serving_input_receiver_fn": Taken(
         positional=1, known=("features",)

@@ -172,6 +172,8 @@ def _arguments(finding: Finding, module: cst.Module) -> dict[str, str]:
         else:
             name = positions[n] if n < len(positions) else f"argument_{n + 1}"
         name = _RENAMED.get(name, name)
+        if name == "scope" and _code(arg.value, module)[:1] in ("'", '"'):
+            name = "name"  # What its values are found by in old checkpoints.
         if "conv" in last and name == "units":
             name = "filters"
         if name not in _LEFT_OUT and not arg.star:
@@ -261,9 +263,9 @@ def _optimizer(finding: Finding, module: cst.Module) -> str | None:
     if finding.rest.startswith(".optimizers.") and finding.rest.count(".") == 2:
         made = _as_it_is(finding, module)
         return f"lambda{_taken([made]).removeprefix(',')}: {made}"
-    if not (
-        write.startswith("keras.optimizers.") and finding.row.name.endswith("Optimizer")
-    ):
+    # The row of the base class has no call: nothing is made of it.
+    is_maker = write.startswith("keras.optimizers.") and write.endswith(")")
+    if not (is_maker and finding.row.name.endswith("Optimizer")):
         return None
     given = {
         name: value

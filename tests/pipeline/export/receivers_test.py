@@ -243,6 +243,13 @@ def test_a_name_that_no_signature_has_is_refused():
         ge.ServingInputReceiver(specs, dict)
 
 
+def test_what_tf_estimator_s_receiver_takes_is_told():
+    with pytest.raises(TypeError, match="is of type dict and no func.*: write what is"):
+        ge.ServingInputReceiver(SENT, SENT)
+    with pytest.raises(TypeError, match="takes no receiver_tensors: write receiver_sp"):
+        ge.ServingInputReceiver(features=SENT, receiver_tensors=SENT)
+
+
 def test_nests_whose_tensors_would_be_sent_under_one_name():
     spec = tf.TensorSpec([None, 2])
     with pytest.raises(ValueError, match="two of the features would be sent as 'a_b'"):

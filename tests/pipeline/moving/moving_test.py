@@ -131,6 +131,7 @@ MARKED = {
     "tf.estimator.EstimatorSpec(mode, p, x)": "by name",
     "tf.estimator.EstimatorSpec(mode, train_op=t)": "ge.TrainOp(optimizer",
     "tf.estimator.EstimatorSpec(mode, p, training_hooks=[h])": "hooks watch the loop",
+    "tf.estimator.export.ServingInputReceiver(f, t)": "receiver_specs={",
     "tf.estimator.BestExporter('a', f, as_text=True)": "as_text: leave it out",
     "tf.estimator.tpu.TPUEstimator(f, use_tpu=True)": "execution='tpu'",
     "tf.contrib.learn.ModeKeys.INFER": "ge.ModeKeys.PREDICT",
@@ -270,7 +271,9 @@ def test_what_model_fn_makes_is_proposed_by_factories(tmp_path):
                 x = tf.layers.dense(inputs=x, units=n, name="hidden")
             l2 = tf.contrib.layers
             x = tf.layers.dense(x, 10, kernel_regularizer=l2.l2_regularizer(r))
+            x = l2.fully_connected(x, 5, None, scope="out")
             w = tf.get_variable("w", [3, 4])
+            made = tf.train.Optimizer(False, "of nothing")
             opt = tf.train.MomentumOptimizer(params["rate"], 0.8, use_nesterov=True)
             if a:
                 opt = tf.train.AdamOptimizer()
@@ -283,6 +286,7 @@ def test_what_model_fn_makes_is_proposed_by_factories(tmp_path):
         "keras.layers.Conv2D(filters=32, kernel_size=5, activation=tf.nn.relu)",
         'self.hidden = keras.layers.Dense(units=n, name="hidden")',
         "Dense(units=10, kernel_regularizer=keras.regularizers.L2(0.5 * (r)))",
+        'self.out = keras.layers.Dense(activation=None, units=5, name="out")',
         'self.w = self.add_weight(name="w", shape=[3, 4])',
         '"optimizer": lambda params: keras.optimizers.SGD(params["rate"], momentum=0',
         '"optimizer_2": lambda: keras.optimizers.Adam(0.001, epsilon=1e-08)',
