@@ -125,7 +125,7 @@ def known(
 
         @functools.wraps(made)
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-            for name in hints.keys() & kwargs.keys():
+            for name in filter(hints.__contains__, kwargs):
                 raise RefusedTypeError(f"{owner} takes no {name}: write {hints[name]}.")
             for name in () if takes_any else kwargs.keys() - set(names):
                 raise RefusedTypeError(

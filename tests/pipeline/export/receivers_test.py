@@ -246,7 +246,7 @@ def test_a_name_that_no_signature_has_is_refused():
 def test_what_tf_estimator_s_receiver_takes_is_told():
     with pytest.raises(TypeError, match="is of type dict and no func.*: write what is"):
         ge.ServingInputReceiver(SENT, SENT)
-    with pytest.raises(TypeError, match="takes no receiver_tensors: write receiver_sp"):
+    with pytest.raises(TypeError, match="takes no features: write to_features"):
         ge.ServingInputReceiver(features=SENT, receiver_tensors=SENT)
 
 
