@@ -7,6 +7,7 @@ DataFrame has it.
 
 import math
 import numbers
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,8 +22,8 @@ from .batching import make_batching
 from .columns import Column, Table, encoding_of, table_of
 from .numpy_input import array_dataset
 
-# Up to here float64 holds every integer.
-_MOST_EXACT = 2**53
+# Up to here floats of so many bytes hold every integer.
+_MOST_EXACT = {2: 2**11, 4: 2**24, 8: 2**53}
 
 
 @gin.configurable(denylist=["config"])
@@ -118,6 +119,7 @@ class _Series:
     Attributes:
       name: the column's name.
       kind: NumPy's letter for its type; 'O' for Python objects, texts, categories.
+      itemsize: bytes of a value, where its type says it.
       missing: which rows have no value, bool `[rows]`.
     """
 
@@ -144,11 +146,18 @@ class _Series:
         self._series = frame[name]
         self._index = frame.index
         self.kind = getattr(self._series.dtype, "kind", "O")
+        self.itemsize = getattr(self._series.dtype, "itemsize", None)
         self.missing = np.asarray(self._series.isna(), bool)
+        if self.kind == "f":  # Arrow's floats know NaN beside what is missing.
+            self.missing = np.isnan(self.array("float64", math.nan))
 
     def __iter__(self) -> Any:
         """Yields the values as Python has them; what is missing as None."""
         values = self._series.astype(object)
+        if hasattr(self._series.dtype, "categories"):
+            # Of integers with gaps pandas would make floats.
+            kinds = self._series.dtype.categories.astype(object)
+            values = (kinds[code] for code in self._series.cat.codes)
         pairs = zip(values, self.missing, strict=True)
         return (None if missing else value for value, missing in pairs)
 
@@ -243,14 +252,15 @@ def _ids(series: _Series, fill: int | None) -> np.ndarray:
         # A column of integers that lacks some is one of floats in pandas.
         values = series.array("float64", 0.0)
         values[series.missing] = 0.0
-        whole = (values == np.floor(values)) & (np.abs(values) <= _MOST_EXACT)
+        most = _MOST_EXACT.get(series.itemsize, 2**53)
+        whole = (values == np.floor(values)) & (np.abs(values) <= most)
         series.refuse_first(~whole, write)
         ids = values.astype(np.int64)
         ids[series.missing] = stand_in
         return ids
     ids = np.full(len(series.missing), stand_in, np.int64)
     for row, value in enumerate(series):
-        if _is_id(value):
+        if _is_id(value) or _is_whole(value):
             ids[row] = value
         elif value is not None:
             series.refuse(row, write)
@@ -303,16 +313,20 @@ def _split(value: Any, column: Column) -> list[Any] | None:
         items = [item for item in value.split(column.separator) if item]
         if column.dtype == tf.string:
             return items
-        try:
-            return [int(item) for item in items]
-        except ValueError:
-            return None
+        # As in files: `int` would take 1_000, too.
+        are_ids = all(re.fullmatch(" *[+-]?[0-9]+ *", item) for item in items)
+        return [int(item) for item in items] if are_ids else None
     return list(value) if isinstance(value, (list, tuple, np.ndarray)) else None
 
 
 def _is_id(value: Any) -> bool:
     is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     return is_integer and tf.int64.min <= value <= tf.int64.max
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether a value is an integer of which pandas has made a float."""
+    return isinstance(value, float) and value.is_integer() and abs(value) <= 2**53
 
 
 def _is_text(value: Any) -> bool:

@@ -109,7 +109,8 @@ class GroupAUC(keras.metrics.Metric):
           sample_weight: weights `[batch]`; None for 1.
         """
         y_true, y_pred, weights = _flat(y_true, y_pred, sample_weight)
-        groups = tf.cast(tf.reshape(groups, [-1]), tf.int32)
+        # In int32 an id of 2**32 + 1 would be group 1.
+        groups = tf.cast(tf.reshape(groups, [-1]), tf.int64)
         words = (
             f"groups must be from 0 to {self.num_groups - 1}: give GroupAUC more "
             "num_groups, or hash the groups in input_fn"
@@ -117,9 +118,9 @@ class GroupAUC(keras.metrics.Metric):
         known = tf.reduce_all((groups >= 0) & (groups < self.num_groups))
         check = tf.debugging.Assert(known, [words, groups])
         with tf.control_dependencies([] if check is None else [check]):
-            bins = tf.cast(y_pred * self.num_bins, tf.int32)
+            bins = tf.cast(y_pred * self.num_bins, tf.int64)
         bins = tf.clip_by_value(bins, 0, self.num_bins - 1)
-        places = tf.stack([groups, bins, tf.cast(y_true > 0.5, tf.int32)], axis=-1)
+        places = tf.stack([groups, bins, tf.cast(y_true > 0.5, tf.int64)], axis=-1)
         shape = [self.num_groups, self.num_bins, 2]
         self.counts.assign_add(tf.scatter_nd(places, weights, shape))
 

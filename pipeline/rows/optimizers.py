@@ -44,7 +44,8 @@ class RowOptimizer:
     without momentum, Adagrad, and FTRL without shrinkage. The result is that of the
     dense gradient. FTRL computes weights of its slots and of the learning rate alone,
     whatever they were before. So it computes all rows anew after an update whose rate
-    differs from that of the one before, as in the first.
+    differs from that of the one before, as in the first; and in each update where
+    something beside the formula writes to the rows.
 
     Of a lazy op it does so with all optimizers that it knows. The rows and their slots
     move as by the dense gradient, with the count of all updates; the other rows stay:
@@ -69,7 +70,7 @@ class RowOptimizer:
         self._lazy = any(op.lazy for op in ops)
         formula = next((k for k in _KNOWN if _has_formula_of(k, optimizer)), None)
         _check(ops, formula)
-        self._by_rows = self._lazy or _others_stay(optimizer, formula)
+        self._by_rows = self._lazy or _others_stay(ops, formula)
         # A formula of somebody's own may write to what is read once.
         self._numbers = SharedNumbers() if formula is not None else None
         # Workers of parameter servers update them at any time.
@@ -215,13 +216,26 @@ def _has_formula_of(kind: type, optimizer: Any) -> bool:
     return type(optimizer).update_step is kind.update_step
 
 
-def _others_stay(optimizer: Any, formula: type | None) -> bool:
+def _others_stay(ops: Sequence[TrainOp], formula: type | None) -> bool:
     """Whether a row without a gradient stays where it is."""
+    optimizer = ops[0].optimizer
     if formula is _K.SGD:
         return not optimizer.momentum
     if formula is _K.Ftrl:
-        return not optimizer.l2_shrinkage_regularization_strength
+        shrinks = optimizer.l2_shrinkage_regularization_strength
+        return not shrinks and not _others_write(ops)
     return formula is _K.Adagrad
+
+
+def _others_write(ops: Sequence[TrainOp]) -> bool:
+    """Whether rows are written by more than the formula, which FTRL would undo."""
+    optimizer = ops[0].optimizer
+    constrained = [getattr(v, "constraint", None) for op in ops for v in op.variables]
+    return bool(
+        optimizer.weight_decay
+        or (optimizer.use_ema and optimizer.ema_overwrite_frequency)
+        or any(constrained)
+    )
 
 
 def _check(ops: Sequence[TrainOp], formula: type | None) -> None:

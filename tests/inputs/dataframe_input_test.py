@@ -17,6 +17,10 @@ FRAME = pd.DataFrame(
         "gap": [1, np.nan, 3],
         "nullable": pd.array([2**60 + 1, None, 2], dtype="Int64"),
         "objects": [1, "x", None],
+        "floats": pd.Series([1.0, None, 3], dtype=object, index=["k", "l", "m"]),
+        "kinds": pd.Categorical([2**60 + 1, None, 2], categories=[2, 2**60 + 1]),
+        "small": np.float32([2**24, 2**24 + 2, np.nan]),
+        "text_ids": ["1_000", "1", "2"],
         "words": [["x", "y"], None, "z  w"],
         "ids": [np.array([1]), "", "2 3"],
         "large": [1e39, 0, -1],
@@ -46,6 +50,9 @@ def read(columns, mode=ModeKeys.EVAL, frame=FRAME, **arguments):
         ("code", "id", [7, 8, 9]),
         ("gap", {"kind": "id", "default": -1}, [1, -1, 3]),
         ("nullable", {"kind": "id", "default": -1}, [2**60 + 1, -1, 2]),
+        ("floats", {"kind": "id", "default": -1}, [1, -1, 3]),
+        ("kinds", {"kind": "id", "default": -1}, [2**60 + 1, -1, 2]),
+        ("kinds", "word", [str(2**60 + 1).encode(), b"", b"2"]),
         ("words", "bag of words", [[b"x", b"y"], [], [b"z", b"w"]]),
         ("ids", "bag of ids", [[1], [], [2, 3]]),
     ],
@@ -71,6 +78,8 @@ def test_values(name, column, values):
         ("category", "id", "is 'u' in row 0 .*: it is not an integer"),
         ("large", {"kind": "id", "default": 0}, "in row 0 .*: it is not an integer"),
         ("number", {"kind": "id", "default": 0}, "2.5.* in row 1 .* not an integer"),
+        ("small", {"kind": "id", "default": 0}, "in row 1 .*: it is not an integer"),
+        ("text_ids", "bag of ids", "is '1_000' in row 0 .*: it is no bag of ids"),
         ("number", "word", "in row 0 .*: it is no word: write .*astype"),
         ("flag", "word", "in row 0 .*: it is no word"),
         ("words", "bag of ids", "in row 0 .*: it is no bag of ids: write a list"),
@@ -99,6 +108,16 @@ def test_errors(arguments, words):
     frame = FRAME.assign(large=[1, 0, -1.0])
     with pytest.raises((TypeError, ValueError), match=words):
         read(columns, **{"frame": frame} | arguments)
+
+
+def test_what_a_type_holds_as_nan_is_missing():
+    """As Arrow's floats do, of which pandas says that they are there."""
+    values = pd.arrays.FloatingArray(np.array([1.0, NAN]), np.array([False, False]))
+    frame = pd.DataFrame({"x": values})
+    assert not frame["x"].isna().any()
+    column = {"kind": "number", "default": 5.0}
+    tensor = next(iter(read({"x": column}, frame=frame)))["x"]
+    assert tensor.numpy().tolist() == [1, 5]
 
 
 def test_the_frame_stays_as_it_is():

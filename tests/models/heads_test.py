@@ -134,8 +134,9 @@ def test_the_auc_within_groups():
     for part in (slice(0, 150), slice(150, 400)):
         metric.update_state(y[part], p[part], groups[part], weights[part])
     assert float(metric.result()) == pytest.approx(total / count, abs=1e-3)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="more num_groups"):
-        metric.update_state([1], [0.5], [8])
+    for group in (8, 2**32 + 1, -(2**63)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="more num_groups"):
+            metric.update_state([1], [0.5], tf.constant([group], tf.int64))
 
 
 def test_a_head_reports_it():

@@ -39,6 +39,8 @@ EXACT = {
     ),
     # What moves whole tables, as it did.
     "ftrl_shrunk": lambda: K.Ftrl(0.05, l2_shrinkage_regularization_strength=0.01),
+    "ftrl_decay": lambda: K.Ftrl(0.05, weight_decay=0.05),
+    "ftrl_written": lambda: K.Ftrl(0.05, use_ema=True, ema_overwrite_frequency=5),
     "adam": lambda: K.Adam(0.01),
 }
 ROW_BY_ROW = {name: EXACT[name] for name in ("sgd", "adagrad", "ftrl_all")}
