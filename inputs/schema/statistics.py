@@ -98,6 +98,9 @@ class NumberCount:
 
     def found(self) -> FeatureStatistics:
         """Returns the statistics of all values so far, of which there is one or more"""
+        if self._minimum == self._maximum:
+            # What rounding left of equal logarithms would be divided by.
+            self._mean, self._squares = float(self._minimum), 0.0
         return FeatureStatistics(
             mean=self._mean,
             std=float(np.sqrt(self._squares / self.num_seen)),

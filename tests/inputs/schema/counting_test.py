@@ -60,6 +60,14 @@ def test_moments_are_those_of_all_values(name, log):
     assert (found.minimum, found.maximum) == (x.min(), x.max())
 
 
+@pytest.mark.parametrize("log", [False, True])
+def test_equal_numbers_deviate_by_nothing(log):
+    feature = {"kind": "number", "scale": "standard", "log": log}
+    found = counted(feature, np.full(997, 3.25, np.float32), batch_size=100)
+    assert found.std == 0
+    assert found.mean == found.minimum == found.maximum
+
+
 def test_batches_do_not_matter():
     x = AWKWARD["large"].astype(np.float32)
     feature = {"kind": "number", "scale": "standard"}
