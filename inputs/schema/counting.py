@@ -1,10 +1,13 @@
 """Counts the statistics of a schema's features in one pass over the training data."""
 
+import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import gin
 import numpy as np
 import tensorflow as tf
 from absl import logging
@@ -15,6 +18,7 @@ from pipeline.feed import fingerprint
 from pipeline.mistakes import user_errors
 from pipeline.tracing import seeds
 
+from ..columns import table_of
 from .features import Feature
 from .raw_values import checked
 from .statistics import FeatureStatistics, Sight, count_of
@@ -62,10 +66,12 @@ def count(
       tell: called after each batch with the number of rows so far; None for nothing.
 
     Raises:
-      ValueError: there is no source, it has no row or no end, a column is missing in
-        all rows, or there are more different words than can be counted.
+      ValueError: there is no source, it has no row or no end, its label or weight is
+        no column, a column is missing in all rows, or there are more different words
+        than can be counted.
     """
     began = time.monotonic()
+    _check_labels(schema)
     reading = user_errors.running(lambda: "the count of the schema's statistics")
     with seeds.undisturbed(), reading:
         dataset = one_pass(schema, config)
@@ -83,6 +89,34 @@ def count(
     _check_words(schema.features, found)
     _say_fewer_buckets(schema.features, found)
     return Counted(found, num_rows, fingerprint.of(dataset).digest)
+
+
+def _check_labels(schema: Any) -> None:
+    """Raises for a label or weight that no column is, which training would refuse.
+
+    They are not counted, and training begins after a pass that may take hours.
+    """
+    given = _given_to(schema.source)
+    columns = given.get("columns", given.get("feature_spec"))
+    label = given.get("label", given.get("label_key"))
+    is_named = isinstance(label, (str, list, tuple))
+    weight = given.get("weight")
+    table_of(
+        columns if isinstance(columns, Mapping) else schema,
+        mode=ModeKeys.TRAIN,
+        label=label if is_named else None,
+        weight=weight if isinstance(weight, str) else None,
+    )
+
+
+def _given_to(source: Any) -> dict[str, Any]:
+    """Returns the arguments that partials and gin give a source, by name."""
+    given: dict[str, Any] = {}
+    while isinstance(source, functools.partial):
+        given, source = {**source.keywords, **given}, source.func
+    with contextlib.suppress(ValueError, TypeError):  # gin may not know it.
+        given = {**gin.get_bindings(source, resolve_references=False), **given}
+    return given
 
 
 def _added_up(

@@ -4,6 +4,7 @@ import csv
 import functools
 import re
 
+import gin
 import keras
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ import tensorflow as tf
 import inputs
 import models
 import pipeline as ge
+from inputs.schema import counting
 from pipeline.mistakes import user_errors
 from tests import fakes
 
@@ -105,6 +107,18 @@ def test_readers_encode_alike(kind, sources):
     assert features["tags"] == [[0, 1, 2][: i % 4] for i in range(ROWS)]
     crossed = [len(row) for row in features["both"]]
     assert crossed == [i % 4 for i in range(ROWS)]
+
+
+def test_a_label_that_is_no_column_is_refused_before_the_count(sources, monkeypatch):
+    monkeypatch.setattr(counting, "one_pass", None)  # It would read all data.
+    by_partial = functools.partial(sources["csv"], label="lat")
+    with gin.unlock_config():
+        gin.bind_parameter("tfrecord_input_fn.label_key", ["weight", "lat"])
+    for source in (by_partial, inputs.tfrecord_input_fn):
+        schema = inputs.Schema(FEATURES, OTHERS, source=source)
+        with pytest.raises(ValueError, match="label is 'lat', .* Did you mean late"):
+            schema.prepared()
+    gin.clear_config()
 
 
 @pytest.mark.parametrize("kind", ["csv", "dataframe", "tfrecord"])
