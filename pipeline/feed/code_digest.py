@@ -3,13 +3,19 @@
 Of an array larger than 16 MiB samples are read, so that its digest costs no more. The
 digest of a function covers its code, the functions that it calls, and the values that
 they see. It ends at libraries: the version of TensorFlow and Python is compared apart.
+Of a program's settings, absl's flags and argparse's values, it covers those that the
+code reads: another number of steps makes no other input.
 """
 
+import argparse
 import datetime
 import decimal
+import dis
 import functools
 import hashlib
+import logging
 import os
+import platform
 import re
 import sysconfig
 import types
@@ -18,7 +24,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import flags
 
+# Digests of functions can be compared between equal versions only.
+VERSIONS = f"tensorflow {tf.__version__}, python {platform.python_version()}, digests 2"
 _SAMPLES = 1024
 _SAMPLE_BYTES = 16 * 1024
 _MOST_STRINGS = 10_000
@@ -38,6 +47,17 @@ _PLAIN = (
     datetime.time,
     datetime.timedelta,
     decimal.Decimal,
+)
+# A program's settings, of which code reads some by name.
+_SETTINGS = (flags.FlagValues, argparse.Namespace, types.SimpleNamespace)
+# Instructions that load a global or closed-over name, in Python 3.11 to 3.13.
+_LOADS = (
+    "LOAD_GLOBAL",
+    "LOAD_NAME",
+    "LOAD_DEREF",
+    "LOAD_CLASSDEREF",
+    "LOAD_FROM_DICT_OR_DEREF",
+    "LOAD_FROM_DICT_OR_GLOBALS",
 )
 _LIBRARIES = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
@@ -130,6 +150,12 @@ class _Seen:
             yield from self._code(value)
         elif isinstance(value, (np.ndarray, tf.Tensor)):
             yield self._array(value)
+        elif isinstance(value, flags.FlagHolder):
+            yield from self.lines(_value_of(value))
+        elif isinstance(value, flags.FlagValues):
+            yield from self.lines(_flags_of(value))
+        elif isinstance(value, logging.Logger):
+            yield "logger"  # It changes with what is logged.
         elif isinstance(value, Mapping):
             yield "mapping"
             yield from self._all([part for item in value.items() for part in item])
@@ -152,17 +178,33 @@ class _Seen:
             return
         yield from self._code(value.__code__)
         yield from self._all([value.__defaults__, value.__kwdefaults__])
-        for cell in value.__closure__ or ():
+        code = value.__code__
+        for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True):
             try:
-                yield from self.lines(cell.cell_contents)
+                held = cell.cell_contents
             except ValueError:  # Not set yet.
                 yield "empty"
-        if _is_library(value.__code__.co_filename):
+                continue
+            yield from self._used(code, name, held)
+        if _is_library(code.co_filename):
             return
-        for name in _names(value.__code__):
+        for name in _names(code):
             if name in value.__globals__:
                 yield name
-                yield from self.lines(value.__globals__[name])
+                yield from self._used(code, name, value.__globals__[name])
+
+    def _used(self, code: types.CodeType, name: str, value: Any) -> Iterable[str]:
+        """Yields what describes a value that the code has under a name."""
+        read = _read_of(code, name) if isinstance(value, _SETTINGS) else None
+        if read is None:
+            yield from self.lines(value)
+            return
+        flagged = isinstance(value, flags.FlagValues)
+        held = _flags_of(value) if flagged else vars(value)
+        # A method, or what its class has, may read any of them.
+        yield from self.lines(
+            {x: held[x] for x in sorted(read)} if read <= {*held} else value
+        )
 
     def _code(self, code: types.CodeType) -> Iterable[str]:
         yield of(code.co_code)
@@ -229,6 +271,42 @@ def _names(code: types.CodeType) -> Iterable[str]:
     for each in code.co_consts:
         if isinstance(each, types.CodeType):
             yield from _names(each)
+
+
+def _read_of(code: types.CodeType, name: str) -> set[str] | None:
+    """Returns the attributes of a name that code reads; None where it does more.
+
+    Args:
+      code: of a function; those inside of it are asked, too.
+      name: a global or closed-over name, which the code may hand on as a whole.
+    """
+    found = set()
+    steps = [x for x in dis.get_instructions(code) if x.opname != "EXTENDED_ARG"]
+    for step, after in zip(steps, steps[1:], strict=False):
+        if step.opname in _LOADS and step.argval == name:
+            if after.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+                return None
+            found.add(after.argval)
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            inside = _read_of(each, name)
+            if inside is None:
+                return None
+            found |= inside
+    return found
+
+
+def _value_of(holder: flags.FlagHolder) -> Any:
+    """Returns a flag's value, before it is parsed its default."""
+    try:
+        return holder.value
+    except flags.UnparsedFlagAccessError:
+        return holder.default
+
+
+def _flags_of(values: flags.FlagValues) -> dict[str, Any]:
+    """Returns the flags' values by name, before they are parsed, too."""
+    return {name: values[name].value for name in sorted(values)}
 
 
 def _is_library(file: str) -> bool:

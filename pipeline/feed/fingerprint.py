@@ -13,7 +13,6 @@ into one protocol buffer, so the description is made of the Python objects inste
 import dataclasses
 import difflib
 import os
-import platform
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -126,8 +125,7 @@ class Change:
 
 def of(dataset: tf.data.Dataset) -> Fingerprint:
     """Describes a dataset, without an iterator over it."""
-    made_by = f"tensorflow {tf.__version__}, python {platform.python_version()}"
-    return Fingerprint(list(_operations(dataset, set())), made_by)
+    return Fingerprint(list(_operations(dataset, set())), code_digest.VERSIONS)
 
 
 def parts_of(

@@ -1,8 +1,10 @@
 """What an input is made of: the same in each process, and what differs in words."""
 
+import argparse
 import datetime
 import functools
 import json
+import logging
 import math
 import os
 import pathlib
@@ -13,6 +15,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import flags
 
 from pipeline.feed import code_digest, fingerprint
 from tests.clusters import ROOT
@@ -90,7 +93,9 @@ def described():
 # After as many other operations, and under other seeds of hashes.
 ELSEWHERE = """
 import json
+import logging
 import tensorflow as tf
+from absl import flags
 tf.random.set_seed(5)
 for _ in range(3):
     tf.data.Dataset.range(3).map(lambda i: i + tf.random.uniform([], 0, 9, tf.int64))
@@ -322,6 +327,57 @@ def test_a_function_is_all_kinds_of_values_that_it_sees(before, now):
         code_digest.of_function(closing_over(each)) for each in (before, before, now)
     )
     assert one == same != other
+
+
+def flag_values(**values):
+    made = flags.FlagValues()
+    for name, value in values.items():
+        flags.DEFINE_integer(name, value, "A number.", flag_values=made)
+    made.mark_as_parsed()
+    return made
+
+
+@pytest.mark.parametrize("kind", [argparse.Namespace, flag_values])
+def test_settings_that_the_code_does_not_read_are_in_no_digest(kind):
+    def reading(settings):
+        return lambda: [settings.rows for _ in range(3)]
+
+    def handing_on(settings):
+        return lambda: helper(settings)
+
+    def digests(make):
+        given = ((3, 10), (3, 10), (3, 20), (4, 10))
+        settings = [kind(rows=rows, steps=steps) for rows, steps in given]
+        return [code_digest.of_function(make(each)) for each in settings]
+
+    one, same, other_steps, other_rows = digests(reading)
+    assert one == same == other_steps != other_rows
+    one, same, other_steps, other_rows = digests(handing_on)
+    assert one == same
+    assert len({one, other_steps, other_rows}) == 3
+
+
+def test_a_flag_is_its_value_in_a_digest():
+    def rows_of(values):
+        holder = flags.DEFINE_integer("rows", 3, "A number.", flag_values=values)
+        return lambda: holder.value
+
+    unparsed, parsed, of_more = (flags.FlagValues() for _ in range(3))
+    flags.DEFINE_integer("steps", 3, "A number.", flag_values=of_more)
+    functions = [rows_of(each) for each in (unparsed, parsed, of_more)]
+    parsed(["main", "--rows=3"])
+    of_more(["main", "--rows=3"])
+    assert len({code_digest.of_function(each) for each in functions}) == 1
+    of_more(["main", "--rows=4"])
+    one, other = (code_digest.of_function(each) for each in functions[1:])
+    assert one != other
+
+
+def test_what_was_logged_is_in_no_digest():
+    logger = logging.getLogger("tests.fingerprint")
+    before = code_digest.of_function(closing_over(logger))
+    logger.isEnabledFor(logging.DEBUG)  # Is remembered.
+    assert code_digest.of_function(closing_over(logger)) == before
 
 
 def test_addresses_are_in_no_digest():
