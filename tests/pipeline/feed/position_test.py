@@ -232,7 +232,8 @@ def test_a_position_of_data_shared_otherwise_is_skipped_to(tmp_path, caplog):
     record.write_text(json.dumps({**tree, "read": 1, "pipelines": 2}))
     again, _ = opened(step=1, path=path)
     assert take(again.iterator, 1) == [[4, 5]]
-    assert "shared otherwise: skipping 2 batches" in caplog.text
+    assert "shared otherwise: skipping 2 batches. If input_fn shards" in caplog.text
+    assert "Else some come twice: take first_batch, or no input_context" in caplog.text
 
 
 def test_all_processes_have_saved_before_the_checkpoint_is(tmp_path):
