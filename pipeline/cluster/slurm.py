@@ -43,7 +43,10 @@ def tf_config(execution: str) -> str | None:
     ):
         return None
     rank = os.environ["SLURM_PROCID"]
-    if rank.isdecimal() and (len(rank) > 9 or int(rank) >= num_tasks):
+    number = rank.removeprefix("-")
+    if number.isdecimal() and (
+        number != rank or len(rank) > 9 or int(rank) >= num_tasks
+    ):
         raise RefusedValueError(
             f"SLURM: SLURM_PROCID is {rank!r} in a step of {num_tasks} tasks: write 0 "
             f"to {num_tasks - 1}, or unset it for a local run."

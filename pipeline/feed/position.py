@@ -45,8 +45,8 @@ _LACKING = (
 )
 _SHARED_OTHERWISE = (
     "Position %s is of data that the processes shared otherwise: skipping %d batches. "
-    "If input_fn shards examples last, as in shuffle(9, seed=1).shard(...), they are the "
-    "ones trained on. Else some come twice: take first_batch, or no input_context."
+    "If input_fn shards examples last, as in shuffle(9, seed=1).shard(...), they are "
+    "those trained on. Else some come twice: take first_batch, or no input_context."
 )
 _NOT_SAVED = (
     "No position of the input was saved as %s: skipping %d steps. They are the "

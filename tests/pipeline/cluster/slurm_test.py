@@ -129,6 +129,7 @@ REFUSED = {
     "too_few": ({"SLURM_STEP_TASKS_PER_NODE": "3"}, "4 tasks but only 3.*TF_CONFIG"),
     "no_number": ({"SLURM_STEP_NUM_TASKS": "x"}, "NUM_TASKS is 'x': write an integer"),
     "rank": ({"SLURM_PROCID": "x"}, "no cluster can be told.*'x'"),
+    "negative_rank": ({"SLURM_PROCID": "-1"}, "is '-1' in a step of 4.*: write 0 to 3"),
     "no_worker": ({"NUM_PS": "3"}, "4 tasks cannot be .* NUM_PS=3 .*NUM_PS=1 srun"),
     "no_ps": ({"NUM_PS": "0"}, "NUM_PS=0 parameter servers.*NUM_PS=1 srun"),
     "elsewhere": (
