@@ -64,9 +64,11 @@ class SlotNames:
             above, _, leaf = name.rpartition("/")
             if above in self._names:
                 self._below(name, above, leaf)
-            elif _V1.fullmatch(leaf) and (reference := self._reference(above)):
-                scope = above.removesuffix(reference)
-                self._below(name, reference, leaf, scope)
+            elif _V1.fullmatch(leaf):
+                # Slots of a partition below a scope, `a/art_0/Adam`, are of none.
+                self._taken.add(name)
+                if reference := self._reference(above):
+                    self._below(name, reference, leaf, above.removesuffix(reference))
             elif leaf in WORDS:
                 self._add(name, self._reference(above), leaf)
             elif f"{above}/iteration" in self._names:

@@ -21,6 +21,7 @@ from pipeline.warm_start.warm_start_settings import WarmStartSettings, is_count,
 
 _NO_RATE = "as configured: the checkpoint has none"
 _NO_TABLE = "a lookup table, which no other program's checkpoint has"
+_NO_AVERAGE = "has no average"
 _NO_STREAM = "a random stream: the checkpoint has none"
 
 
@@ -216,7 +217,11 @@ class Fit:
             weights=self._slot_names.weights(self._source.shapes),
         )
         self._used = {*there.values()}
-        found = {n: Origin(t) for n, t in self._averaged(there).items()}
+        averages = self._settings.weights == AVERAGE
+        found = {
+            n: Origin(t, _NO_AVERAGE if averages and t == there[n] else "")
+            for n, t in self._averaged(there).items()
+        }
         for name in weights:
             if is_seed(name) and name not in {*there, *self._settings.patterns}:
                 self.reasons.setdefault(name, _NO_STREAM)

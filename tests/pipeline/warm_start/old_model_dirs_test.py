@@ -60,6 +60,20 @@ def test_averages_below_a_scope_s_name(tmp_path):
     assert "'average', and a has several, [" in refused(mine, two, weights="average")
 
 
+def test_a_weight_that_was_not_averaged_is_told(tmp_path, log):
+    average = {"a": rows(2), "a__ExponentialMovingAverage": rows(2) * 3}
+    mine, source = state(net__a=[2], net__b=[2]), saved(tmp_path, **average, b=rows(2))
+    start(mine, source, weights="average")
+    assert values(mine)["net/b"] == [1, 2]
+    assert "  b (has no average)" in log()[-1]
+
+
+def test_slots_of_partitions_below_a_scope_are_no_weights(tmp_path):
+    """TensorFlow 2.15.1 saves them so, each of a part of the rows."""
+    source = saved(tmp_path, t=rows(3), t__art_0__Adam=rows(3), t__art_1__Adam=rows(3))
+    assert "'net/words': 't',\n})" in refused(state(net__words=[3]), source)
+
+
 @pytest.mark.parametrize("name", ["AdaMax", "AdagradDA"])
 def test_slots_of_another_kind_that_are_as_many(name, tmp_path):
     """Nor is a weight that nobody takes proposed for a slot."""
