@@ -76,6 +76,16 @@ def test_arguments_of_the_lines_are_taken(name):
             inspect.signature(called).bind(*node.args, **named)
 
 
+@pytest.mark.parametrize("name", ["tf.contrib.lookup", "tf.tables_initializer"])
+def test_the_line_of_a_vocabulary_reads_a_word_a_line(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "words.txt").write_text("a b\nc\n", encoding="utf-8")
+    known = {"tf": tf}
+    exec(ROWS[name].write, known)
+    words = known["modules"]["words"]()
+    assert words.lookup(tf.constant(["c", "a b", "d"])).numpy().tolist() == [1, 0, -1]
+
+
 @pytest.mark.parametrize("page", table.PAGES.values())
 def test_a_page_has_its_rows(page):
     """`python -m pipeline.moving --pages` writes them there."""
