@@ -53,7 +53,7 @@ def keras_model_fn(
         function of labels and outputs, a metric, of which copies are made, or in a dict
         a class: `{'auc': keras.metrics.AUC}`.
       weight_column: entry of the features dict with the examples' weights, `[batch]`,
-        which the network is not given.
+        which the network is not given. They weigh the loss, not the metrics.
       clip_norm: global norm to which the gradient is clipped; None clips nothing.
       feature_key: the entry of a features dict that the network takes. None: the whole
         dict, or the only entry of a dict of one.

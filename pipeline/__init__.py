@@ -127,7 +127,7 @@ if TYPE_CHECKING:  # For editors and type checkers, which do not run `__getattr_
     from pipeline.warm_start.warm_start_settings import WarmStartSettings
 
 from pipeline.mistakes import habits
-from pipeline.process import later, run_log
+from pipeline.process import later, refusals, run_log
 
 _FILES = {
     "Estimator": "driver.estimator",
@@ -291,8 +291,9 @@ if not TYPE_CHECKING:  # Else a checker would let every name pass.
 
     def __getattr__(name: str) -> Any:
         if name not in _FILES:
-            line = {**habits.STOP_HOOKS, **habits.RULES}.get(name)
-            hint = f": write {line}." if line else ""
+            line = {**habits.STOP_HOOKS, **habits.RULES, **habits.NAMES}.get(name)
+            near = refusals.near(name, __all__)
+            hint = f": write {line}." if line else near and f".{near}"
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
         return getattr(importlib.import_module(f"{__name__}.{_FILES[name]}"), name)
 

@@ -58,6 +58,17 @@ RECEIVER = {
     "receiver_tensors": "receiver_specs={'x': tf.TensorSpec([None, 4])}",
     "receiver_tensors_alternatives": "alternatives={'examples': another receiver}",
 }
+# What tf.estimator calls otherwise.
+NAMES = {
+    "SessionRunHook": "Hook",
+    "CheckpointSaverHook": "RunConfig(save_checkpoints_steps=1000)",
+    "CheckpointSaverListener": "SavingListener",
+    "LoggingTensorHook": "TensorHook",
+    "NanTensorHook": "RunConfig(on_nan='stop'), which is the default",
+    "SummarySaverHook": "RunConfig(save_summary_steps=100)",
+    "TPUEstimator": "Estimator, with RunConfig(execution='tpu')",
+    "TPUEstimatorSpec": "EstimatorSpec",
+}
 _RULE = "EvalSpec(input_fn, early_stopping="
 # Keras' callbacks that go by a metric, and tf.estimator's hook of the same purpose.
 RULES = {

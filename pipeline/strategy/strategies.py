@@ -101,7 +101,8 @@ def single_host(
         raise RefusedValueError(
             f"TF_CONFIG names {tasks} tasks, and execution 'single_host' would train "
             "each by itself, all into one model_dir: write --execution=multi_worker "
-            "(with parameter servers: parameter_server), or unset TF_CONFIG."
+            "or RunConfig(execution='multi_worker'), with parameter servers "
+            "'parameter_server', or unset TF_CONFIG."
         )
     names = _devices(config)
     if config.devices is None and len(names) < 2:

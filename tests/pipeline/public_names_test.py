@@ -4,6 +4,8 @@ import ast
 import pathlib
 import typing
 
+import pytest
+
 import pipeline
 from pipeline.strategy import peers
 
@@ -44,6 +46,22 @@ def test_every_public_name_is_there():
         found = getattr(pipeline, name)
         assert found.__name__ == name
     assert set(pipeline.__all__) <= set(dir(pipeline))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("RunConfg", "has no attribute 'RunConfg'. Did you mean RunConfig"),
+        ("CheckpointSaverListener", "'CheckpointSaverListener': write SavingListener."),
+        ("stop_if_higher_hook", "early_stopping=StopIfHigher('accuracy', 0.9))."),
+        ("xyzzy", "has no attribute 'xyzzy'$"),
+    ],
+)
+def test_a_name_that_is_none_gets_the_one_that_is_meant(name, said):
+    with pytest.raises(
+        AttributeError, match=said.replace("(", r"\(").replace(")", ".")
+    ):
+        getattr(pipeline, name)
 
 
 def test_a_decorated_method_keeps_its_signature():

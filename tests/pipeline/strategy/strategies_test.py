@@ -189,6 +189,7 @@ def test_a_cluster_needs_an_execution():
         "TF_CONFIG names 2 tasks, and execution 'single_host' would train each by "
         "itself, all into one model_dir: " in str(error.value)
     )
+    assert "RunConfig(execution='multi_worker')" in str(error.value)
 
 
 def test_two_strategies_on_the_same_cpus_train_different_models(tmp_path):
