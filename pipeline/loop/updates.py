@@ -14,7 +14,7 @@ from pipeline.contract.train_op import SpecError, TrainOp, check_gradients
 from pipeline.mistakes.checks import kind_of
 from pipeline.mistakes.user_errors import call
 from pipeline.rows.optimizers import RowOptimizer
-from pipeline.rows.slices import each_row_once, is_finite, times
+from pipeline.rows.slices import each_row_once, is_finite, of_one_dtype, times
 from pipeline.strategy import loss_scale
 from pipeline.strategy.loss_scale import LossScale
 
@@ -125,7 +125,7 @@ class Updates:
             mine = [each_row_once(g, sparse=self._sparse) for g in mine]
             mine, of = _changed(op, mine, trained[i], step)
             if op.clip_norm is not None:
-                mine, _ = tf.clip_by_global_norm(mine, op.clip_norm)
+                mine = _clipped(mine, op.clip_norm)
             where = f"optimizer {op.optimizer.name}, a {type(op.optimizer).__name__}"
             apply = self._optimizers[id(op.optimizer)].apply
             call(lambda w=where: w, apply, mine, of)
@@ -145,6 +145,12 @@ class Updates:
         values, per_replica = self._strategy.run(on_replica, args=(values,))
         # The gradient is all-reduced, so every replica comes to the same answer.
         return values, self._strategy.experimental_local_results(per_replica)[0]
+
+
+def _clipped(values: Sequence[Any], norm: float) -> list[Any]:
+    """Returns gradients of a global norm."""
+    clipped, _ = tf.clip_by_global_norm(of_one_dtype(values), norm)
+    return [tf.cast(c, g.dtype) for c, g in zip(clipped, values, strict=True)]
 
 
 def _changed(

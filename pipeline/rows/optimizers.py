@@ -14,7 +14,7 @@ from absl import logging
 from pipeline.contract.train_op import SpecError, TrainOp
 from pipeline.rows import row_update
 from pipeline.rows.shared_numbers import SharedNumbers
-from pipeline.rows.slices import dense
+from pipeline.rows.slices import dense, of_one_dtype
 from pipeline.strategy import variables
 from pipeline.strategy.replicas import Replicas
 
@@ -140,7 +140,8 @@ class RowOptimizer:
     def _clip(self, gradients: Sequence[Any]) -> list[Any]:
         """Clips as Keras does, which would make rows dense."""
         values = [g.values if _has_rows(g) else g for g in gradients]
-        clipped = self._kind._clip_gradients(self._optimizer, values)
+        clipped = self._kind._clip_gradients(self._optimizer, of_one_dtype(values))
+        clipped = [tf.cast(c, v.dtype) for c, v in zip(clipped, values, strict=True)]
         return [
             tf.IndexedSlices(value, g.indices, g.dense_shape) if _has_rows(g) else value
             for value, g in zip(clipped, gradients, strict=True)

@@ -4,6 +4,7 @@ The gradient of a table is `tf.IndexedSlices`: the rows that a batch used, some 
 several times. Made dense it would be as large as the table.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -47,6 +48,15 @@ def squared_norm(gradient: Any, factor: Any = 1.0) -> tf.Tensor:
     once = each_row_once(gradient)
     values = once.values if isinstance(once, tf.IndexedSlices) else once
     return tf.reduce_sum(tf.square(tf.cast(values, tf.float32) * factor))
+
+
+def of_one_dtype(gradients: Sequence[Any]) -> list[Any]:
+    """Returns gradients in the widest of their dtypes, float32 or wider.
+
+    What clips a global norm takes no others, and 16 bits are few for a sum of squares.
+    """
+    widest = max([tf.float32, *(g.dtype for g in gradients)], key=lambda d: d.size)
+    return [tf.cast(gradient, widest) for gradient in gradients]
 
 
 def is_finite(gradient: Any) -> tf.Tensor:

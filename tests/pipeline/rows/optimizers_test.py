@@ -229,3 +229,28 @@ def test_the_cost_of_a_large_table_is_said_once(optimizer, why, caplog, monkeypa
     said = [r.getMessage() for r in caplog.records if "all 5 rows" in r.getMessage()]
     assert len(said) == bool(why)
     assert not why or (why in said[0] and "words" in said[0])
+
+
+@pytest.mark.parametrize("where", ["op", "optimizer"])
+def test_a_norm_over_tables_of_several_dtypes(where):
+    clip = {"clip_norm": 0.5} if where == "op" else {}
+
+    def model_fn(features, labels, mode, optimizer, wide, half):
+        rows = [tf.gather(table, features[:, 0]) for table in (wide, half)]
+        loss = sum(tf.reduce_sum(tf.cast(r, tf.float32), -1) for r in rows)
+        op = TrainOp(optimizer, [wide, half], **clip)
+        return EstimatorSpec(mode, loss=loss * labels, train_op=op)
+
+    trainer = Trainer(
+        model_fn,
+        features=tf.TensorSpec([None, 4], tf.int64),
+        labels=tf.TensorSpec([None]),
+        optimizer=lambda: K.SGD(1.0, global_clipnorm=None if clip else 0.5),
+        wide=lambda: tf.Variable(tf.ones([3, 8])),
+        half=lambda: tf.Variable(tf.ones([3, 8], tf.bfloat16)),
+    )
+    trainer.step([(np.int64([[1] * 4]), np.float32([2]))])
+    # Of 16 numbers that are 2 the norm is 8.
+    for name in ("wide", "half"):
+        moved = tf.cast(trainer[name], tf.float32).numpy()
+        np.testing.assert_array_equal(moved[:, 0], [1, 1 - 2 * 0.5 / 8, 1])
