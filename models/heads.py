@@ -30,8 +30,8 @@ class Head(abc.ABC):
     """Loss, weights, metrics, predictions and signatures of one kind of label.
 
     Attributes:
-      weight_column: entry of features that holds a weight an example, `[batch]` or
-        `[batch, 1]`; None where all count alike.
+      weight_column: entry of features that holds a weight an example, 0 or more,
+        `[batch]` or `[batch, 1]`; None where all count alike.
       name: name of the head; None for none. In a MultiHead each has one.
     """
 
@@ -220,7 +220,14 @@ class Head(abc.ABC):
                 f"weight_column {self.weight_column!r} has shape {weights.shape} for "
                 f"{batch[0]} examples: give one weight an example, [batch]."
             )
-        return tf.cast(weights, tf.float32)
+        weights = tf.cast(weights, tf.float32)
+        # The loss is divided by their sum, and NaN would not name its column. Without
+        # quotes, which TensorFlow would escape.
+        words = (
+            f"{type(self).__name__}.weight_column, {self.weight_column}, must hold "
+            "numbers of 0 or more: mend them in input_fn"
+        )
+        return checked(weights >= 0, weights, words)
 
 
 def column(features: Any, name: str, field: str) -> tf.Tensor:

@@ -38,8 +38,13 @@ def linear(
       config: the RunConfig, which the driver gives, for the schema; see `dnn`.
 
     Raises:
-      ValueError: l2 is given with a schema.
+      ValueError: l2 is given with a schema, or a schema in the place of num_outputs.
     """
+    if hasattr(num_outputs, "prepared"):
+        raise RefusedValueError(
+            f"linear.num_outputs is a {type(num_outputs).__name__}: write "
+            "linear(schema=schema, config=config)."
+        )
     if schema is None:
         layers = [keras.layers.Flatten(), _dense(num_outputs or 1, l2)]
         return keras.Sequential(layers, name="linear")

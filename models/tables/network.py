@@ -142,8 +142,8 @@ def encoder_of(schema: Any, config: Any, name: str) -> Any:
     if config is ...:
         raise RefusedValueError(
             f"{name}.config is left out, whose model_dir holds what was counted for "
-            f"the schema: write lambda config: {name}(schema, config), or config=None "
-            "to count anew in this process."
+            f"the schema: write lambda config: {name}(schema=schema, config=config), "
+            "or config=None to count anew in this process."
         )
     return schema.prepared(config)
 

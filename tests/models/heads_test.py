@@ -246,6 +246,15 @@ def test_labels_out_of_range_end_the_step(head, labels, words):
         )
 
 
+@pytest.mark.parametrize("weight", [-1.0, np.nan])
+def test_weights_below_0_end_the_step(weight):
+    head = models.BinaryClassHead(weight_column="v")
+    features = {"v": tf.constant([1, weight])}
+    given = tf.constant([[1.0], [2.0]]), tf.constant([[0], [1]])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="v, must .* 0 or more"):
+        tf.function(head.losses_of)(features, ge.ModeKeys.EVAL, *given)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [

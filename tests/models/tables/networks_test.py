@@ -270,7 +270,11 @@ MISTAKES = {
     ),
     "no config": (
         lambda: models.linear(schema=tabled.SCHEMA),
-        r"linear.config is left out, .* write lambda config: linear\(schema, config\)",
+        r"linear.config is left out, .* lambda config: linear\(schema=schema, config=",
+    ),
+    "schema first": (
+        lambda: models.linear(tabled.SCHEMA, None),
+        r"linear.num_outputs is a Schema: write linear\(schema=schema, config=config",
     ),
     "l2": (
         lambda: models.linear(l2=0.1, schema=tabled.SCHEMA, config=None),
