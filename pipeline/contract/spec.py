@@ -174,13 +174,17 @@ def _checked_loss(loss: Any, weights: Any) -> tf.Tensor:
         except ValueError:
             broadcast = None
         # One weight for each example would broadcast over the last dimension instead.
-        ambiguous = (loss.shape.rank or 0) > 1 and shape.rank == 1 and shape[0] is None
+        fewer = 0 < (shape.rank or 0) < (loss.shape.rank or 0)
+        ambiguous = fewer and shape[0] in (None, loss.shape[0])
         fits = broadcast is not None and broadcast.is_compatible_with(loss.shape)
         if ambiguous or not fits:
+            instead = (
+                ": write weights[..., tf.newaxis], or weights[tf.newaxis] where they "
+                "are none of examples"
+            )
             raise SpecError(
                 f"loss_weights of shape {shape} do not broadcast to the loss of shape "
-                f"{loss.shape}"
-                + (": write weights[:, tf.newaxis]." if ambiguous else ".")
+                f"{loss.shape}{instead if ambiguous else ''}."
             )
     return loss
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from pipeline.mistakes.checks import components
 from pipeline.process.refusals import RefusedTypeError
 from pipeline.strategy.replicas import Replicas
+from pipeline.tracing.compiling import seconds_now
 
 
 def pair_of(element: Any) -> tuple[Any, Any]:
@@ -142,7 +143,7 @@ class Timed:
         self,
         iterator: Any,
         begun: tf.Tensor,
-        clock: Callable[[], tf.Tensor] = tf.timestamp,
+        clock: Callable[[], tf.Tensor] = seconds_now,
     ) -> None:
         """Reads the clock.
 

@@ -217,6 +217,25 @@ def shared(weight: Any, share: tf.Tensor | None) -> Any:
     return weight if share is None else weight * share
 
 
+def num_counted(batches: Sequence[Batch], strategy: tf.distribute.Strategy) -> Any:
+    """Returns how many of a step's batches one replica computes on.
+
+    Stand-ins come last, where the data have ended. One replica alone leaves them out,
+    as they would move moving statistics; several may wait for each other in each.
+
+    Args:
+      batches: the replica's batches.
+      strategy: strategy of the replicas.
+
+    Returns:
+      An int where all of them count, else an int32 scalar.
+    """
+    shares = [batch.share for batch in batches if batch.share is not None]
+    if not shares or strategy.num_replicas_in_sync > 1:
+        return len(batches)
+    return len(batches) - len(shares) + tf.cast(tf.add_n(shares), tf.int32)
+
+
 def totals_of(
     spec: EstimatorSpec,
     loss: tf.Tensor,

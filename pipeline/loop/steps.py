@@ -244,6 +244,7 @@ class TrainStep:
 
         It is a loop in the graph, which traces model_fn once for all of them.
         """
+        number = losses.num_counted(mine, self._strategy)
 
         def sum_of(gradient: Gradient) -> Gradient:
             # XLA has no shapes that grow, as those of rows do.
@@ -261,7 +262,7 @@ class TrainStep:
         values, weights = [g.values for g in first], [g.weight for g in first]
         start = tf.constant(1), totals.as_tree(), values, weights
         _, tree, values, weights = tf.while_loop(
-            lambda index, *_: index < len(mine),
+            lambda index, *_: index < number,
             body,
             start,
             shape_invariants=tf.nest.map_structure(spec_of_sums, start),

@@ -15,12 +15,13 @@ from pipeline.contract.summaries import Seen
 from pipeline.feed.batch import Plan, Timed
 from pipeline.loop.losses import EachLoss, Totals
 from pipeline.strategy.peers import Peers
+from pipeline.tracing.compiling import seconds_now
 from pipeline.tracing.summary_states import SummarySet, merged
 
 StepFn = Callable[[Any, tf.Tensor], Totals]
 
 # The clock of the loop: seconds as a float64 scalar, read when its operation runs.
-now: Callable[[], tf.Tensor] = tf.timestamp
+now: Callable[[], tf.Tensor] = seconds_now
 
 
 @dataclasses.dataclass(frozen=True)

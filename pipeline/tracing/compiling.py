@@ -1,8 +1,12 @@
-"""Compiles functions for one object, so that TensorFlow counts their traces apart."""
+"""Compiles functions for one object, so that TensorFlow counts their traces apart.
+
+It has the clock that compiled functions read, too.
+"""
 
 import contextlib
 import contextvars
 import functools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -70,3 +74,25 @@ def told_of_xla(fn: Callable[[], Any]) -> Callable[[], Any]:
 def is_for_xla() -> bool:
     """Whether a step is traced for XLA, which drops assertions without a word."""
     return _for_xla.get()
+
+
+def seconds_now() -> tf.Tensor:
+    """Returns the time, a float64 scalar that is read when its operation runs.
+
+    `enable_op_determinism` forbids TensorFlow's own clock; Python's is slower.
+    """
+    if not _is_deterministic():
+        return tf.timestamp()
+    seconds = tf.numpy_function(time.time, [], tf.float64)
+    seconds.set_shape([])
+    return seconds
+
+
+def _is_deterministic() -> bool:
+    # No public function tells.
+    with tf.init_scope():
+        try:
+            tf.timestamp()
+        except tf.errors.FailedPreconditionError:
+            return True
+    return False

@@ -135,7 +135,9 @@ def test_a_stand_in_counts_for_nothing():
     np.testing.assert_allclose(totals.metrics["m"], [loss * ROWS, ROWS], rtol=1e-5)
 
 
-def test_batch_normalization_survives_a_stand_in():
+def batch_normalized(replicas):
+    """A trainer of BatchNormalization over the last dimension."""
+
     def model_fn(features, labels, mode, network, optimizer):
         outputs = network(tf.reshape(features, [-1, 2]), training=mode == TRAIN)
         loss = tf.square(tf.reduce_sum(outputs, 1) - tf.reshape(labels, [-1]))
@@ -143,11 +145,23 @@ def test_batch_normalization_survives_a_stand_in():
         op = TrainOp(optimizer, network.trainable_variables)
         return EstimatorSpec(mode, loss=loss, train_op=op)
 
+    return Trainer(model_fn, replicas=replicas, network=keras.layers.BatchNormalization)
+
+
+def test_a_micro_batch_that_stands_in_moves_no_statistics():
+    moved = []
+    for stand_in in ([], [(X[:1], Y[:1], 0.0)]):
+        trainer = batch_normalized(1)
+        trainer.step([(X, Y, 1.0), *stand_in])
+        moved.append([v.numpy() for v in trainer["network"].variables])
+    for one, two in zip(*moved, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-5)
+
+
+def test_batch_normalization_survives_a_stand_in():
     weights = {}
     for replicas in (1, 2):
-        trainer = Trainer(
-            model_fn, replicas=replicas, network=keras.layers.BatchNormalization
-        )
+        trainer = batch_normalized(replicas)
         trainer.step(*[[(X, Y, 1.0)], [(X[:1], Y[:1], 0.0)]][:replicas])
         weights[replicas] = [v.numpy() for v in trainer["network"].trainable_variables]
     for one, two in zip(weights[1], weights[2], strict=True):

@@ -1,5 +1,7 @@
 """Examples a second, and the share of time spent waiting for input."""
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -36,6 +38,18 @@ class Clock:
 
         result = tf.py_function(passed, [value], value.dtype)
         return tf.ensure_shape(result, value.shape)
+
+
+def test_the_clock_of_a_program_that_is_deterministic_is_pythons(monkeypatch):
+    """`enable_op_determinism`, which cannot be taken back, forbids TensorFlow's."""
+
+    def forbidden():
+        raise tf.errors.FailedPreconditionError(None, None, "determinism is enabled")
+
+    monkeypatch.setattr(tf, "timestamp", forbidden)
+    before = time.time()
+    read = tf.function(stretch.now, autograph=False)()
+    assert before <= float(read) <= time.time()
 
 
 def segments_of(monkeypatch, boundaries, *, input_secs, step_secs, asks, eager=False):
