@@ -1,7 +1,8 @@
 """Looks in the trace of a model_fn for what would be lost or wrong without a word.
 
 A trace shows more than the spec that model_fn returns: summaries that nobody writes,
-sums over the batch in place of means, updates besides those of the TrainOps.
+sums over the batch in place of means, each example beside each other one by mistake,
+updates besides those of the TrainOps.
 """
 
 import contextlib
@@ -29,6 +30,11 @@ _V1_SUMMARIES = (
     "AudioSummary",
     "TensorSummaryV2",
 )
+# Operations by element, with which `[n]` and `[n, 1]` make `[n, n]`.
+_BY_ELEMENT = ("Sub", "SquaredDifference", "Mul")
+# What makes `[n, 1]` on purpose, for pairs of examples; and vectors of no batch.
+_ON_PURPOSE = ("ExpandDims", "Reshape")
+_NO_BATCH = ("ReadVariableOp", "Const")
 # The line to write in place of a sum over the batch, by field.
 _INSTEAD = {
     "loss": "loss=per_example, [batch, ...], as it is before that sum: its mean over "
@@ -68,6 +74,14 @@ def remarks(graph: tf.Graph, spec: EstimatorSpec, rows: int | None) -> Iterator[
                 "or in two micro-batches, it would be half. Write "
                 f"{_INSTEAD[field]}"
             )
+    for op in _crossed(graph, rows):
+        shapes = " and ".join(str(each.shape.as_list()) for each in op.inputs)
+        yield (
+            f"the operation {op.name} is of {shapes}: it is computed of each example "
+            "with each other one, and a loss of it is none of the examples. Write "
+            "predictions[:, 0], or labels[:, None], so that both have one shape; or "
+            "x[:, None] where each with each is meant."
+        )
 
 
 def _scalar_losses(spec: EstimatorSpec) -> Iterator[tuple[str, Any]]:
@@ -219,3 +233,28 @@ def _summaries(graph: tf.Graph) -> list[str]:
         elif op.type in _V1_SUMMARIES:
             written[op.name] = ["Const"]
     return [tag for tag, ops in written.items() if set(ops) == {"Const"}]
+
+
+def _crossed(graph: tf.Graph, rows: int | None) -> Iterator[tf.Operation]:
+    """Yields operations of `[n]` and `[n, 1]`: of each example with each, by mistake.
+
+    Args:
+      graph: graph of the trace.
+      rows: examples in the batch; None where the shapes do not tell.
+    """
+    for op in graph.get_operations():
+        if op.type in _BY_ELEMENT and all(x.shape.rank for x in op.inputs):
+            vector, column = sorted(op.inputs, key=lambda each: each.shape.rank)
+            if (
+                vector.shape.as_list() == [rows]
+                and column.shape.as_list() == [rows, 1]
+                and rows != 1
+                and vector.op.type not in _NO_BATCH
+                and not _is_on_purpose(column.op)
+            ):
+                yield op
+
+
+def _is_on_purpose(op: tf.Operation) -> bool:
+    has_new_axis = op.type == "StridedSlice" and op.get_attr("new_axis_mask")
+    return op.type in _ON_PURPOSE or bool(has_new_axis)

@@ -115,6 +115,35 @@ def test_a_mean_is_not(name, rows):
     assert traced(MEANS[name], rows) == []
 
 
+CROSSED = {
+    "labels and a unit": lambda x, y: (x[:, 0] - tf.matmul(y, tf.ones([3, 1]))) ** 2,
+    "a mean": lambda x, y: tf.reduce_mean((tf.matmul(y, y[:3, :1]) - x[:, 0]) ** 2),
+    "a column": lambda x, y: tf.math.squared_difference(x[:, 0], y[:, :1]),
+    "weights": lambda x, y: x[:, 0] * tf.reduce_mean(y, 1, keepdims=True),
+}
+PAIRS = {
+    "new axis": lambda x, y: tf.reduce_mean((x[:, 0] - y[:, 0][:, None]) ** 2),
+    "expanded": lambda x, y: tf.reduce_mean(x[:, 0] * tf.expand_dims(y[:, 0], 1)),
+    "of one shape": lambda x, y: (x[:, :1] - y[:, :1]) ** 2,
+    "keras": lambda x, y: keras.losses.MeanSquaredError()(x[:, 0], y[:, :1]),
+    "a vector": lambda x, y: tf.reduce_mean(x[:, :1] * WEIGHTS, 1),
+}
+
+
+@pytest.mark.parametrize("rows", [None, 8])
+@pytest.mark.parametrize("name", CROSSED)
+def test_each_example_with_each_by_mistake_is_said(name, rows):
+    (text,) = traced(CROSSED[name], rows)
+    assert "it is computed of each example with each other one" in text
+    assert "Write predictions[:, 0], or labels[:, None]" in text
+
+
+@pytest.mark.parametrize("rows", [None, 8, 3])
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_on_purpose_are_not(name, rows):
+    assert traced(PAIRS[name], rows) == []
+
+
 @pytest.mark.parametrize("count", [8, 24])
 def test_a_quotient_by_the_number_of_examples_is_a_mean(count):
     assert traced(lambda x, y: tf.reduce_sum(x - y) / count, 8) == []
