@@ -44,6 +44,8 @@ from pipeline.tracing.compiling import compiled, traced_once
 
 # Odd and large, so that the streams of replicas do not meet.
 _SEED_STRIDE = 7919
+# Strategies that update variables by merge calls, also of one replica.
+_MIRRORING = tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy
 
 
 class Modules:
@@ -284,6 +286,7 @@ class Modules:
     def _build_optimizers(self, spec: EstimatorSpec, owned: set[int]) -> None:
         optimized: dict[int, list[Any]] = {}
         optimizers = {id(m): m for m in self.by_name.values()}
+        mirrors = isinstance(self.strategy, _MIRRORING)
         for op in spec.train_op:
             if id(op.optimizer) not in optimizers:
                 raise SpecError(
@@ -292,11 +295,12 @@ class Modules:
                     "modules={'optimizer': make_optimizer}), and take that argument."
                 )
             overwrites = op.optimizer.use_ema and op.optimizer.ema_overwrite_frequency
-            if overwrites and self.strategy.num_replicas_in_sync > 1:
+            if overwrites and (mirrors or self._replicas.total > 1):
                 raise SpecError(
                     f"TrainOp.optimizer {op.optimizer.name} has an "
-                    "ema_overwrite_frequency, which Keras cannot do on several "
-                    "replicas: leave it out (use_ema alone works)."
+                    "ema_overwrite_frequency, which Keras cannot do under "
+                    f"{type(self.strategy).__name__}: leave it out (use_ema alone "
+                    "works)."
                 )
             known = optimized.setdefault(id(op.optimizer), [])
             known += [v for v in op.variables if all(v is not k for k in known)]
