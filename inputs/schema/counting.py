@@ -24,6 +24,8 @@ from .raw_values import checked
 from .statistics import FeatureStatistics, Sight, count_of
 
 _BATCH = 8192
+# The readers' package, above that of schemas, under whichever name it is installed.
+_READERS = f"{__package__.rpartition('.')[0]}."
 # Words that are held together while they are counted, of about 100 bytes each.
 _MOST_DISTINCT = 10_000_000
 _LOG_SECS = 30.0
@@ -110,10 +112,15 @@ def _check_labels(schema: Any) -> None:
 
 
 def _given_to(source: Any) -> dict[str, Any]:
-    """Returns the arguments that partials and gin give a source, by name."""
+    """Returns the arguments that partials and gin give a reader of ours, by name.
+
+    What those of a function of somebody's own mean is not known.
+    """
     given: dict[str, Any] = {}
     while isinstance(source, functools.partial):
         given, source = {**source.keywords, **given}, source.func
+    if not str(getattr(source, "__module__", "")).startswith(_READERS):
+        return {}
     with contextlib.suppress(ValueError, TypeError):  # gin may not know it.
         given = {**gin.get_bindings(source, resolve_references=False), **given}
     return given

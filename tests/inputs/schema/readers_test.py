@@ -119,6 +119,9 @@ def test_a_label_that_is_no_column_is_refused_before_the_count(sources, monkeypa
         with pytest.raises(ValueError, match="label is 'lat', .* Did you mean late"):
             schema.prepared()
     gin.clear_config()
+    with pytest.raises(TypeError, match="NoneType"):  # One's own label is anything.
+        own = functools.partial(lambda **arguments: None, label="lat")
+        inputs.Schema(FEATURES, OTHERS, source=own).prepared()
 
 
 @pytest.mark.parametrize("kind", ["csv", "dataframe", "tfrecord"])
