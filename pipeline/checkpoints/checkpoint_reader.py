@@ -206,7 +206,8 @@ class Reader:
         if not tf.io.gfile.exists(f"{self.path}.index"):
             return f"there is no {self.path}.index"
         if paths.is_pattern(self.path):
-            return "TensorFlow takes '[a]' and a backslash in its path for a pattern"
+            text = "TensorFlow takes '[a]' and a backslash in its path for a pattern"
+            return f"{text}: rename the folder"
         # Without the name of TensorFlow's operation.
         line = str(error).partition("\n")[0].rpartition("}} ")[2].partition(" [Op:")[0]
         if isinstance(error, (IndexError, tf.errors.OutOfRangeError)):

@@ -13,6 +13,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from pipeline.contract.model_fn import BoundModelFn
 from pipeline.contract.spec import EstimatorSpec
@@ -276,6 +277,12 @@ def _new_directory(export_dir_base: str) -> str:
             f"export_dir_base {export_dir_base!r} cannot be made: {error}. Write one "
             "of plain letters."
         ) from error
+    if paths.is_pattern(export_dir_base):
+        logging.warning(
+            "export | TensorFlow takes '[a]' and a backslash in the path %s for a "
+            "pattern, and cannot load from there: copy the export to another folder.",
+            export_dir_base,
+        )
     taken = existing_exports(export_dir_base)
     newest = int(os.path.basename(taken[-1])) if taken else 0
     return os.path.join(export_dir_base, str(max(int(time.time()), newest + 1)))

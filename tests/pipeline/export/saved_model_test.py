@@ -144,6 +144,14 @@ def test_each_export_has_a_directory_of_its_own_and_comes_whole(model_dir, tmp_p
     assert {p.name for p in tmp_path.iterdir()} == {pathlib.Path(p).name for p in paths}
 
 
+def test_a_folder_that_tensorflow_cannot_load_from_is_told(tmp_path, caplog):
+    """The export is whole, and loads where it is copied to."""
+    saved_model._new_directory(str(tmp_path / "a"))
+    assert not caplog.text
+    saved_model._new_directory(str(tmp_path / "[a]"))
+    assert "[a] for a pattern, and cannot load from there: copy the ex" in caplog.text
+
+
 def test_assets(model_dir, tmp_path):
     (tmp_path / "labels.txt").write_text("a\nb\n", encoding="utf-8")
     estimator = fakes.make_estimator(model_dir, model_fn=model_fn)
