@@ -3,11 +3,12 @@
 Of an array larger than 16 MiB samples are read, so that its digest costs no more. The
 digest of a function covers its code, the functions that it calls, and the values that
 they see. It ends at libraries: the version of TensorFlow and Python is compared apart.
-Of a program's settings, absl's flags and argparse's values, it covers those that the
-code reads: another number of steps makes no other input.
+Of a program's settings, absl's flags, argparse's values and dataclasses, it covers
+those that the code reads: another number of steps makes no other input.
 """
 
 import argparse
+import dataclasses
 import datetime
 import decimal
 import dis
@@ -195,12 +196,12 @@ class _Seen:
 
     def _used(self, code: types.CodeType, name: str, value: Any) -> Iterable[str]:
         """Yields what describes a value that the code has under a name."""
-        read = _read_of(code, name) if isinstance(value, _SETTINGS) else None
+        read = _read_of(code, name) if _are_settings(value) else None
         if read is None:
             yield from self.lines(value)
             return
         flagged = isinstance(value, flags.FlagValues)
-        held = _flags_of(value) if flagged else vars(value)
+        held = _flags_of(value) if flagged else _attributes(value)
         # A method, or what its class has, may read any of them.
         yield from self.lines(
             {x: held[x] for x in sorted(read)} if read <= {*held} else value
@@ -271,6 +272,13 @@ def _names(code: types.CodeType) -> Iterable[str]:
     for each in code.co_consts:
         if isinstance(each, types.CodeType):
             yield from _names(each)
+
+
+def _are_settings(value: Any) -> bool:
+    """Whether code that names a value may read some of its attributes, by name."""
+    if isinstance(value, type):
+        return False
+    return isinstance(value, _SETTINGS) or dataclasses.is_dataclass(value)
 
 
 def _read_of(code: types.CodeType, name: str) -> set[str] | None:

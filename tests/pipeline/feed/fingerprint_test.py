@@ -1,6 +1,7 @@
 """What an input is made of: the same in each process, and what differs in words."""
 
 import argparse
+import dataclasses
 import datetime
 import functools
 import json
@@ -337,7 +338,10 @@ def flag_values(**values):
     return made
 
 
-@pytest.mark.parametrize("kind", [argparse.Namespace, flag_values])
+Settings = dataclasses.make_dataclass("Settings", ["rows", "steps"], slots=True)
+
+
+@pytest.mark.parametrize("kind", [argparse.Namespace, flag_values, Settings])
 def test_settings_that_the_code_does_not_read_are_in_no_digest(kind):
     def reading(settings):
         return lambda: [settings.rows for _ in range(3)]
