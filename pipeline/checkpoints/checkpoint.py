@@ -302,8 +302,8 @@ def read_value(path: str, name: str) -> Any:
 
 def restore(
     state: State, path: str, *, unbuilt: Iterable[str] = (), in_place: bool = False
-) -> None:
-    """Sets all of `state` from a checkpoint, or nothing of it.
+) -> Mapping[str, Any]:
+    """Sets all of `state` from a checkpoint, or nothing; returns its shapes by name.
 
     Args:
       state: variable or table by module and name.
@@ -332,11 +332,11 @@ def restore(
         )
     for name in tables:
         reader.check_table(name)
-    saved = {name: loss_scale.saved_as(name, reader.shapes) for name in wanted}
-    pairs = [(v, saved[name]) for name, v in wanted.items()]
+    pairs = [(v, loss_scale.saved_as(n, reader.shapes)) for n, v in wanted.items()]
     found = [(v, name) for v, name in pairs if name in reader.shapes]
     reader.assign(found, in_place=in_place)
     read_tables(reader, tables)
+    return reader.shapes
 
 
 def read_tables(reader: Reader, table_by_name: Mapping[str, Any]) -> None:

@@ -324,9 +324,9 @@ class Runtime:
             )
         state, unbuilt = self.modules.named_state(), self.modules.unbuilt_prefixes()
         with self.holding.loading() as in_place:
-            checkpoint.restore(state, path, unbuilt=unbuilt, in_place=in_place)
+            saved = checkpoint.restore(state, path, unbuilt=unbuilt, in_place=in_place)
         if self.modules.averages is not None:
-            self.modules.averages.loaded(checkpoint.read_names(path))
+            self.modules.averages.loaded(saved)
         # Until what follows has succeeded too, the modules equal no checkpoint.
         self.holding.after_change()
         self.modules.spread_seeds()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from absl import logging
 
 from pipeline.checkpoints import checkpoint, hook_states
+from pipeline.checkpoints.checkpoint_reader import Reader
 from pipeline.contract.hooks import Run
 from pipeline.driver.runtime import Runtime
 from pipeline.feed import by_strategy, position
@@ -200,7 +201,9 @@ def _say_averages(runtime: Runtime, path: str) -> None:
     """Says which averages only the run has, or only its checkpoint."""
     if not runtime.peers.leads:
         return
-    saved, kept = checkpoint.read_names(path), runtime.modules.averages
+    reader, kept = Reader(path), runtime.modules.averages
+    reader.take_names(list(runtime.modules.named_variables()))
+    saved = reader.shapes
     own = kept.names() if kept is not None else set()
     lost = {n: kind for n, kind in averages.held(saved).items() if n not in own}
     if lost:
