@@ -8,6 +8,8 @@ those that the code reads: another number of steps makes no other input.
 """
 
 import argparse
+import array
+import collections
 import dataclasses
 import datetime
 import decimal
@@ -20,7 +22,7 @@ import platform
 import re
 import sysconfig
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MappingView
 from typing import Any
 
 import numpy as np
@@ -86,16 +88,18 @@ def of_array(value: Any) -> str:
         some = value[:: max(1, value.shape[0] // _MOST_STRINGS)]
         value = np.frombuffer(tf.io.serialize_tensor(some).numpy(), np.uint8)
     # A tensor's `numpy()` would copy all of it.
-    array = value if isinstance(value, np.ndarray) else _view(value)
-    if array.dtype.hasobject:
-        flat = array.reshape(-1)
+    elements = value if isinstance(value, np.ndarray) else _view(value)
+    if elements.dtype.hasobject:
+        flat = elements.reshape(-1)
         some = flat[:: max(1, flat.size // _MOST_STRINGS)]
-        texts = [repr(array.shape), *map(_text, some.tolist())]
+        texts = [repr(elements.shape), *map(_text, some.tolist())]
         return of(f"[{', '.join(texts)}]".encode())
-    if not array.flags.c_contiguous:
-        array = np.ascontiguousarray(array)
-    data = array.reshape(-1).view(np.uint8)
-    digest = hashlib.blake2b(f"{array.shape} {array.dtype}".encode(), digest_size=8)
+    if not elements.flags.c_contiguous:
+        elements = np.ascontiguousarray(elements)
+    data = elements.reshape(-1).view(np.uint8)
+    digest = hashlib.blake2b(
+        f"{elements.shape} {elements.dtype}".encode(), digest_size=8
+    )
     if data.size <= _SAMPLES * _SAMPLE_BYTES:
         digest.update(data)
     else:
@@ -160,9 +164,13 @@ class _Seen:
         elif isinstance(value, Mapping):
             yield "mapping"
             yield from self._all([part for item in value.items() for part in item])
-        elif isinstance(value, (list, tuple)):
+        elif isinstance(value, (list, tuple, collections.deque, MappingView)):
             yield type(value).__name__
             yield from self._all(value)
+        elif isinstance(value, (bytearray, memoryview, array.array)):
+            yield of(bytes(value))
+        elif _is_of_pandas(value):
+            yield from self._of_pandas(value)
         elif isinstance(value, (set, frozenset)):
             yield f"set {sorted(map(_text, value))}"
         else:
@@ -212,6 +220,15 @@ class _Seen:
         yield repr(code.co_names)
         yield from self._all(code.co_consts)
 
+    def _of_pandas(self, value: Any) -> Iterable[str]:
+        """Yields what describes a frame by its columns, a series, or an index."""
+        yield type(value).__name__
+        if hasattr(value, "index"):
+            yield from self.lines(value.index)
+        for name, column in value.items() if value.ndim == 2 else [("", value)]:
+            yield _text(name)
+            yield of_array(np.asarray(column))
+
     def _array(self, value: Any) -> str:
         hidden = value.dtype in (tf.variant, tf.resource) or not hasattr(value, "numpy")
         if isinstance(value, tf.Tensor) and hidden:
@@ -230,6 +247,12 @@ class _Seen:
             if not library or callable(each):
                 yield name
                 yield from self.lines(each)
+
+
+def _is_of_pandas(value: Any) -> bool:
+    """Whether a value is a DataFrame, Series or Index; pandas may not be installed."""
+    of_pandas = type(value).__module__.partition(".")[0] == "pandas"
+    return of_pandas and hasattr(value, "__array__") and hasattr(value, "ndim")
 
 
 def _text(value: Any) -> str:
