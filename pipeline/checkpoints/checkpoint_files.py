@@ -3,6 +3,10 @@
 TensorFlow writes the data first and `.index` last, and the index not in one go. After
 that retention names the checkpoint in the file `checkpoint`. A checkpoint is committed
 where it is complete and no newer than the one that is named there.
+
+What belongs to a checkpoint and is read with it lies in folders of its own, `INPUT` and
+`HOOKS`, in files named for it: `input/model.ckpt-10.0-of-1.json`. They are written
+before the checkpoint and deleted after it.
 """
 
 import collections
@@ -26,6 +30,11 @@ _STATE = "checkpoint"
 # Folders that TensorFlow writes to before it moves the files to their places.
 _TEMPORARY = re.compile(r".+-\d+(?:\.\d+-of-\d+)?_temp")
 _ASIDE = "unreadable"
+# Folders of a model_dir: positions of the training input, states of hooks.
+INPUT = "input"
+HOOKS = "hooks"
+# What the user put there, and what was set aside as damaged, does not match.
+_BESIDE = re.compile(r"(.+?-\d+)(?:\.\d+-of-\d+)?\.(?:index|data-.+|json(?:\.tmp)?)")
 
 
 def complete(directory: str) -> set[str]:
@@ -91,7 +100,7 @@ def there(directory: str) -> Callable[[str, str], bool]:
 
 
 def delete(path: str) -> None:
-    """Deletes a checkpoint's files.
+    """Deletes a checkpoint's files, and what belongs to it.
 
     The index goes first: without it nobody takes the rest for a checkpoint.
     """
@@ -101,6 +110,7 @@ def delete(path: str) -> None:
     for shard in shards:
         if shard.startswith(f"{name}.data-"):
             atomic_file.remove(os.path.join(directory, shard))
+    _remove_beside(directory, name.__eq__)
 
 
 def state(directory: str) -> Any:
@@ -144,7 +154,10 @@ def has_state(directory: str) -> bool:
 
 
 def set_aside(path: str) -> str:
-    """Moves a checkpoint's files to the folder `unreadable`; returns the new prefix."""
+    """Moves a checkpoint's files to the folder `unreadable`; returns the new prefix.
+
+    What belongs to it is deleted: another checkpoint may be saved under its name.
+    """
     directory, name = os.path.split(path)
     folder = os.path.join(directory, _ASIDE)
     tf.io.gfile.makedirs(folder)
@@ -152,11 +165,12 @@ def set_aside(path: str) -> str:
         if file.startswith((f"{name}.data-", f"{name}{_INDEX}")):
             source, target = os.path.join(directory, file), os.path.join(folder, file)
             tf.io.gfile.rename(source, target, overwrite=True)
+    _remove_beside(directory, name.__eq__)
     return os.path.join(folder, name)
 
 
 def remove_unfinished(directory: str) -> None:
-    """Deletes the files of saves that came to no end.
+    """Deletes the files of saves that came to no end, and what belongs to none.
 
     Complete checkpoints stay. So do those that the file `checkpoint` names, whatever
     files they lack: they were complete once, and their loss is to be noticed.
@@ -164,38 +178,25 @@ def remove_unfinished(directory: str) -> None:
     Args:
       directory: the model_dir, to which nobody may be saving.
     """
-    remove_temporary(directory)
+    for folder in ("", INPUT):
+        _remove_temporary(os.path.join(directory, folder))
     parts = filter(None, map(_PART.fullmatch, _listed(directory)))
     for name in {match[1] for match in parts}:
         discard(os.path.join(directory, name))
+    present = _listed(directory)
+    _remove_beside(directory, lambda name: f"{name}{_INDEX}" not in present)
 
 
-def remove_orphans(
-    directory: str,
-    folder: str,
-    owner: Callable[[str], str | None],
-    *,
-    keep: str | None,
-) -> None:
-    """Deletes files whose checkpoint retention has deleted.
-
-    Args:
-      directory: the model_dir.
-      folder: folder in it, whose files belong to checkpoints.
-      owner: returns the name, `model.ckpt-10`, of the checkpoint that a file belongs
-        to, by the file's name; None for a file that stays.
-      keep: path prefix of the checkpoint that may still be written, or None.
-    """
-    kept = os.path.basename(keep) if keep else None
-    for file in _listed(os.path.join(directory, folder)):
-        name = owner(file)
-        if name is None or name == kept:
-            continue
-        if not tf.io.gfile.exists(os.path.join(directory, f"{name}{_INDEX}")):
-            atomic_file.remove(os.path.join(directory, folder, file))
+def _remove_beside(directory: str, is_gone: Callable[[str], bool]) -> None:
+    """Deletes what belongs to checkpoints that are gone, by their names."""
+    for folder in (INPUT, HOOKS):
+        for file in _listed(os.path.join(directory, folder)):
+            match = _BESIDE.fullmatch(file)
+            if match and is_gone(match[1]):
+                atomic_file.remove(os.path.join(directory, folder, file))
 
 
-def remove_temporary(directory: str) -> None:
+def _remove_temporary(directory: str) -> None:
     """Deletes TensorFlow's temporary folders, where nobody is saving."""
     for name in filter(_TEMPORARY.fullmatch, _listed(directory)):
         path = os.path.join(directory, name)

@@ -22,8 +22,6 @@ from pipeline.process.refusals import (
 # States of a run without hooks or windows.
 NONE: Mapping[str, Any] = types.MappingProxyType({"hooks": {}, "windows": ()})
 
-# Below model_dir, apart from the checkpoints that the states belong to.
-_FOLDER = "hooks"
 _END = ".json"
 # The keys that `Window.restore` reads.
 _IN_A_WINDOW = {"step", "num_steps", "seconds", "loss", "weight", "metrics", "scalars"}
@@ -70,22 +68,6 @@ def read(path: str) -> dict[str, Any]:
     return found or {"hooks": {}, "windows": []}
 
 
-def remove_old(directory: str, *, keep: str | None) -> None:
-    """Deletes the states of checkpoints that retention has deleted.
-
-    Args:
-      directory: model_dir.
-      keep: path prefix of a checkpoint whose files may not be there yet; None for none.
-    """
-
-    def owner(file: str) -> str | None:
-        # A damaged file was set aside, for the user to look at: it stays.
-        is_damaged = file.endswith(atomic_file.DAMAGED)
-        return None if is_damaged else file.removesuffix(_END)
-
-    checkpoint_files.remove_orphans(directory, _FOLDER, owner, keep=keep)
-
-
 def _parsed(states: Any) -> dict[str, Any]:
     """Returns the states of decoded JSON; raises where a hook could not be restored."""
     hooks, windows = states["hooks"], states["windows"]
@@ -104,7 +86,7 @@ def _parsed(states: Any) -> dict[str, Any]:
 
 def _file_of(path: str) -> str:
     directory, name = os.path.split(path)
-    return os.path.join(directory, _FOLDER, f"{name}{_END}")
+    return os.path.join(directory, checkpoint_files.HOOKS, f"{name}{_END}")
 
 
 def _as_json(name: str, state: Any) -> str:

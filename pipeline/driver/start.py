@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 
 from absl import logging
 
-from pipeline.checkpoints import checkpoint, hook_states
+from pipeline.checkpoints import checkpoint
 from pipeline.checkpoints.checkpoint_reader import Reader
 from pipeline.contract.hooks import Run
 from pipeline.driver.runtime import Runtime
-from pipeline.feed import by_strategy, position
+from pipeline.feed import by_strategy
 from pipeline.feed.by_strategy import TrainingData
 from pipeline.feed.feed import AnyFeed
 from pipeline.model_dir import claim, end_marker, storage
@@ -99,10 +99,6 @@ def load(runtime: Runtime, feed: AnyFeed) -> str | None:
         _say_averages(runtime, path)
     if leads:
         runtime.saver().resume(path, unreadable=unreadable)
-        position.remove_unfinished(config.model_dir)
-        # Positions of checkpoints that were never committed, or were set aside: this
-        # run may save other checkpoints under their names.
-        position.remove_old_positions(config.model_dir, keep=path)
     if unreadable:
         # Until the damaged ones are set aside: all then see the same newest one.
         runtime.peers.wait()
@@ -177,8 +173,6 @@ def go_back(runtime: Runtime, feed: AnyFeed, run: Run) -> tuple[str, AnyFeed]:
         step = checkpoint.step_of(path)
         logging.warning(text, run.step, run.going_back.reason, step, path)
         saver.go_back(path, unreadable=unreadable)
-        position.remove_old_positions(model_dir, keep=path)
-        hook_states.remove_old(model_dir, keep=path)
     peers.wait()
     return path, feed.again()
 

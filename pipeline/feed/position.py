@@ -14,7 +14,6 @@ order in a run that came to that pass and in a run that was started in it.
 
 import dataclasses
 import os
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -32,10 +31,6 @@ from pipeline.strategy.modules import Modules
 from pipeline.strategy.peers import Peers
 from pipeline.strategy.replicas import Replicas
 
-# In model_dir, apart from the checkpoints that the positions belong to.
-_FOLDER = "input"
-# A process that is writing has a temporary folder there, which does not match.
-_FILE = re.compile(r"(.+)\.\d+-of-\d+\.(index|data-.*|json)")
 _ALONE = Replicas()
 _LACKING = (
     "Position %s lacks %s, without which later passes over the data would have another "
@@ -267,7 +262,7 @@ def position_path(path: str, replicas: Replicas = _ALONE) -> str:
     """Returns the path prefix of a process' position that belongs to a checkpoint."""
     directory, name = os.path.split(path)
     part = f"{replicas.process}-of-{replicas.num_processes}"
-    return os.path.join(directory, _FOLDER, f"{name}.{part}")
+    return os.path.join(directory, checkpoint_files.INPUT, f"{name}.{part}")
 
 
 def save_position(iterator: Any, prefix: str, *, nexts_per_step: int = 1) -> bool:
@@ -377,23 +372,3 @@ def _position(iterator: Any, nexts_per_step: int) -> tf.train.Checkpoint:
     # another size.
     nexts = tf.Variable(nexts_per_step, dtype=tf.int64)
     return tf.train.Checkpoint(iterator=iterator, nexts_per_step=nexts)
-
-
-def remove_old_positions(directory: str, *, keep: str | None) -> None:
-    """Deletes positions that belong to no checkpoint.
-
-    Args:
-      directory: the model_dir.
-      keep: path prefix of the checkpoint that is being saved, or None.
-    """
-
-    def owner(file: str) -> str | None:
-        match = _FILE.fullmatch(file)
-        return match and match[1]
-
-    checkpoint_files.remove_orphans(directory, _FOLDER, owner, keep=keep)
-
-
-def remove_unfinished(directory: str) -> None:
-    """Deletes temporary files of a killed run; nobody may be saving meanwhile."""
-    checkpoint_files.remove_temporary(os.path.join(directory, _FOLDER))

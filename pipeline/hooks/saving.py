@@ -14,7 +14,6 @@ from pipeline.checkpoints import checkpoint, hook_states
 from pipeline.checkpoints.retention import KeptSteps
 from pipeline.contract.hooks import Hook, Run, SavingListener
 from pipeline.contract.run_config import RunConfig
-from pipeline.feed import position
 from pipeline.mistakes.user_errors import call_method
 from pipeline.strategy.modules import Modules
 
@@ -26,7 +25,8 @@ class Saving:
     """Saves at the first step, at each interval, at kept steps, and at the clean end.
 
     The position of the training input is saved with each checkpoint, in the folder
-    `input`, and the states of hooks in the folder `hooks`. Both are deleted with it.
+    `input`, and the states of hooks in the folder `hooks`. Both are deleted with it, by
+    the thread that writes: the loop does not wait for a look at folders.
     Every process takes part; one writes the checkpoint.
 
     `due_at_begin`, `due_at_step`, `due_by_clock` and `due_on_request` say whether to
@@ -135,7 +135,6 @@ class Saving:
             logging.info("checkpoint | step %d | %s", run.step, path)
         self._last_path = path
         self._saved_at = self._clock()
-        self._remove_old(run)
         for listener in self._listeners:
             # True is tf.estimator's way of asking for a stop.
             if call_method("saving listener", listener, "after_save", run) is True:
@@ -153,15 +152,8 @@ class Saving:
         if run.leads:
             hook_states.write(self._last_path, states())
         self._saver.wait()
-        # An asynchronous save removes old checkpoints only once it is done.
-        self._remove_old(run)
         for listener in self._listeners:
             call_method("saving listener", listener, "end", run)
-
-    def _remove_old(self, run: Run) -> None:
-        if run.leads:
-            position.remove_old_positions(run.model_dir, keep=self._last_path)
-            hook_states.remove_old(run.model_dir, keep=self._last_path)
 
     def _is_new(self, run: Run) -> bool:
         return checkpoint.path_of(run.model_dir, run.step) != self._last_path

@@ -248,18 +248,3 @@ def test_all_processes_have_saved_before_the_checkpoint_is(tmp_path):
     training_input, _ = opened(peers=Watching(tf.distribute.get_strategy()))
     training_input.save(path)
     assert written == [True]
-
-
-def test_positions_go_with_their_checkpoints(tmp_path):
-    kept, gone, newest = (tmp_path / f"model.ckpt-{step}" for step in (10, 5, 15))
-    kept.with_suffix(".ckpt-10.index").touch()
-    (tmp_path / "input").mkdir()
-    for path in (kept, gone, newest):
-        for suffix in ("index", "data-00000-of-00001"):
-            prefix = position.position_path(str(path))
-            (tmp_path / f"{prefix}.{suffix}").touch()
-    (tmp_path / "notes.txt").touch()
-    position.remove_old_positions(str(tmp_path), keep=str(newest))
-    assert (tmp_path / "notes.txt").exists()
-    names = {p.name for p in (tmp_path / "input").iterdir()}
-    assert {n.partition(".0-of-1")[0] for n in names} == {kept.name, newest.name}

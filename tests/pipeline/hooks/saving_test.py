@@ -1,6 +1,7 @@
 """When checkpoints are saved, which of them stay, and who is told."""
 
 import pathlib
+import threading
 
 import pytest
 import tensorflow as tf
@@ -209,6 +210,29 @@ def test_the_newest_stay_over_a_restart_and_positions_go_with_them(
     assert resumed.saved == [2, 3]
     assert resumed.positions == [2, 3]
     assert checkpoint.latest(str(tmp_path)) == f"{tmp_path}/model.ckpt-3"
+
+
+def test_the_loop_looks_through_no_folder(tmp_path, monkeypatch):
+    """What belongs to old checkpoints is deleted by the thread that writes new ones."""
+    saving_ = Saving(
+        tmp_path,
+        save_checkpoints_steps=1,
+        keep_checkpoint_max=1,
+        async_checkpoint=True,
+    )
+    saving_.begin()
+    listed, listdir = set(), tf.io.gfile.listdir
+
+    def watched(path):
+        listed.add(threading.current_thread())
+        return listdir(path)
+
+    monkeypatch.setattr(tf.io.gfile, "listdir", watched)
+    saving_.steps(1, 2, 3)
+    saving_.end()
+    assert listed
+    assert threading.main_thread() not in listed
+    assert saving_.positions == saving_.saved == [3]
 
 
 class Asks(ge.SavingListener):
