@@ -148,7 +148,7 @@ class MultiClassHead(Head):
       top_k: numbers of guesses, one of which may be right.
     """
 
-    n_classes: int
+    n_classes: int = dataclasses.field(kw_only=False)
     label_vocabulary: Sequence[Any] | None = None
     top_k: Sequence[int] = ()
 
@@ -236,7 +236,7 @@ class MultiLabelHead(Head):
         own: `auc/class3`, `auc_precision_recall/class3`, `probability_mean/class3`.
     """
 
-    n_classes: int
+    n_classes: int = dataclasses.field(kw_only=False)
     thresholds: Sequence[float] = ()
     label_vocabulary: Sequence[Any] | None = None
     classes_for_class_based_metrics: Sequence[int] = ()

@@ -30,8 +30,10 @@ class MultiHead(Head):
       head_weights: factor of each head's loss; None for 1.
     """
 
-    heads: Sequence[Head]
-    head_weights: Sequence[float] | None = None
+    heads: Sequence[Head] = dataclasses.field(kw_only=False)
+    head_weights: Sequence[float] | None = dataclasses.field(
+        default=None, kw_only=False
+    )
 
     def __post_init__(self) -> None:
         if not self.heads or not all(isinstance(h, Head) for h in self.heads):

@@ -28,7 +28,7 @@ class RegressionHead(Head):
         are the predictions.
     """
 
-    label_dimension: int = 1
+    label_dimension: int = dataclasses.field(default=1, kw_only=False)
     loss_fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
     inverse_link_fn: Callable[[tf.Tensor], tf.Tensor] | None = None
 

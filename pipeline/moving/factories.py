@@ -63,6 +63,25 @@ _RENAMED_OF_OPTIMIZERS = {
     "use_nesterov": "nesterov",
 }
 _MAKERS = ("keras.layers.", "models.Embedding")
+# What a keras.Model has for itself: a layer of such a name would take its place.
+_OF_KERAS = """
+activity_regularizer add_loss add_metric add_variable add_weight autocast build
+build_from_config built call call_signature_parameters compile compile_from_config
+compiled compiled_loss compiled_metrics compute_dtype compute_loss compute_mask
+compute_metrics compute_output_shape compute_output_spec count_params
+distribute_reduction_method distribute_strategy dtype dtype_policy evaluate export fit
+from_config get_build_config get_compile_config get_config get_layer get_metrics_result
+get_quantization_layer_structure get_state_tree get_weights input input_dtype input_spec
+jit_compile layers load_own_variables load_weights loss losses make_predict_function
+make_test_function make_train_function metrics metrics_names metrics_variables name
+non_trainable_variables non_trainable_weights output path predict predict_function
+predict_on_batch predict_step quantization_mode quantize quantized_build quantized_call
+rematerialized_call reset_metrics run_eagerly save save_own_variables save_weights
+set_state_tree set_weights stateless_call stateless_compute_loss steps_per_execution
+summary supports_jit supports_masking symbolic_call test_function test_on_batch
+test_step to_json train_function train_on_batch train_step trainable trainable_variables
+trainable_weights unrolled_steps_per_execution variable_dtype variables weights
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +171,8 @@ def _layer(finding: Finding, module: cst.Module) -> str | None:
 def _as_it_is(finding: Finding, module: cst.Module) -> str:
     """Returns a call of Keras', as Keras 3 has it."""
     args = ", ".join(_code(arg, module).rstrip(" ,") for arg in finding.call.args)
-    return f"keras{finding.rest}({args})"
+    place = finding.row.name.removeprefix("tf.").removesuffix(".legacy")
+    return f"{place}{finding.rest}({args})"
 
 
 def _arguments(finding: Finding, module: cst.Module) -> dict[str, str]:
@@ -225,7 +245,8 @@ def _name(finding: Finding, module: cst.Module) -> str:
 
 
 def _fresh(name: str, names: set[str]) -> str:
-    """Returns a name that no layer has yet, and notes it."""
+    """Returns a name that neither a layer nor Keras has yet, and notes it."""
+    name = f"own_{name}" if name in _OF_KERAS.split() else name
     found, number = name, 1
     while found in names:
         number += 1
@@ -260,7 +281,8 @@ def _optimizer(finding: Finding, module: cst.Module) -> str | None:
     that makes no optimizer.
     """
     write = finding.row.write
-    if finding.rest.startswith(".optimizers.") and finding.rest.count(".") == 2:
+    is_keras = finding.rest.startswith(".optimizers.") and finding.rest.count(".") == 2
+    if is_keras or (finding.row.name.endswith(".legacy") and finding.rest):
         made = _as_it_is(finding, module)
         return f"lambda{_taken([made]).removeprefix(',')}: {made}"
     # The row of the base class has no call: nothing is made of it.

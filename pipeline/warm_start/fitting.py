@@ -1,5 +1,6 @@
 """Finds for each variable of a model the value that a checkpoint has for it."""
 
+import dataclasses
 import functools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -222,8 +223,11 @@ class Fit:
             n: Origin(t, _NO_AVERAGE if averages and t == there[n] else "")
             for n, t in self._averaged(there).items()
         }
+        named = {*self._settings.patterns, *self._settings.var_name_to_prev_var_name}
         for name in weights:
-            if is_seed(name) and name not in {*there, *self._settings.patterns}:
+            # An expression of many names may give one to a stream, too.
+            is_there = there.get(name) in self._source.shapes
+            if is_seed(name) and not is_there and name not in named:
                 self.reasons.setdefault(name, _NO_STREAM)
         for name in mine:
             origin = self._of_optimizer(name, there, places)
@@ -298,7 +302,7 @@ class Fit:
             return (
                 f"cannot start warm from {source.path}: "
                 f"{_unlike('it lacks', absent, reshaped)}. It holds {held}. "
-                f"{_other_choice(given_path, chosen, unfit)}"
+                f"{_other_choice(self._settings, chosen, unfit)}"
             )
         given = {self._name_there(name) for name in lacking} - {None}
         typed = f" It has none of the names {sorted(given)}." if given else ""
@@ -316,7 +320,7 @@ class Fit:
             f"{_unlike('no name there is one of', lacking, reshaped)}.{typed}\n"
             f"{foreign_checkpoint.described(given_path)}\n"
             f"{proposals.in_words(wanted, free, found)}\n"
-            f"{_other_choice(given_path, chosen, unfit)}"
+            f"{_other_choice(self._settings, chosen, unfit)}"
         )
 
 
@@ -333,10 +337,13 @@ def _listed(shape: Any) -> list[int] | None:
     return None if shape is None else list(shape)
 
 
-def _other_choice(path: str, chosen: Iterable[str], unfit: set[str]) -> str:
+def _other_choice(
+    settings: WarmStartSettings, chosen: Iterable[str], unfit: set[str]
+) -> str:
     """Returns the line that takes over all that fits, by as few expressions as do.
 
-    An expression stands for a whole module, else for a layer, else for one name.
+    An expression stands for a whole module, else for a layer, else for one name. All
+    else that was set stays, but for names of what does not fit.
     """
     expressions = {}
     for name in sorted(set(chosen) - unfit):
@@ -347,7 +354,21 @@ def _other_choice(path: str, chosen: Iterable[str], unfit: set[str]) -> str:
         expressions[text] = None
     if not expressions:
         return "Nothing that was chosen fits: leave warm_start_from out."
-    return (
-        "To take over what fits: "
-        f"WarmStartSettings({path!r}, vars_to_warm_start={list(expressions)})."
-    )
+    given = [
+        repr(settings.ckpt_to_initialize_from),
+        f"vars_to_warm_start={list(expressions)}",
+        *(f"{name}={value}" for name, value in _others(settings, unfit).items()),
+    ]
+    return f"To take over what fits: WarmStartSettings({', '.join(given)})."
+
+
+def _others(settings: WarmStartSettings, unfit: set[str]) -> dict[str, str]:
+    """Returns what else was set, as Python, without names of what does not fit."""
+    found = {}
+    for field in dataclasses.fields(settings)[2:]:
+        value = getattr(settings, field.name)
+        if isinstance(value, Mapping):
+            value = {name: each for name, each in value.items() if name not in unfit}
+        if value not in ({}, field.default):
+            found[field.name] = getattr(value, "__name__", None) or repr(value)
+    return found

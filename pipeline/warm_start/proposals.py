@@ -3,7 +3,7 @@
 A layer fits one whose variables have its names and shapes; a variable fits one of its
 shape. Only what fits once, here and there, is proposed: the user decides. A bias goes
 with its kernel: alone it may be of another kind of layer, whose gates have another
-order.
+order. The first kernel of a canned estimator is none, as its rows have another order.
 """
 
 import re
@@ -30,7 +30,7 @@ def proposed(wanted: Shapes, free: Shapes) -> dict[str, str]:
         new = new or _once(_single(wanted, _leaf), _single(free, _leaf))
         new = new or _once(_single(wanted), _single(free))
         if not new:
-            return _with_kernels(found, free)
+            return _without_canned(_with_kernels(found, free))
         found |= new
         wanted = {n: s for n, s in wanted.items() if n not in new}
         free = {n: s for n, s in free.items() if n not in new.values()}
@@ -43,6 +43,11 @@ def _with_kernels(found: dict[str, str], free: Shapes) -> dict[str, str]:
         for name, there in found.items()
         if not (there.endswith("/bias") and f"{there[:-4]}kernel" in free)
     }
+
+
+def _without_canned(found: dict[str, str]) -> dict[str, str]:
+    """Returns what was found but for a kernel whose rows have another order here."""
+    return {name: there for name, there in found.items() if not _is_canned(there)}
 
 
 def in_words(wanted: Shapes, free: Shapes, found: Mapping[str, str]) -> str:
@@ -58,6 +63,13 @@ def in_words(wanted: Shapes, free: Shapes, found: Mapping[str, str]) -> str:
         "another order: write an init_fn, as docs/old_values.md has it."
         for name in free
         if _is_v1_cell(name, free)
+    ]
+    lines += [
+        f"{name} is a canned estimator's: its rows are the columns in the order of "
+        "their names there, in another here: write an init_fn, as "
+        "docs/old_rows.md has it."
+        for name in free
+        if _is_canned(name)
     ]
     if found:
         lines += ["What fits by shape, to check and to paste:"]
@@ -81,6 +93,11 @@ def _is_v1_cell(name: str, free: Shapes) -> bool:
     layer, _, leaf = name.rpartition("/")
     is_cell = leaf == "kernel" and re.search(r"(lstm|gru)_cell[^/]*(/gates)?$", layer)
     return bool(is_cell) and f"{layer}/recurrent_kernel" not in free
+
+
+def _is_canned(name: str) -> bool:
+    """Whether a kernel is the first of a canned estimator's deep part."""
+    return re.fullmatch(r"(.*/)?dnn/hiddenlayer_0/kernel", name) is not None
 
 
 def _once(

@@ -74,6 +74,8 @@ class WarmStartSettings:
                 ) from error
         kinds = {"var_name_to_prev_var_name": str, "var_name_to_vocab_info": VocabInfo}
         for field, kind in kinds.items():
+            if getattr(self, field) is None:  # As tf.estimator's are by default.
+                object.__setattr__(self, field, {})
             _check_mapping(field, getattr(self, field), kind)
 
     def _check_source(self) -> None:

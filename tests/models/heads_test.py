@@ -118,6 +118,15 @@ def test_several_heads_have_tf_estimators_loss():
 # What tf.estimator lacks.
 
 
+def test_first_arguments_need_no_name_as_in_tf_estimator():
+    assert models.MultiClassHead(4) == models.MultiClassHead(n_classes=4)
+    assert models.MultiLabelHead(3) == models.MultiLabelHead(n_classes=3)
+    assert models.RegressionHead(2) == models.RegressionHead(label_dimension=2)
+    heads = [models.RegressionHead(name="a")]
+    named = models.MultiHead(heads=heads, head_weights=[0.5])
+    assert models.MultiHead(heads, [0.5]) == named
+
+
 def test_the_auc_within_groups():
     rng = np.random.default_rng(3)
     p, y = rng.random(400).astype(np.float32), rng.integers(2, size=400)

@@ -3,6 +3,7 @@
 `tests/scripts/tables_of_tf_estimator.py` made the file.
 """
 
+import dataclasses
 import functools
 import json
 import pathlib
@@ -16,6 +17,8 @@ import inputs
 import models
 import pipeline as ge
 from tests import fakes
+from tests.old_values import saved
+from tests.sources import ROOT
 
 RECORDED = json.loads(pathlib.Path(__file__).with_name("estimator.json").read_text())
 STEPS, BATCH = 10, 8
@@ -142,3 +145,62 @@ def test_the_driver_gives_the_same(tmp_path):
     )
     estimator.train(lambda: batches("Classifier", STEPS), hooks=[recorder])
     close([each["loss"] for each in recorder.values], case["losses"])
+
+
+@pytest.fixture(scope="module")
+def page():
+    """The two blocks of code of the page of old rows."""
+    text = (ROOT / "docs/old_rows.md").read_text(encoding="utf-8")
+    return [block.partition("```")[0] for block in text.split("```python\n")[1:]]
+
+
+def test_the_page_of_old_rows_takes_a_canned_checkpoint(page, tmp_path):
+    """With the columns of here. Linear weights are 0, as recorded; slots are not."""
+    case = RECORDED["cases"]["DNNLinearCombinedClassifier"]
+    there = {name: np.array(v, "float32") for name, v in case["weights"].items()}
+    there["linear/linear_model/bias_weights"] = np.zeros([1], "float32")
+    slots = {"word": 5, "hour": 3, "tags": 6, "pairs": 10}
+    slots = {n: np.random.default_rng(k).random([k, 1], "f") for n, k in slots.items()}
+    for name, slot in slots.items():
+        weights = f"linear/linear_model/{name}/weights"
+        there |= {weights: 0 * slot, f"training/Ftrl/{weights}/linear": slot}
+    names = {}
+    exec(page[0].replace("old/model_dir", saved(tmp_path, **there)), names)
+    names |= {"THERE": THEIRS, "DEEP": OURS, "WIDE": list(slots)}
+    names |= {"SLOTS": {"wide_optimizer": {"linear": "training/Ftrl/{}/linear"}}}
+    chosen = names["settings"].vars_to_warm_start.replace("rows/", "(rows/|kernel)")
+    estimator = ge.Estimator(
+        functools.partial(models.table_model, head=models.BinaryClassHead()),
+        modules={
+            "network": functools.partial(models.wide_and_deep, SCHEMA, hidden=[5, 4])
+        },
+        config=ge.RunConfig(model_dir=str(tmp_path / "here")),
+        warm_start_from=dataclasses.replace(
+            names["settings"], vars_to_warm_start=chosen
+        ),
+    )
+    data = tf.data.Dataset.from_tensor_slices(encoded()).batch(BATCH)
+    logits = [each["logits"][0] for each in estimator.predict(lambda: data)]
+    close(logits, case["logits_before"])
+    network = network_of("DNNLinearCombined", case["weights"])
+    ftrl = keras.optimizers.Ftrl(0.2)
+    ftrl.build(network.wide_variables)
+    names["init_fn"]({"network": network, "wide_optimizer": ftrl})
+    rows = [v for v in ftrl.variables if v.path.endswith("rows_embeddings_linear")]
+    close(rows[0], np.concatenate(list(slots.values())))
+
+
+def test_the_page_of_old_rows_has_tables_that_were_read_by_mod(page):
+    names = {"np": np}
+    exec(page[1], names)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        table = tf.compat.v1.get_variable(
+            "table",
+            initializer=tf.reshape(tf.range(14.0), [7, 2]),
+            partitioner=tf.compat.v1.fixed_size_partitioner(3),
+        )
+        found = tf.compat.v1.nn.embedding_lookup(table, tf.range(7))
+        session.run(tf.compat.v1.global_variables_initializer())
+        whole = session.run([tf.convert_to_tensor(table), found])
+    close(names["by_id"](whole[0], 3), whole[1])
+    assert (whole[0] != whole[1]).any()

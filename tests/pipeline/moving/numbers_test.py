@@ -89,6 +89,25 @@ def test_an_optimizer_moves_as_there(name):
     np.testing.assert_allclose(here, moved_there(OPTIMIZERS[name]), 2e-5, 1e-7)
 
 
+LEGACY = {  # Five steps of those of TensorFlow 2.15.1.
+    "Adadelta(0.1)": [0.999279, -1.99928, 1.03877e-4, 0.5],
+    "Adagrad(0.1)": [0.699769, -1.6869, 2.01224e-6, 0.499998],
+    "Adam(0.1)": [0.507965, -1.50296, 0.0654505, 0.337514],
+    "Adamax(0.1)": [0.551554, -1.52578, 0.0553955, 0.128807],
+    "Ftrl(0.1, l1_regularization_strength=0.01)": [0.561167, -1.61136, 0.0, 0.0],
+    "RMSprop(0.1, epsilon=1e-14)": [0.199795, -1.04893, -5.05965e-7],
+    "SGD(0.1, momentum=0.9)": [-0.58042, 1.458, -1.74126e-4, 0.499999],
+    "SGD(0.1, clipnorm=0.5)": [0.937898, -1.75784, 2.81369e-4, 0.5],
+}
+
+
+@pytest.mark.parametrize("made", LEGACY)
+def test_a_legacy_optimizer_moves_as_there(made):
+    here = moved_here(eval(f"keras.optimizers.{made}"))
+    there = LEGACY[made]
+    np.testing.assert_allclose(here[: len(there)], there, 1e-5, 1e-5)
+
+
 def test_momentum_with_a_schedule_is_the_optimizer_of_the_page():
     def build():
         variable = v1.get_variable("w", initializer=tf.constant(START))

@@ -13,7 +13,7 @@ import tensorflow as tf
 import inputs
 import models
 import pipeline as ge
-from pipeline.moving import table
+from pipeline.moving import factories, job, table
 from tests.sources import ROOT
 
 ROWS = table.rows()
@@ -84,6 +84,25 @@ def test_the_line_of_a_vocabulary_reads_a_word_a_line(name, tmp_path, monkeypatc
     exec(ROWS[name].write, known)
     words = known["modules"]["words"]()
     assert words.lookup(tf.constant(["c", "a b", "d"])).numpy().tolist() == [1, 0, -1]
+
+
+def test_no_layer_is_proposed_under_a_name_that_keras_has(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import tensorflow.compat.v1 as tf\n"
+        "def model_fn(features, labels, mode):\n"
+        "    w = tf.get_variable('weights', [4, 2])\n"
+        "    x = tf.layers.dense(tf.matmul(features['x'], w), 3, name='output')\n"
+        "    return tf.estimator.EstimatorSpec(mode, x)\n",
+        encoding="utf-8",
+    )
+    names = {"keras": keras}
+    exec("\n".join(job.of_file(str(program)).move.proposals[0].lines), names)
+    network = names["Network"]()
+    network.own_output.build([None, 2])
+    assert [v.path for v in network.trainable_variables][-1] == "output/bias"
+    here = {name for name in [*dir(keras.Model), *vars(network)] if name[0] != "_"}
+    assert here - {"own_weights", "own_output"} <= {*factories._OF_KERAS.split()}
 
 
 @pytest.mark.parametrize("page", table.PAGES.values())

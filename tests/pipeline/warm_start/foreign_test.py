@@ -295,3 +295,40 @@ def test_a_vocabulary_that_does_not_fit(change, text, tmp_path):
 
 def paths_only(paths):
     return {f: v for f, v in paths.items() if f in ("new_vocab", "old_vocab")}
+
+
+def test_the_line_for_the_rest_keeps_what_else_was_set(tmp_path):
+    source = saved(tmp_path, body__a=rows(2), body__b=rows(3), Adam__iter=1)
+    given = {"net/a": "body/a", "net/c": "body/c"}
+    options = {"learning_rates_and_iterations": True, "var_name_to_vocab_info": None}
+    mine = state(net__a=[2], net__c=[3])
+    text = refused(mine, source, **options, var_name_to_prev_var_name=given)
+    line = text.partition("To take over what fits: ")[2].rstrip(".")
+    pasted = eval(line, {"WarmStartSettings": ge.WarmStartSettings})
+    assert pasted.learning_rates_and_iterations
+    assert pasted.var_name_to_prev_var_name == {"net/a": "body/a"}
+    options = {**vars(pasted)}
+    start(mine, options.pop("ckpt_to_initialize_from"), **options)
+    assert values(mine)["net/a"] == [1, 2]
+
+
+def test_an_expression_of_many_names_asks_for_no_random_stream(tmp_path):
+    source = saved(tmp_path, bert__a=rows(2), step=1)
+    mine = state(net__a=[2], net__drop__seed_generator_state=[2])
+    many = {"net/(.*)": r"bert/\1"}
+    start(mine, source, vars_to_warm_start=".*", var_name_to_prev_var_name=many)
+    assert values(mine)["net/a"] == [1, 2]
+    one = {**many, "net/drop/seed_generator_state": "bert/drop"}
+    text = refused(mine, source, vars_to_warm_start=".*", var_name_to_prev_var_name=one)
+    assert "bert/drop" in text
+
+
+def test_a_canned_estimator_s_first_kernel_is_no_proposal(tmp_path):
+    layers = {f"dnn__{n}__kernel": rows(4, 4) for n in ("hiddenlayer_0", "logits")}
+    biases = {"dnn__hiddenlayer_0__bias": rows(4), "dnn__logits__bias": rows(4)}
+    text = refused(
+        state(net__tower__kernel=[4, 4], net__tower__bias=[4]),
+        saved(tmp_path, **{**layers, **biases, "dnn__logits__kernel": rows(4, 1)}),
+    )
+    assert "net/tower/kernel': " not in text
+    assert "dnn/hiddenlayer_0/kernel is a canned estimator's: its rows" in text
