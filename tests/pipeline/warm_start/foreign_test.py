@@ -332,3 +332,26 @@ def test_a_canned_estimator_s_first_kernel_is_no_proposal(tmp_path):
     )
     assert "net/tower/kernel': " not in text
     assert "dnn/hiddenlayer_0/kernel is a canned estimator's: its rows" in text
+
+
+def test_a_list_there_took_the_slots_too(tmp_path):
+    """An expression there took neither these nor moving statistics."""
+    source = saved(tmp_path, a=[1.0], a__Adam=[2.0], a__Adam_1=[3.0], **POWERS)
+
+    def taken_there(chosen):
+        v1 = tf.compat.v1
+        with tf.Graph().as_default(), v1.Session() as session:
+            v1.get_variable("a", [1], initializer=tf.zeros_initializer())
+            slot = tf.zeros_initializer()
+            v1.get_variable("a/Adam", [1], initializer=slot, trainable=False)
+            v1.train.warm_start(source, chosen)
+            session.run(v1.global_variables_initializer())
+            return [float(v[0]) for v in session.run(v1.global_variables())]
+
+    assert taken_there(["a"]) == [1, 2]
+    assert taken_there(".*") == [1, 0]
+    for chosen, slot in {"net/.*": 0, ("net/a", "optimizer/.*"): 2, ".*": 2}.items():
+        mine = adam_state()
+        start(mine, source, ADAM, vars_to_warm_start=chosen)
+        assert values(mine)["net/a"] == [1]
+        assert values(mine)["optimizer/momentum/net/a"] == [slot]
