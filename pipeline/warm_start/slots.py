@@ -153,7 +153,10 @@ class Slots:
     def _converted(self, name: str) -> Origin:
         if self._kind is not keras.optimizers.SGD:
             return Origin(name)
-        # tf.compat.v1 adds up gradients, Keras the steps that they make.
+        # tf.compat.v1 adds up gradients, Keras the steps that they make. A formula of
+        # one's own is that of tf.compat.v1, see docs/from_tf_optimizers.md.
+        if type(self._optimizer).update_step is not keras.optimizers.SGD.update_step:
+            return Origin(name, "as it stands: the optimizer's update_step is its own")
         return Origin(
             name, "by the learning rate", lambda value: -self._rate_now() * value
         )

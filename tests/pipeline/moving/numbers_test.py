@@ -108,7 +108,8 @@ def test_a_legacy_optimizer_moves_as_there(made):
     np.testing.assert_allclose(here[: len(there)], there, 1e-5, 1e-5)
 
 
-def test_momentum_with_a_schedule_is_the_optimizer_of_the_page():
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_momentum_with_a_schedule_is_the_optimizer_of_the_page(nesterov):
     def build():
         variable = v1.get_variable("w", initializer=tf.constant(START))
         loss = tf.reduce_sum(variable**2 * [1.0, 2.0, 1.0, 1e-6])

@@ -3,6 +3,7 @@
 import ast
 import re
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -354,4 +355,18 @@ def test_a_list_there_took_the_slots_too(tmp_path):
         mine = adam_state()
         start(mine, source, ADAM, vars_to_warm_start=chosen)
         assert values(mine)["net/a"] == [1]
+        assert values(mine)["optimizer/momentum/net/a"] == [slot]
+
+
+def test_slots_of_a_formula_of_one_s_own_are_taken_as_they_stand(tmp_path):
+    """As of docs/from_tf_optimizers.md's, which adds up gradients as there."""
+
+    class Momentum(keras.optimizers.SGD):
+        def update_step(self, gradient, variable, learning_rate):
+            raise NotImplementedError
+
+    source = saved(tmp_path, a=[1.0], a__Momentum=[2.0], global_step=np.int64(3))
+    for kind, slot in ((keras.optimizers.SGD, -1.0), (Momentum, 2.0)):
+        mine = state(net__a=[1], optimizer__momentum__net__a=[1])
+        start(mine, source, {"optimizer": kind(0.5, 0.9)}, vars_to_warm_start=".*")
         assert values(mine)["optimizer/momentum/net/a"] == [slot]
