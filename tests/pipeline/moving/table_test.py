@@ -93,12 +93,14 @@ def test_no_layer_is_proposed_under_a_name_that_keras_has(tmp_path):
         "def model_fn(features, labels, mode):\n"
         "    w = tf.get_variable('weights', [4, 2])\n"
         "    x = tf.layers.dense(tf.matmul(features['x'], w), 3, name='output')\n"
+        "    optimizer = tf.keras.optimizers.legacy.Adam(0.02)\n"
         "    return tf.estimator.EstimatorSpec(mode, x)\n",
         encoding="utf-8",
     )
     names = {"keras": keras}
     exec("\n".join(job.of_file(str(program)).move.proposals[0].lines), names)
     network = names["Network"]()
+    assert isinstance(names["modules"]["optimizer"](), keras.optimizers.Adam)
     network.own_output.build([None, 2])
     assert [v.path for v in network.trainable_variables][-1] == "output/bias"
     here = {name for name in [*dir(keras.Model), *vars(network)] if name[0] != "_"}
