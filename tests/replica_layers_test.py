@@ -58,8 +58,32 @@ def test_central_storage_trains_layers_that_assign_to_their_variables(tmp_path, 
             assert np.abs(value).max() > 0
 
 
+def test_central_storage_takes_what_is_assigned_to_trainable_variables(tmp_path, data):
+    """By constraints, and by Nadam, whose product Keras makes a trainable variable."""
+
+    def constrained():
+        network = fakes.network()
+        network.layers[0].kernel_constraint = keras.constraints.MaxNorm(0.5)
+        return network
+
+    def train(name, **options):
+        estimator = fakes.make_estimator(
+            tmp_path / name,
+            network=constrained,
+            optimizer=lambda: keras.optimizers.Nadam(0.01, epsilon=1e-3),
+            devices=CPUS[:2] if options else CPUS[:1],
+            **options,
+        )
+        estimator.train(fakes.make_input_fn(*data, batch_size=32), max_steps=3)
+        return fakes.weights(tmp_path / name)
+
+    two = train("two", train_distribute=strategies.central_storage)
+    for key, value in train("one").items():
+        np.testing.assert_allclose(two[key], value, 1e-5, 2e-6, err_msg=key)
+
+
 def test_synchronized_batch_normalization_is_that_of_one_replica(tmp_path, data):
-    """On equal parts; Keras averages the moments of unequal ones as if they were."""
+    """On parts that count alike, or none: see `replica_means.remarks`."""
 
     def train(name, devices):
         estimator = fakes.make_estimator(

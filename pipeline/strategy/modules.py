@@ -157,6 +157,8 @@ class Modules:
             spec, graph = traced_once(trace, element_spec)
         self.say(trace_checks.remarks(graph, spec, rows_of(element_spec[0])))
         self.say(keras_tables.remarks(variables.parts(self.by_name)))
+        given = variables.parts(self.by_name), spec, self._replicas.total
+        self.say(replica_means.remarks(*given))
         owned = self._ids()
         stray = [v.name for v in created if id(v) not in owned]
         if stray:

@@ -128,14 +128,15 @@ def aggregated(
 
     CentralStorage has one copy of each variable. The values that the replicas assign to
     it, such as BatchNormalization's statistics, have to become one: the mean of floats,
-    the first replica's of integers. Keras asks for no aggregation.
+    the first replica's of integers. Keras asks for no aggregation. It assigns to
+    trainable ones as well: what a constraint makes of a kernel, Nadam's product.
 
     Args:
       strategy: strategy under which the variable is created.
       options: options of `tf.Variable`.
     """
     none = tf.VariableAggregation.NONE
-    asked = options.get("trainable") or options.get("aggregation") not in (None, none)
+    asked = options.get("aggregation") not in (None, none)
     if asked or not isinstance(strategy, CentralStorage):
         return dict(options)
     floating = tf.as_dtype(options.get("dtype") or tf.float32).is_floating

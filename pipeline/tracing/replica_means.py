@@ -5,6 +5,9 @@ the replicas' gradients: `keras.losses.MeanSquaredError()`,
 `tf.nn.compute_average_loss`, `tf.nn.scale_regularization_loss`. This project averages
 the replicas' means, by the examples that each has. With the division such a loss would
 be half on two replicas.
+
+One mean over all replicas stays Keras' own, and a warning says where it tells: that of
+`BatchNormalization(synchronized=True)`.
 """
 
 import contextlib
@@ -13,11 +16,13 @@ import inspect
 import sys
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
+
+from pipeline.contract.spec import EstimatorSpec
 
 _ONE_REPLICA = types.SimpleNamespace(num_replicas_in_sync=1)
 
@@ -40,6 +45,32 @@ def kept() -> Iterator[None]:
         yield
     finally:
         _inside.depth -= 1
+
+
+def remarks(
+    parts: Iterable[tuple[str, Any]], spec: EstimatorSpec, num_replicas: int
+) -> Iterator[str]:
+    """Yields a warning where moments of all replicas have another gradient than one's.
+
+    A replica takes the others' losses into the gradient of such moments as if they
+    counted alike.
+
+    Args:
+      parts: layers, each with its name prefix, and other parts of modules.
+      spec: spec of the mode.
+      num_replicas: number of replicas of all processes.
+    """
+    if num_replicas == 1 or not spec.train_op or spec.loss_weights is None:
+        return
+    for prefix, layer in parts:
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
+            yield (
+                f"{prefix.rstrip('/')} is a BatchNormalization(synchronized=True), and "
+                f"the loss has loss_weights: on {num_replicas} replicas its gradient "
+                "is that of one replica only where the weights of each replica's part "
+                "have the same sum. Write BatchNormalization(), of which each replica "
+                "takes the moments of its own part, or LayerNormalization()."
+            )
 
 
 @functools.cache

@@ -1,10 +1,12 @@
 """Keras' mean losses on several replicas; `steps_test.py` trains by them."""
 
 import keras
+import pytest
 import tensorflow as tf
 
+from pipeline import EstimatorSpec, TrainOp
 from pipeline.tracing import replica_means
-from tests.step_trainer import two_cpus
+from tests.step_trainer import Trainer, two_cpus
 
 
 def means(wrapped):
@@ -30,3 +32,36 @@ def means(wrapped):
 def test_only_inside_are_they_means_over_a_replica():
     assert means(wrapped=True) == [1, 1, 1, 1]
     assert means(wrapped=False) == [0.5, 0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "synchronized", "weighted", "warns"),
+    [
+        (2, True, True, True),
+        (2, True, False, False),
+        (2, False, True, False),
+        (1, True, True, False),
+    ],
+)
+def test_says_where_moments_of_all_replicas_have_another_gradient(
+    log, replicas, synchronized, weighted, warns
+):
+    def model_fn(features, labels, mode, network, optimizer):
+        outputs = network(features, training=True)
+        return EstimatorSpec(
+            mode,
+            loss=tf.square(tf.reduce_sum(outputs, 2) - labels),
+            loss_weights=tf.cast(labels > 0, tf.float32) if weighted else None,
+            train_op=TrainOp(optimizer, network.trainable_variables),
+        )
+
+    layer = keras.layers.BatchNormalization
+    Trainer(
+        model_fn,
+        replicas=replicas,
+        network=lambda: keras.Sequential([layer(synchronized=synchronized)]),
+    )
+    said = [text for text in log() if "(synchronized=True)" in text]
+    assert [text.split(" is ")[0] for text in said] == (
+        ["network/batch_normalization"] if warns else []
+    )
