@@ -18,7 +18,6 @@ it, which TensorFlow doubles in the key: `root../000/kernel`.
 import contextlib
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -43,7 +42,6 @@ DRIVER = "driver"
 # Name prefix of the settings that the factories made, see `settings.py`. They stand
 # beside the driver's variables, and are none of them.
 CONFIGURED = f"{DRIVER}/configured"
-_NAME = "model.ckpt"
 
 
 class CheckpointMismatchError(Refusal, ValueError):
@@ -204,7 +202,7 @@ class Saver:
 
 def path_of(directory: str, step: int) -> str:
     """Returns the path prefix of the checkpoint of `step`."""
-    return os.path.join(directory, f"{_NAME}-{step}")
+    return os.path.join(directory, f"{checkpoint_files.NAME}-{step}")
 
 
 def step_of(path: str) -> int:
@@ -254,7 +252,7 @@ def committed(directory: str) -> list[str]:
         newest = math.inf  # The state is damaged: the files are all there is to go by.
     else:
         return []
-    steps = [step_of(name) for name in names if re.fullmatch(rf"{_NAME}-\d+", name)]
+    steps = [step_of(name) for name in names if checkpoint_files.SAVED.fullmatch(name)]
     return [path_of(directory, step) for step in sorted(steps) if step <= newest]
 
 

@@ -23,18 +23,23 @@ from absl import logging
 from pipeline.model_dir import atomic_file
 from pipeline.process.refusals import RefusedValueError
 
+# All that is deleted goes by this name: the user's own files may end in numbers, too.
+NAME = "model.ckpt"
+SAVED = re.compile(rf"{re.escape(NAME)}-\d+")
 _SHARD = re.compile(r"(.+)\.data-\d{5}-of-(\d{5})")
 _INDEX = ".index"
-_PART = re.compile(r"(.+-\d+)\.(?:index|data-.+)")
+_PART = re.compile(rf"({SAVED.pattern})\.(?:index|data-.+)")
 _STATE = "checkpoint"
 # Folders that TensorFlow writes to before it moves the files to their places.
-_TEMPORARY = re.compile(r".+-\d+(?:\.\d+-of-\d+)?_temp")
+_TEMPORARY = re.compile(rf"{SAVED.pattern}(?:\.\d+-of-\d+)?_temp")
 _ASIDE = "unreadable"
 # Folders of a model_dir: positions of the training input, states of hooks.
 INPUT = "input"
 HOOKS = "hooks"
 # What the user put there, and what was set aside as damaged, does not match.
-_BESIDE = re.compile(r"(.+?-\d+)(?:\.\d+-of-\d+)?\.(?:index|data-.+|json(?:\.tmp)?)")
+_BESIDE = re.compile(
+    rf"({SAVED.pattern})(?:\.\d+-of-\d+)?\.(?:index|data-.+|json(?:\.tmp)?)"
+)
 
 
 def complete(directory: str) -> set[str]:

@@ -2,7 +2,8 @@
 
 Of an array larger than 16 MiB samples are read, so that its digest costs no more. The
 digest of a function covers its code, the functions that it calls, and the values that
-they see. It ends at libraries: the version of TensorFlow and Python is compared apart.
+they see; of classes and modules what the code names, methods of bases too. It ends at
+libraries: the version of TensorFlow and Python is compared apart.
 Of a program's settings, absl's flags, argparse's values and dataclasses, it covers
 those that the code reads: another number of steps makes no other input.
 """
@@ -14,12 +15,14 @@ import dataclasses
 import datetime
 import decimal
 import dis
+import enum
 import functools
 import hashlib
 import logging
 import os
 import platform
 import re
+import sys
 import sysconfig
 import types
 from collections.abc import Iterable, Mapping, MappingView
@@ -30,7 +33,7 @@ import tensorflow as tf
 from absl import flags
 
 # Digests of functions can be compared between equal versions only.
-VERSIONS = f"tensorflow {tf.__version__}, python {platform.python_version()}, digests 2"
+VERSIONS = f"tensorflow {tf.__version__}, python {platform.python_version()}, digests 3"
 _SAMPLES = 1024
 _SAMPLE_BYTES = 16 * 1024
 _MOST_STRINGS = 10_000
@@ -62,6 +65,9 @@ _LOADS = (
     "LOAD_FROM_DICT_OR_DEREF",
     "LOAD_FROM_DICT_OR_GLOBALS",
 )
+# Methods that code calls without their names.
+_UNNAMED = ("__call__", "__getitem__", "__iter__", "__len__", "__next__")
+_MAKING = ("__init__", "__new__", "__post_init__")
 _LIBRARIES = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
 )
@@ -113,7 +119,7 @@ def of_array(value: Any) -> str:
 def of_function(function: Any) -> str:
     """Returns the digest of a callable: its code, its closure, the globals it names."""
     seen = _Seen()
-    return of("\n".join(seen.lines(function)).encode())
+    return of("\n".join([*seen.lines(function), *seen.named_lines()]).encode())
 
 
 def _view(tensor: Any) -> np.ndarray:
@@ -130,6 +136,9 @@ class _Seen:
     def __init__(self) -> None:
         self._ids: dict[int, int] = {}
         self._kept: list[Any] = []
+        # The user's classes and modules, and the names that code may look up in them.
+        self._owners: dict[int, tuple[Any, set[str]]] = {}
+        self._names: set[str] = set()
 
     def lines(self, value: Any) -> Iterable[str]:
         """Yields the lines that describe a value and all that it refers to."""
@@ -176,6 +185,29 @@ class _Seen:
         else:
             yield from self._object(value)
 
+    def named_lines(self) -> Iterable[str]:
+        """Yields what describes the attributes that code reads of classes and modules.
+
+        What is described may bring more code, and with it more names.
+        """
+        done, size = set(), -1
+        while size < len(done):
+            size = len(done)
+            for owner, unnamed in [*self._owners.values()]:
+                held = vars(owner)
+                for name in sorted((self._names | unnamed) & {*held}):
+                    if (id(owner), name) not in done:
+                        done.add((id(owner), name))
+                        yield f"{owner.__name__} {name}"
+                        yield from self.lines(_unbound(held[name]))
+
+    def _look_in(self, owner: Any, *unnamed: str) -> None:
+        """Has `named_lines` look up names in a class and its bases, or in a module."""
+        for each in getattr(owner, "__mro__", [owner]):
+            if _is_users(each):
+                _, names = self._owners.setdefault(id(each), (each, set()))
+                names.update(unnamed)
+
     def _all(self, values: Iterable[Any]) -> Iterable[str]:
         for each in values:
             yield from self.lines(each)
@@ -218,6 +250,7 @@ class _Seen:
     def _code(self, code: types.CodeType) -> Iterable[str]:
         yield of(code.co_code)
         yield repr(code.co_names)
+        self._names.update(code.co_names)
         yield from self._all(code.co_consts)
 
     def _of_pandas(self, value: Any) -> Iterable[str]:
@@ -239,7 +272,9 @@ class _Seen:
         yield type(value).__qualname__
         if isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
             yield value.__name__
+            self._look_in(value, *_UNNAMED, *_MAKING)
             return
+        self._look_in(type(value), *_UNNAMED)
         library = type(value).__module__.partition(".")[0] in ("tensorflow", "keras")
         for name, each in sorted(_attributes(value).items()):
             # TensorFlow's and Keras' objects count and cache things in attributes: only
@@ -259,6 +294,8 @@ def _text(value: Any) -> str:
     """Returns a value as one line, without the address that a `repr` may hold."""
     if isinstance(value, _PLAIN):
         return repr(value)
+    if isinstance(value, enum.Enum):
+        return f"{value} {_text(value.value)}"
     if isinstance(value, os.PathLike):
         return repr(os.fspath(value))
     if isinstance(value, re.Pattern):  # Its `repr` stops after 200 characters.
@@ -273,6 +310,24 @@ def _text(value: Any) -> str:
     if isinstance(value, (set, frozenset)):
         return f"{kind} {sorted(map(_text, value))}"
     return str(getattr(value, "__qualname__", kind))
+
+
+def _unbound(value: Any) -> Any:
+    """Returns the function of a class' attribute, if it wraps one."""
+    if isinstance(value, property):
+        return value.fget
+    if isinstance(value, functools.cached_property):
+        return value.func
+    return value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
+
+
+def _is_users(owner: Any) -> bool:
+    """Whether a class or a module is of the program, and of no library."""
+    of_class = isinstance(owner, type)
+    module = sys.modules.get(owner.__module__) if of_class else owner
+    file = getattr(module, "__file__", None)
+    # A notebook's module has no file.
+    return not _is_library(file) if file else module is sys.modules["__main__"]
 
 
 def _attributes(value: Any) -> dict[str, Any]:

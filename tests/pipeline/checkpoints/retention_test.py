@@ -59,7 +59,7 @@ BESIDE = (
     "hooks/{}.json",
 )
 # Of the user's, or set aside for him.
-OTHERS = ("input/notes-1.txt", "hooks/model.ckpt-1.json.damaged")
+OTHERS = ("input/part-1.json", "hooks/model.ckpt-1.json.damaged")
 
 
 def put_beside(path, *steps):
@@ -112,8 +112,12 @@ def test_what_belongs_to_no_checkpoint_goes_at_the_next_start(tmp_path):
     put_beside(tmp_path, 2, 3, 4)
     (tmp_path / "hooks/model.ckpt-4.json.tmp").touch()
     (tmp_path / "input/model.ckpt-4.1-of-2_temp").mkdir()
+    users = [tmp_path / "part-1.index", tmp_path / "run-1_temp"]
+    for each in users:
+        each.mkdir()
     checkpoint_files.remove_unfinished(str(tmp_path))
     assert steps_beside(tmp_path) == [3]
+    assert all(each.exists() for each in users)
 
 
 def test_the_newest_stay_over_a_restart(tmp_path):

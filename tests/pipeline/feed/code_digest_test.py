@@ -5,10 +5,13 @@ import array
 import collections
 import dataclasses
 import datetime
+import enum
+import importlib.util
 import logging
 import math
 import pathlib
 import re
+import sys
 
 import numpy as np
 import pandas as pd
@@ -23,6 +26,11 @@ class Slotted:
 
     def __init__(self, start):
         self._start = start
+
+
+class Split(enum.Enum):
+    TRAIN = 1
+    TEST = 2
 
 
 def closing_over(value):
@@ -41,6 +49,7 @@ def closing_over(value):
         (re.compile("a" * 300 + "b"), re.compile("a" * 300 + "c")),
         (collections.deque([1, 2]), collections.deque([1, 3])),
         ({"a": 1}.values(), {"a": 2}.values()),
+        ({Split.TRAIN}, {Split.TEST}),
         (bytearray(b"a"), bytearray(b"b")),
         (array.array("i", [1]), array.array("i", [2])),
         (pd.DataFrame({"a": [1], "b": "x"}), pd.DataFrame({"a": [1], "b": "y"})),
@@ -125,3 +134,77 @@ def test_addresses_are_in_no_digest():
     assert code_digest.of_array(held[0]) == code_digest.of_array(held[1])
     one, other = (code_digest.of_function(closing_over({each})) for each in functions)
     assert one == other
+
+
+READERS = """
+import functools
+
+SIZE, STEPS = 3, 100
+
+def scaled(x):
+    return 2 * x
+
+class Settings:
+    size, steps = 4, 100
+
+class Base:
+    factor = 5
+    def first(self):
+        return 0
+    @staticmethod
+    def half(x):
+        return x / 2
+    @functools.cached_property
+    def last(self):
+        return 7
+    def train(self):
+        return "not read"
+
+class Rows(Base):
+    def __init__(self):
+        self.skipped = int(1)
+    def __call__(self):
+        yield from range(self.first(), self.last, self.factor)
+        yield self.half(8)
+"""
+# What a line is replaced by, and whose generators then read something else.
+CHANGES = {
+    ("SIZE, STEPS = 3,", "SIZE, STEPS = 9,"): {"module"},
+    ("2 * x", "3 * x"): {"module"},
+    ("size, steps = 4,", "size, steps = 9,"): {"settings"},
+    ("factor = 5", "factor = 9"): {"object", "made"},
+    ("return 0", "return 9"): {"object", "made"},
+    ("x / 2", "x / 9"): {"object", "made"},
+    ("return 7", "return 9"): {"object", "made"},
+    ("yield self", "yield 9 + self"): {"object", "made"},
+    ("int(1)", "abs(1)"): {"made"},
+    ("3, 100", "3, 200"): set(),
+    ("4, 100", "4, 200"): set(),
+    ("not read", "read by nobody"): set(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=" -> ".join)
+def test_what_code_reads_of_classes_and_modules_is_in_its_digest(
+    change, tmp_path, monkeypatch
+):
+    def digests(name, text):
+        (tmp_path / f"{name}.py").write_text(text)
+        path = tmp_path / f"{name}.py"
+        spec = importlib.util.spec_from_file_location("readers", path)
+        readers = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "readers", readers)
+        spec.loader.exec_module(readers)
+        settings, kind = readers.Settings, readers.Rows
+        reading = {
+            "module": lambda: readers.scaled(readers.SIZE),
+            "settings": lambda: settings.size,
+            "object": kind(),
+            "made": lambda: kind()(),
+        }
+        return {key: code_digest.of_function(each) for key, each in reading.items()}
+
+    before = digests("before", READERS)
+    assert digests("same", READERS) == before
+    now = digests("now", READERS.replace(*change))
+    assert {key for key in now if now[key] != before[key]} == CHANGES[change]
