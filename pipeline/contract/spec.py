@@ -51,7 +51,8 @@ class EstimatorSpec:
       loss_weights: token masks or example weights, broadcastable to `loss`. The
         minimised loss is sum(loss * weights) / sum(weights), over all replicas.
       regularization_losses: scalars, added once over all replicas; `network.losses`
-        is not added unless it is given here.
+        is not added unless it is given here. One that depends on the batch counts as
+        a mean over it, by the part's sum of loss_weights.
       train_op: a `TrainOp`, or a list of them, applied in order. All gradients come
         from one forward pass, before any update, unless an op is `sequential`.
         Required in TRAIN.
