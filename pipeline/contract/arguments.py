@@ -58,9 +58,10 @@ def evaluation_name(field: str, name: Any) -> None:
 
     Raises:
       TypeError: the name is no string.
-      ValueError: the name leads out of model_dir.
+      ValueError: the name leads out of model_dir, or no folder can have it.
     """
     checks.check_kind(field, name, str, "'test'")
+    paths.check_folders(field, name or "")
     if name and (name.startswith("/") or ".." in name.split("/")):
         raise RefusedValueError(
             f"{field} is {name!r}, which leads out of the directories of evaluations: "

@@ -17,9 +17,9 @@ from absl import logging
 from pipeline.contract import averages
 from pipeline.export import saved_model
 from pipeline.export.receivers import ServingFn
-from pipeline.mistakes import user_errors
+from pipeline.mistakes import checks, user_errors
 from pipeline.mistakes.checks import kind_of
-from pipeline.model_dir import atomic_file, storage
+from pipeline.model_dir import atomic_file, paths, storage
 from pipeline.process import metric_names
 from pipeline.process.refusals import (
     RefusedKeyError,
@@ -83,11 +83,12 @@ class Exporter:
           exports_to_keep: number of the newest exports that stay; None keeps all.
 
         Raises:
-          TypeError: the name is not a string.
-          ValueError: there is no name, it leads out of `model_dir/export`, or
-            `exports_to_keep` is not positive.
+          TypeError: the name is not a string, or serving_input_receiver_fn no
+            function.
+          ValueError: there is no name, it leads out of `model_dir/export`, no folder
+            can have it, or `exports_to_keep` is no positive integer.
         """
-        name = name or self.default_name
+        name = self.default_name if name in (None, "") else name
         if not name:
             raise RefusedValueError(
                 f"{type(self).__name__} has no name, and so no directory: write "
@@ -103,9 +104,17 @@ class Exporter:
                 f"the name of {type(self).__name__} is {name!r}, which leads out of "
                 "model_dir/export: write a name such as 'mine'."
             )
-        if exports_to_keep is not None and exports_to_keep <= 0:
+        paths.check_folders(f"the name of {type(self).__name__}", name)
+        checks.check_kind(
+            f"{type(self).__name__}.serving_input_receiver_fn",
+            serving_input_receiver_fn,
+            Callable,
+            "ge.build_raw_serving_input_receiver_fn(features)",
+        )
+        keep = exports_to_keep
+        if keep is not None and not (checks.is_int(keep) and keep > 0):
             raise RefusedValueError(
-                f"exports_to_keep is {exports_to_keep}: write a positive number, or "
+                f"exports_to_keep is {keep!r}: write a positive number, or "
                 "None to keep all."
             )
         self.name = name
@@ -254,6 +263,9 @@ class BestExporter(Exporter):
             whether the current is better, in place of `metric`.
           weights: see `Exporter`.
           exports_to_keep: see `Exporter`.
+
+        Raises:
+          TypeError: an argument is of another kind.
         """
         super().__init__(
             name,
@@ -261,6 +273,15 @@ class BestExporter(Exporter):
             weights=weights,
             exports_to_keep=exports_to_keep,
         )
+        if compare_fn is None and not isinstance(metric, str):
+            raise RefusedTypeError(
+                f"BestExporter.metric is {kind_of(metric)}: write metric='loss'."
+            )
+        for field, value, kind, example in (
+            ("higher_is_better", higher_is_better, bool, "True"),
+            ("compare_fn", compare_fn, Callable, "is_better, a function"),
+        ):
+            checks.check_kind(f"BestExporter.{field}", value, kind, example)
         if higher_is_better is None and compare_fn is None:
             higher_is_better = metric_names.higher_is_better(metric)
         self._metric = metric

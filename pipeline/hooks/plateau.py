@@ -17,7 +17,7 @@ from pipeline.contract.hooks import Run
 from pipeline.contract.train_op import Rate
 from pipeline.hooks import metric_hook
 from pipeline.mistakes import habits
-from pipeline.mistakes.checks import check_count
+from pipeline.mistakes.checks import check_count, check_kind
 from pipeline.process import metric_names
 from pipeline.process.refusals import RefusedValueError, near
 from pipeline.strategy import variables
@@ -64,6 +64,9 @@ class ReduceOnPlateau(metric_hook.PatientHook):
         check_count("ReduceOnPlateau.cooldown_steps", self.cooldown_steps, least=0)
         if isinstance(self.optimizers, str):
             self.optimizers = [self.optimizers]
+        check_kind(
+            f"{self.title}.higher_is_better", self.higher_is_better, bool, "True"
+        )
         if self.higher_is_better is None:
             self.higher_is_better = metric_names.higher_is_better(self.metric)
             if self.higher_is_better is None:

@@ -66,17 +66,28 @@ def in_words(found: Pipelines) -> str:
             f"{len(found.whole.reading):,}"
         )
     if is_whole(found.whole) and all(map(is_whole, found.looked_at)):
-        read = [each for each in found.called if is_whole(each)]
-        mean = sum(len(each.reading) for each in read) / len(read)
-        about = round(mean * found.split.num_pipelines)
-        return (
-            f"read whole: {_numbers(read)}; {found.split.num_pipelines:,} "
-            f"such workers have about {about:,} of {len(found.whole.reading):,} "
-            "examples"
-        )
+        return _of_some(found)
     return (
         f"read: the first {plural(max(counts), 'example')}, at most, of "
         f"{_numbers(found.looked_at)}"
+    )
+
+
+def _of_some(found: Pipelines) -> str:
+    """Returns what workers that were read, not all of them, tell of all examples."""
+    read = [each for each in found.called if is_whole(each)]
+    counts = [len(each.reading) for each in read]
+    there = f"{len(found.whole.reading):,} examples"
+    if max(counts) > 2 * min(counts) + read[0].reading.rows:
+        # Of few workers with all files a mean would count the files several times.
+        return (
+            f"read whole: {_numbers(read)}, which have from {min(counts):,} to "
+            f"{max(counts):,} of {there}; the others may have any number"
+        )
+    about = round(sum(counts) / len(read) * found.split.num_pipelines)
+    return (
+        f"read whole: {_numbers(read)}; {found.split.num_pipelines:,} such workers "
+        f"have about {about:,} of {there}"
     )
 
 

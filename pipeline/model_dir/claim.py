@@ -25,7 +25,7 @@ import tensorflow as tf
 from absl import logging
 
 from pipeline.model_dir import atomic_file, heartbeat
-from pipeline.process.refusals import Refusal
+from pipeline.process.refusals import Refusal, RefusedTypeError, RefusedValueError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +64,8 @@ EVALUATION = Role(
 FILE = TRAINING.file
 RENEW_SECS = 10.0
 EXPIRE_SECS = 60.0
+# Seconds since 1970 until the year 5138; beyond, systems fail to tell the date.
+_LAST_SECS = 1e11
 
 # Tokens of the claims that this process holds. A file that names this process by
 # another token is left from an earlier claim, which could not be removed: the disk was
@@ -179,10 +181,25 @@ def read(model_dir: str) -> Claim | None:
 def _read(path: str) -> Claim | None:
     try:
         text = atomic_file.read(path)
-        return Claim(**json.loads(text)) if text else None
-    except (ValueError, TypeError):
+        return _parsed(text) if text else None
+    except (ValueError, TypeError, RecursionError):
         logging.warning("%s is damaged, and does not count.", path)
         return None
+
+
+def _parsed(text: str) -> Claim:
+    """Returns the claim that a file's text is; a TypeError or ValueError if it is none.
+
+    Its values are checked here, as the system's calls fail on others in their own ways.
+    """
+    found = Claim(**json.loads(text))
+    for field in dataclasses.fields(Claim):
+        value = getattr(found, field.name)
+        if type(value) is not field.type and (type(value), field.type) != (int, float):
+            raise RefusedTypeError(f"{field.name} is {value!r}")
+    if not (0 < found.pid < 2**31 and 0 <= found.since < _LAST_SECS):
+        raise RefusedValueError(f"pid is {found.pid}, since is {found.since}")
+    return found
 
 
 def _take(path: str, own: Claim, role: Role, expire_secs: float) -> None:

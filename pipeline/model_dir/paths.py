@@ -12,6 +12,8 @@ from typing import Any
 from pipeline.process.refusals import RefusedValueError
 
 _LOCAL = "file"
+# File systems take 255 bytes; the rest is for what is put before and after.
+_MOST_BYTES = 200
 
 
 def normal(path: str | os.PathLike[str]) -> str:
@@ -79,6 +81,29 @@ def shown(path: str) -> str:
         return path
     near = os.path.relpath(path)
     return path if near.startswith(os.pardir) else near
+
+
+def check_folders(field: str, name: str) -> None:
+    """Checks a name that becomes one or several folders below model_dir.
+
+    Args:
+      field: argument that gave the name, for the message.
+      name: the name, whose parts are divided by slashes.
+
+    Raises:
+      ValueError: no file system has such a folder.
+    """
+    if "\0" in name or not is_text(name):
+        raise RefusedValueError(
+            f"{field} is {name[:50]!r}, which is no folder's name in UTF-8: write a "
+            "name such as 'test'."
+        )
+    longest = max(len(part.encode()) for part in name.split("/"))
+    if longest > _MOST_BYTES:
+        raise RefusedValueError(
+            f"{field} is {name[:50]!r}..., of {longest} bytes, and names a folder: "
+            f"write a name of at most {_MOST_BYTES} bytes, such as 'test'."
+        )
 
 
 def checked_model_dir(value: Any) -> str | None:

@@ -160,10 +160,10 @@ def has_ended(model_dir: pathlib.Path, curve: Sequence[tuple[int, float]]) -> bo
     try:
         fields = json.loads((model_dir / _ENDED).read_text(encoding="utf-8"))
         well, saved = fields["reason"] in _WELL, fields["checkpoint_step"] or 0
-    except (OSError, ValueError, TypeError, KeyError):
+        # An evaluator job may be behind.
+        return well and bool(curve) and curve[-1][0] >= saved
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return False
-    # An evaluator job may be behind.
-    return well and bool(curve) and curve[-1][0] >= saved
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:

@@ -155,15 +155,37 @@ def test_the_newest_stay(options, left, run):
     assert (run.directory / "notes").exists()
 
 
-@pytest.mark.parametrize("keep", [0, -1])
+@pytest.mark.parametrize("keep", [0, -1, 1.5, True, "5", float("nan")])
 @pytest.mark.parametrize("kind", [ge.LatestExporter, ge.FinalExporter, ge.BestExporter])
 def test_at_least_one_stays(kind, keep):
     with pytest.raises(ValueError) as error:
         kind(exports_to_keep=keep)
     assert (
-        f"exports_to_keep is {keep}: write a positive number, or None to keep all."
+        f"exports_to_keep is {keep!r}: write a positive number, or None to keep all."
         in str(error.value)
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"metric": 3}, "BestExporter.metric is int 3: write metric='loss'."),
+        ({"metric": None}, "BestExporter.metric is None: write metric='loss'."),
+        ({"higher_is_better": "False"}, "BestExporter.higher_is_better is str 'False'"),
+        ({"compare_fn": "less"}, "BestExporter.compare_fn is str 'less': write Best"),
+        ({"serving_input_receiver_fn": {}}, "serving_input_receiver_fn is dict {}: wr"),
+        ({"name": 0}, "BestExporter has no name, and so no directory: write BestExpor"),
+        (
+            {"name": "n" * 300},
+            "nnn'..., of 300 bytes, and names a folder: write a name",
+        ),
+        ({"name": "a\0b"}, "is 'a\\x00b', which is no folder's name in UTF-8: write a"),
+    ],
+)
+def test_a_wrong_argument_is_named(options, text):
+    with pytest.raises((TypeError, ValueError)) as error:
+        ge.BestExporter(**options)
+    assert text in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["/tmp/mine", "../mine", "a/../../b"])
@@ -184,7 +206,7 @@ def test_a_name_is_a_string():
 
 
 def test_an_exporter_hands_on_what_it_was_given(run):
-    estimator, serving = FakeEstimator(), object()
+    estimator, serving = FakeEstimator(), (lambda: None)
     run(ge.LatestExporter("mine", serving), *losses(1.0), estimator=estimator)
     assert estimator.calls == [(serving, "ckpt")]
 

@@ -225,6 +225,14 @@ def test_without_time_the_first_three_are_read_and_no_other_is_called():
     assert split.judge(found, "f", "eval") == []
 
 
+def test_of_workers_without_files_no_total_is_told():
+    files = of(lambda d, c: d.filter(lambda x: c.input_pipeline_id % 16 == 0))
+    found = pipelines.build(Source(files, "eval"), Split(16, 16), secs=1e6)
+    some = pipelines.Pipelines(found.split, found.whole, found.looked_at)
+    words = "workers 0, 8, 15, which have from 0 to 36 of 36 examples; the others may"
+    assert words in split.in_words(some)
+
+
 def test_a_last_batch_that_is_dropped_is_to_be_looked_at():
     def input_fn(input_context):
         data = shard(tf.data.Dataset.from_tensor_slices(ROWS), input_context)

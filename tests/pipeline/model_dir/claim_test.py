@@ -178,6 +178,22 @@ def test_a_damaged_one_does_not_count(text, tmp_path):
         assert claim.read(str(tmp_path)).pid == os.getpid()
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"pid": pid} for pid in ("7", None, True, 0, -1, 2**40, 1.5)),
+        *({"since": since} for since in ("now", None, 1e30, -1.0, float("nan"))),
+        *({name: 7} for name in ("host", "machine", "started", "token")),
+    ],
+)
+def test_one_with_values_of_another_kind_does_not_count(changes, tmp_path, caplog):
+    own = dataclasses.asdict(claim._own())
+    (tmp_path / claim.FILE).write_text(json.dumps({**own, **changes}))
+    with claim.held(str(tmp_path)):
+        assert claim.read(str(tmp_path)).pid == os.getpid()
+    assert f"{claim.FILE} is damaged, and does not count" in caplog.text
+
+
 def test_one_that_was_taken_over_is_neither_renewed_nor_removed(tmp_path):
     with claim.held(str(tmp_path), renew_secs=0.02) as check:
         check()

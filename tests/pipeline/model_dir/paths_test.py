@@ -83,6 +83,24 @@ def test_a_working_directory_that_is_gone(tmp_path, monkeypatch):
     assert paths.normal(tmp_path / "runs/") == f"{tmp_path}/runs"
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "n" * 300,
+            "nnn'..., of 300 bytes, and names a folder: write a name of at mos",
+        ),
+        ("test/" + "ü" * 101, "..., of 202 bytes, and names a folder: write a name of"),
+        ("a\0b", "is 'a\\x00b', which is no folder's name in UTF-8: write a name such"),
+        ("a\udcff", "is 'a\\udcff', which is no folder's name in UTF-8: write a nam"),
+    ],
+)
+def test_an_evaluation_s_name_that_no_folder_can_have(name, text):
+    with pytest.raises(ValueError) as error:
+        ge.EvalSpec(lambda: None, name=name)
+    assert text in str(error.value)
+
+
 def test_shown(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert paths.shown(f"{tmp_path}/runs/a") == "runs/a"

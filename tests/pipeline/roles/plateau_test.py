@@ -123,6 +123,7 @@ def test_limits(options, expected, tmp_path):
         (lambda: ge.ReduceOnPlateau("quality", max_steps=1), "higher_is_better=True"),
         (lambda: ge.ReduceOnPlateau("loss"), "no patience"),
         (lambda: halves(cooldown_steps=-1), "cooldown_steps is -1"),
+        (lambda: halves(higher_is_better="False"), "better is str 'False': write"),
     ],
 )
 def test_wrong_values_are_refused(make, text):

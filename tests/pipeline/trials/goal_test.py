@@ -114,5 +114,6 @@ def test_the_end_of_a_training(tmp_path):
         )
         assert goal_lib.has_ended(tmp_path, curve) is over
     assert not goal_lib.has_ended(tmp_path, [])
-    (tmp_path / "training_ended.json").write_text(json.dumps([1]))
-    assert not goal_lib.has_ended(tmp_path, curve)
+    for damaged in ([1], {"reason": "finished", "checkpoint_step": "10"}):
+        (tmp_path / "training_ended.json").write_text(json.dumps(damaged))
+        assert not goal_lib.has_ended(tmp_path, curve)
