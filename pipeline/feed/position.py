@@ -48,6 +48,11 @@ _NOT_SAVED = (
     "ones that were trained on if the order is the same in each run: give "
     "shuffle() a seed, or set RunConfig.tf_random_seed."
 )
+_SNAPSHOT = (
+    "The position of this input is not saved: TensorFlow's snapshot() cannot be read "
+    "again once an iterator was saved that wrote it. A resumed run skips what was "
+    "read, which is exact if the order is the same in each run: give shuffle() a seed."
+)
 
 
 class TrainingInput:
@@ -151,7 +156,10 @@ class TrainingInput:
         read += (self._modules.step - step) * nexts_per_step
         input_record.write(prefix, dataclasses.replace(self._now, read=read))
         saved = False
-        if self._feed.saves_position:
+        kinds = {each.kind for each in self._now.fingerprint.operations}
+        if "snapshot" in kinds:
+            logging.log_first_n(logging.WARNING, _SNAPSHOT, 1)
+        elif self._feed.saves_position:
             saved = save_position(self.iterator, prefix, nexts_per_step=nexts_per_step)
         elif not self._feed.starts_anywhere:
             logging.log_first_n(

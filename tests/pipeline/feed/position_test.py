@@ -248,3 +248,21 @@ def test_all_processes_have_saved_before_the_checkpoint_is(tmp_path):
     training_input, _ = opened(peers=Watching(tf.distribute.get_strategy()))
     training_input.save(path)
     assert written == [True]
+
+
+def test_a_snapshot_outlives_the_saves(tmp_path):
+    """To save an iterator that writes one leaves files that TensorFlow cannot read."""
+    files = str(tmp_path / "files")
+
+    def input_fn():
+        return rows(24).snapshot(files).repeat().batch(8)
+
+    training_input, _ = opened(feed=make_feed(input_fn))
+    expected = [list(range(n, n + 8)) for n in (0, 8, 16)] * 4
+    assert take(training_input.iterator, 1) == expected[:1]
+    path = str(tmp_path / "model.ckpt-1")
+    assert not training_input.save(path)
+    assert take(training_input.iterator, 10) == expected[1:11]
+    prefix = position.position_path(path)
+    again = position.open_at(make_feed(input_fn), prefix=prefix, num_steps=1)
+    assert take(again, 6) == expected[1:7]
