@@ -162,6 +162,11 @@ class RunConfig:
         self._set("devices", devices.checked(self.devices))
         for name, allowed in _INTEGERS.items():
             check_whole(f"RunConfig.{name}", getattr(self, name), *allowed)
+        if (self.tf_random_seed or 0) >= 2**32:  # More than NumPy takes.
+            raise RefusedValueError(
+                f"RunConfig.tf_random_seed is {self.tf_random_seed}: write an integer "
+                "below 2**32, such as tf_random_seed=42."
+            )
         check_loop("RunConfig.steps_per_loop", self.steps_per_loop)
         hours = self.keep_checkpoint_every_n_hours
         check_amount("RunConfig.keep_checkpoint_every_n_hours", hours)

@@ -347,3 +347,9 @@ def test_describe_says_what_was_changed():
         "keep_checkpoint_max": "None",
         "devices": "('CPU:0',)",
     }
+
+
+def test_a_seed_is_one_that_numpy_takes():
+    assert RunConfig(tf_random_seed=2**32 - 1).tf_random_seed == 2**32 - 1
+    with pytest.raises(ValueError, match="tf_random_seed is 4294967296: write an int"):
+        RunConfig(tf_random_seed=2**32)
