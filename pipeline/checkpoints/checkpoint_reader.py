@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -66,12 +66,14 @@ class Reader:
         """Calls variables that Keras had named by its counter as a model does now.
 
         Earlier versions have saved such names: the third variable that was given none
-        in a process was `variable_2`.
+        in a process was `variable_2`, the third LSTM of two ways `forward_lstm_2`.
 
         Args:
           wanted: names of the model's variables, in its order.
         """
-        new = _counted_names(wanted, list(self._keys))
+        new = _counted_names(wanted, list(self._keys)) | _both_ways(
+            set(wanted), self._keys
+        )
         self._keys = {new.get(name, name): key for name, key in self._keys.items()}
         self.shapes = {new.get(name, name): s for name, s in self.shapes.items()}
 
@@ -285,6 +287,21 @@ def _counted_names(wanted: Sequence[str], saved: Sequence[str]) -> dict[str, str
             if name.endswith(f"/{old}"):
                 new_names[name] = name.removesuffix(old) + new
     return new_names
+
+
+def _both_ways(wanted: Collection[str], saved: Collection[str]) -> dict[str, str]:
+    """Returns names of a model by those that had the counter of a bidirectional layer.
+
+    Args:
+      wanted: names of the model's variables.
+      saved: names in a checkpoint.
+    """
+    found = {}
+    for old in saved:
+        new = re.sub(r"(?<=/)((?:forward|backward)_[^/]+?)_\d+(?=/)", r"\1", old)
+        if new in wanted and new not in saved and old not in wanted:
+            found[old] = new
+    return found
 
 
 def _unnamed(names: Sequence[str]) -> dict[str, list[str]]:

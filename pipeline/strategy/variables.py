@@ -28,7 +28,7 @@ _TABLES = (
     tf.lookup.experimental.DenseHashTable,
 )
 # The name of a variable that was given none, by a counter of the process.
-_UNNAMED = re.compile(r"variable_\d+")
+_UNNAMED = re.compile(r"\Avariable_\d+\Z")
 
 
 def raw(variable: Any) -> tf.Variable:
@@ -266,7 +266,7 @@ def _optimizer_names(
                 sharded.setdefault(name, []).append(raw(variable))
                 if len(sharded[name]) > 1:
                     continue
-        names.append((_without_count(name), variable))
+        names.append((_UNNAMED.sub("variable", name), variable))
     for name, variable in names:
         yield name, ShardedVariable(sharded[name]) if name in sharded else variable
 
@@ -303,7 +303,7 @@ def _layer_names(layer: keras.Layer) -> Iterator[tuple[str, Any]]:
         below = {id(v) for child in _children(each) for v in child.variables}
         for variable in sharding.without_later_shards(each.variables):
             if id(variable) not in below:
-                yield f"{prefix}{_without_count(variable.name)}", variable
+                yield f"{prefix}{_UNNAMED.sub('variable', variable.name)}", variable
 
 
 def _children(layer: keras.Layer) -> list[keras.Layer]:
@@ -318,11 +318,9 @@ def _layer_name(layer: keras.Layer) -> str:
     """Returns the name that the user gave, or the class' name without the counter."""
     words = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", type(layer).__name__)
     base = re.sub("([a-z])([A-Z])", r"\1_\2", words).lower()
-    return base if re.fullmatch(base + r"(_\d+)?", layer.name) else layer.name
-
-
-def _without_count(name: str) -> str:
-    return "variable" if _UNNAMED.fullmatch(name) else name
+    # Bidirectional calls the two that it makes of a layer `forward_lstm_1`.
+    match = re.fullmatch(rf"((?:forward_|backward_)?{base})(_\d+)?", layer.name)
+    return match[1] if match else layer.name
 
 
 def _object_names(

@@ -120,6 +120,20 @@ def test_the_names_that_a_counter_gave_in_earlier_versions_are_known(tmp_path):
     ]
 
 
+def test_the_names_of_layers_that_went_both_ways_in_earlier_versions_are_known(
+    tmp_path,
+):
+    ways = {"b/forward_gru_3/w": [1.0], "b_1/forward_gru_4/w": [2.0]}
+    own = {"c/forward_own_1/w": [3.0], "d/forward_x/w": [4.0], "d/forward_x_1/w": [5.0]}
+    slots = {"m/net/b_1/forward_gru_4/w": [6.0]}
+    path = save(tmp_path, state(net={**ways, **own}, optimizer=slots))
+    new = {"b/forward_gru/w": [0.0], "b_1/forward_gru/w": [0.0]}
+    slots = {"m/net/b_1/forward_gru/w": [0.0]}
+    other = state(net={**new, **dict.fromkeys(own, [0.0])}, optimizer=slots)
+    checkpoint.restore(other, path)
+    assert [*values(other).values()] == [[float(i)] for i in range(1, 7)]
+
+
 def table(**items):
     made = TABLE(tf.string, tf.int64, -1)
     for key, value in items.items():

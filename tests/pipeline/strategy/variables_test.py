@@ -83,6 +83,22 @@ def test_names_do_not_depend_on_what_keras_counted_before(net):
     assert list(variables.named_state(other)) == list(variables.named_state(net))
 
 
+def test_layers_that_go_both_ways_are_named_without_a_counter():
+    layers, names = keras.layers, []
+    for _ in range(2):
+        each = [layers.LSTM(2, return_sequences=True), layers.GRU(3, name="own_1")]
+        ways = [layers.Bidirectional(layer) for layer in each]
+        made = variables.named_state(keras.Sequential([keras.Input([3, 2]), *ways]))
+        names.append([name for name in made if name.endswith("/bias")])
+    assert names[0] == names[1]
+    assert names[0] == [
+        "bidirectional/forward_lstm/lstm_cell/bias",
+        "bidirectional/backward_lstm/lstm_cell/bias",
+        "bidirectional_1/forward_own_1/gru_cell/bias",
+        "bidirectional_1/backward_own_1/gru_cell/bias",
+    ]
+
+
 def test_names_are_those_of_sequential_and_functional_models_too():
     layers = [keras.layers.Dense(2), keras.layers.Dense(2, name="out")]
     assert list(variables.named_state(built(keras.Sequential(layers)))) == [
