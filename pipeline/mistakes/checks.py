@@ -34,10 +34,12 @@ def check_positive(name: str, value: Any) -> None:
     """Checks a number of steps that a caller gave.
 
     Raises:
-      ValueError: the value is neither None nor an int above 0.
+      ValueError: the value is neither None nor an int above 0 and below 2**63.
     """
     if value is not None and not (is_int(value) and value > 0):
         raise RefusedValueError(f"{name} is {value!r}: write an int > 0, or None.")
+    if value is not None and value >= 2**63:  # More than a step's integer holds.
+        raise RefusedValueError(f"{name} is {value}: write an int < 2**63, or None.")
 
 
 def in_words(value: Any) -> str:

@@ -80,6 +80,7 @@ def test_params_are_a_copy():
             "steps is 0: write an int > 0, or None.",
         ),
         (lambda e: e.train(TRAIN, max_steps=-3), "max_steps is -3: write an int > 0"),
+        (lambda e: e.train(TRAIN, max_steps=2**63), "write an int < 2**63, or None."),
         (lambda e: e.train(TRAIN, max_steps=True), "max_steps is True: write an int"),
         (lambda e: e.evaluate(EVAL, steps=1.5), "steps is 1.5: write an int > 0"),
         (
