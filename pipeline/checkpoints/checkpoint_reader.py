@@ -296,12 +296,17 @@ def _both_ways(wanted: Collection[str], saved: Collection[str]) -> dict[str, str
       wanted: names of the model's variables.
       saved: names in a checkpoint.
     """
-    found = {}
-    for old in saved:
-        new = re.sub(r"(?<=/)((?:forward|backward)_[^/]+?)_\d+(?=/)", r"\1", old)
-        if new in wanted and new not in saved and old not in wanted:
-            found[old] = new
-    return found
+    news = {
+        old: re.sub(r"(?<=/)((?:forward|backward)_[^/]+?)_\d+(?=/)", r"\1", old)
+        for old in saved
+    }
+    # Where two would become one they are no such pair, but the user's own names.
+    counts = collections.Counter(news.values())
+    return {
+        old: new
+        for old, new in news.items()
+        if new in wanted and old not in wanted and counts[new] == 1
+    }
 
 
 def _unnamed(names: Sequence[str]) -> dict[str, list[str]]:

@@ -290,7 +290,7 @@ def layers(module: Any) -> Iterator[tuple[str, keras.Layer]]:
         yield prefix, layer
         taken: dict[str, int] = {}
         for child in _children(layer):
-            name = _count(_layer_name(child), taken)
+            name = _count(_layer_name(child, layer), taken)
             if id(child) not in seen:
                 yield from walk(child, f"{prefix}{name}/")
 
@@ -314,12 +314,13 @@ def _children(layer: keras.Layer) -> list[keras.Layer]:
     return list(layer._layers)
 
 
-def _layer_name(layer: keras.Layer) -> str:
+def _layer_name(layer: keras.Layer, above: keras.Layer) -> str:
     """Returns the name that the user gave, or the class' name without the counter."""
     words = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", type(layer).__name__)
     base = re.sub("([a-z])([A-Z])", r"\1_\2", words).lower()
-    # Bidirectional calls the two that it makes of a layer `forward_lstm_1`.
-    match = re.fullmatch(rf"((?:forward_|backward_)?{base})(_\d+)?", layer.name)
+    if isinstance(above, keras.layers.Bidirectional):  # It has `forward_lstm_1`.
+        base = f"(?:forward_|backward_){base}"
+    match = re.fullmatch(rf"({base})(_\d+)?", layer.name)
     return match[1] if match else layer.name
 
 

@@ -134,6 +134,14 @@ def test_the_names_of_layers_that_went_both_ways_in_earlier_versions_are_known(
     assert [*values(other).values()] == [[float(i)] for i in range(1, 7)]
 
 
+def test_of_two_such_names_none_is_guessed(tmp_path):
+    old = {"forward_gru_3/w": [1.0], "forward_gru_4/w": [2.0]}
+    path = save(tmp_path, state(net=old))
+    other = state(net={"forward_gru/w": [0.0], "forward_gru_4/w": [0.0]})
+    with pytest.raises(checkpoint.CheckpointMismatchError):
+        checkpoint.restore(other, path)
+
+
 def table(**items):
     made = TABLE(tf.string, tf.int64, -1)
     for key, value in items.items():

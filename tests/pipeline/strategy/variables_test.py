@@ -99,6 +99,15 @@ def test_layers_that_go_both_ways_are_named_without_a_counter():
     ]
 
 
+def test_layers_that_the_user_calls_so_keep_their_names():
+    names = ["forward_lstm_1", "forward_lstm_2"]
+    ways = [keras.layers.LSTM(2, return_sequences=True, name=name) for name in names]
+    made = variables.named_state(keras.Sequential([keras.Input([3, 2]), *ways]))
+    assert [name for name in made if name.endswith("/bias")] == [
+        f"{name}/lstm_cell/bias" for name in names
+    ]
+
+
 def test_names_are_those_of_sequential_and_functional_models_too():
     layers = [keras.layers.Dense(2), keras.layers.Dense(2, name="out")]
     assert list(variables.named_state(built(keras.Sequential(layers)))) == [
