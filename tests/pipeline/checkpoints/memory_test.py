@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from pipeline.checkpoints import checkpoint, checkpoint_reader
 from pipeline.driver import runtime
-from tests import fakes
+from tests import allocated, fakes
 
-CPU = "CPU:0"
 # Of float32: 4 MiB, as TensorFlow rounds sizes up.
 NUMBERS = 2**20
 SIZE = 4 * NUMBERS
@@ -27,17 +26,14 @@ def tables(value=0.0):
 
 
 def taken_by(work):
-    """What `work` returns; the most bytes it took in TensorFlow and in arrays."""
-    memory = tf.config.experimental
-    before = memory.get_memory_info(CPU)["current"]
-    memory.reset_memory_stats(CPU)
+    """The most bytes that `work` took in TensorFlow and in arrays."""
     tracemalloc.start()
     try:
-        result = work()
+        _, tensors = allocated.by(work)
         _, arrays = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    return result, memory.get_memory_info(CPU)["peak"] - before + arrays
+    return tensors + arrays
 
 
 def test_large_tables_are_saved_from_where_they_are(tmp_path):
@@ -47,10 +43,10 @@ def test_large_tables_are_saved_from_where_they_are(tmp_path):
         row = tf.IndexedSlices(tf.ones([1, 32]), tf.constant([3]))
         variable.scatter_add(row)
     saver = checkpoint.Saver(str(tmp_path), state)
-    _, taken = taken_by(lambda: saver.save(1))
+    taken = taken_by(lambda: saver.save(1))
     assert taken < SIZE
     # What one update more costs: a copy, if the save still held the values.
-    _, taken = taken_by(lambda: state["net"]["t0"].scatter_add(row))
+    taken = taken_by(lambda: state["net"]["t0"].scatter_add(row))
     assert taken < SIZE
 
 
@@ -61,7 +57,7 @@ def test_large_tables_are_restored_one_at_a_time(
     monkeypatch.setattr(checkpoint_reader, "_LARGE_BYTES", SIZE)
     path = checkpoint.Saver(str(tmp_path), tables(1.0)).save(1)
     other = tables()
-    _, taken = taken_by(lambda: checkpoint.restore(other, path, in_place=in_place))
+    taken = taken_by(lambda: checkpoint.restore(other, path, in_place=in_place))
     assert taken < limit * SIZE
     for i in range(TABLES):
         assert np.unique(other["net"][f"t{i}"]).tolist() == [1.0 + i]

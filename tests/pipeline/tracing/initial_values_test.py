@@ -7,21 +7,9 @@ import tensorflow as tf
 
 from models import Embedding
 from pipeline.tracing import initial_values
+from tests import allocated
 
 ROWS = 2**19  # Of 32 numbers: 64 MiB, as TensorFlow rounds sizes up.
-CPU = "CPU:0"
-
-
-def peak_of(make):
-    """What `make` returns, and the most that TensorFlow held meanwhile, in bytes."""
-    memory = tf.config.experimental
-    before = memory.get_memory_info(CPU)["current"]
-    memory.reset_memory_stats(CPU)
-    made = make()
-    peak = memory.get_memory_info(CPU)["peak"]
-    if not peak:
-        pytest.skip("this build of TensorFlow does not count the memory of CPUs")
-    return made, peak - before
 
 
 @pytest.mark.parametrize(
@@ -63,19 +51,21 @@ def test_a_table_and_its_slots_take_no_memory_besides():
         layer.build()
         return layer
 
-    layer, taken = peak_of(table)
+    layer, taken = allocated.by(table)
     size = ROWS * 32 * 4
     assert size <= taken < 1.1 * size
     for kind, slots in ((keras.optimizers.Adagrad, 1), (keras.optimizers.Ftrl, 2)):
         optimizer = kind()
-        _, taken = peak_of(
+        _, taken = allocated.by(
             lambda o=optimizer: initial_values.build_slots(o, layer.trainable_variables)
         )
         assert slots * size <= taken < 1.1 * slots * size
         # What it adds later it adds by itself.
         assert "add_variable_from_reference" not in vars(optimizer)
     # Without that, this is what is measured here.
-    _, taken = peak_of(lambda: keras.optimizers.Adagrad().build([layer.embeddings]))
+    _, taken = allocated.by(
+        lambda: keras.optimizers.Adagrad().build([layer.embeddings])
+    )
     assert taken > 1.9 * size
 
 
