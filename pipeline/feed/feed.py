@@ -10,10 +10,9 @@ replica runs the same operations, and BatchNormalization never sees an empty bat
 empty batch would make its weights NaN.
 """
 
-import contextlib
 import dataclasses
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -131,10 +130,10 @@ class Feed:
           StepError: reading over these elements failed.
         """
         if not skipped:
-            return iter(self.dataset)
+            return iterators.over(self.dataset)
         if self.starts_anywhere:
-            return iter(self.call(skipped))
-        iterator = iter(self.dataset)
+            return iterators.over(self.call(skipped))
+        iterator = iterators.over(self.dataset)
         with user_errors.running(lambda: f"reading over {skipped} batches"):
             iterators.skip(iterator, skipped)
         return iterator
@@ -210,24 +209,6 @@ def make_feed(source: Source, *, peers: Peers, num_micro_batches: int = 1) -> Fe
         starts_anywhere=source.starts_anywhere,
         yielded=dataset,
     )
-
-
-@contextlib.contextmanager
-def opened(feed: ReadableFeed) -> Iterator[list[Any]]:
-    """Opens the data, and deletes the iterator in the background afterwards.
-
-    Args:
-      feed: the data.
-
-    Yields:
-      A list of one iterator. The caller keeps no other reference to the iterator, see
-      `iterators.delete_in_background`.
-    """
-    box = [feed.iterator()]
-    try:
-        yield box
-    finally:
-        iterators.delete_in_background(box)
 
 
 def endless_input_error(input_fn: Callable[..., Any]) -> ValueError:

@@ -1,4 +1,4 @@
-"""Skips, writes and deletes iterators over data; tells what a saved iterator lacks.
+"""Makes, skips and deletes iterators over data; tells what a saved iterator lacks.
 
 TensorFlow saves the iterators of a pipeline that are alive. A part of the pipeline lets
 go of the iterator that it reads when that comes to its end: `shuffle` does once its
@@ -16,9 +16,10 @@ import functools
 import hashlib
 import itertools
 import os
+import queue
 import re
-import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -29,6 +30,8 @@ from pipeline.feed import fingerprint
 from pipeline.process.refusals import Refusal
 from pipeline.tracing import graph_defs
 
+# What iterators held of which nobody knows any more.
+_LET_GO: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
 # TensorFlow's number of a policy: it neither fails nor warns where an operation has a
 # state, such as a random one, for only what the dataset does is asked for here.
 _IGNORE_EXTERNAL_STATE = 1
@@ -137,25 +140,44 @@ def serialized(dataset: tf.data.Dataset) -> tf.Tensor:
     return graph
 
 
-def delete_in_background(box: list[Any]) -> None:
-    """Empties a list of iterators that nobody else refers to.
+def over(data: Any) -> Any:
+    """Returns a new iterator, for whose deletion nobody waits.
 
     TensorFlow 2.21 keeps a deletion waiting until its autotuning thread wakes up next.
-    This takes up to as long as the iterator has lived, a minute at the most.
-
-    While the interpreter ends, the iterators are deleted at once: that is when
-    predictions are closed that nobody has closed before. A thread that is started then
-    never runs (Python 3.11), so that its starter waits for ever, or is refused (3.12
-    and later).
+    This takes up to as long as the iterator has lived, a minute at the most. And the
+    last to let go of it may be a search for garbage, anywhere in the program, where a
+    traceback kept it until then. So what it holds goes to a thread.
 
     Args:
-      box: list of iterators; empty afterwards.
+      data: dataset, or distributed dataset.
     """
-    if not sys.is_finalizing():
+    iterator = iter(data)
+    held = tf.nest.flatten(iterator, expand_composites=True)
+    _deleting_thread(os.getpid())
+    weakref.finalize(iterator, _LET_GO.put, held).atexit = False
+    return iterator
+
+
+@functools.cache
+def _deleting_thread(process: int) -> None:
+    """Starts the thread of this process, once.
+
+    A thread that is started while a search for garbage calls finalizers may wait for
+    ever for locks of the one that it has interrupted, or, while the interpreter ends,
+    for its start. A `SimpleQueue` takes what it is given at any time.
+    """
+    del process
+    threading.Thread(target=_delete, daemon=True).start()
+
+
+def _delete() -> None:
+    while True:
+        held = _LET_GO.get()
+        # Each in a thread of its own: one that takes a minute holds up no other. None
+        # can be started while the interpreter ends.
         with contextlib.suppress(RuntimeError):
-            threading.Thread(target=box.clear, daemon=True).start()
-            return
-    box.clear()
+            threading.Thread(target=held.clear, daemon=True).start()
+        del held
 
 
 def lacks(prefix: str, dataset: tf.data.Dataset) -> str:

@@ -93,18 +93,19 @@ class TrainingInput:
         self._changed_input = changed_input
         pipelines = 1 if feed.plan.splits else peers.replicas.num_processes
         self._now = recorded(feed, pipelines=pipelines)
+        operations = self._now.fingerprint.operations
+        self._has_snapshot = any(each.kind == "snapshot" for each in operations)
         # The step at which it was opened, and elements that this pass had read by then.
         self._opened_at = modules.step, 0
-        # A list, so that nobody else holds the iterator when `close` deletes it.
-        self._box = self._found_again(path)
-        self.resumed = bool(self._box)
+        self._iterator = self._found_again(path)
+        self.resumed = self._iterator is not None
         if not self.resumed:
             self._begin()
 
     @property
     def iterator(self) -> Any:
         """The iterator over the training data, after the last example trained on."""
-        return self._box[0]
+        return self._iterator
 
     @property
     def place(self) -> str:
@@ -156,8 +157,7 @@ class TrainingInput:
         read += (self._modules.step - step) * nexts_per_step
         input_record.write(prefix, dataclasses.replace(self._now, read=read))
         saved = False
-        kinds = {each.kind for each in self._now.fingerprint.operations}
-        if "snapshot" in kinds:
+        if self._has_snapshot:
             logging.log_first_n(logging.WARNING, _SNAPSHOT, 1)
         elif self._feed.saves_position:
             saved = save_position(self.iterator, prefix, nexts_per_step=nexts_per_step)
@@ -173,21 +173,20 @@ class TrainingInput:
 
     def close(self) -> None:
         """Deletes the iterator."""
-        iterators.delete_in_background(self._box)
-        self._box = []
+        self._iterator = None
 
     def _begin(self) -> None:
         step = self._modules.step
         self._modules.driver_state["input_start"].assign(step)
         self._opened_at = step, 0
-        self._box = [self._feed.iterator()]
+        self._iterator = self._feed.iterator()
 
-    def _found_again(self, path: str | None) -> list[Any]:
-        """Returns a list of the iterator at its position; empty to begin anew."""
+    def _found_again(self, path: str | None) -> Any:
+        """Returns the iterator at its position; None to begin anew."""
         step = self._modules.step
         taken = step - int(self._modules.driver_state["input_start"].numpy())
         if path is None or not taken:
-            return []
+            return None
         plan = self._feed.plan
         prefix = position_path(path, self._peers.replicas)
         record = input_record.read(prefix)
@@ -203,7 +202,7 @@ class TrainingInput:
             peers=self._peers,
         )
         if verdict == Verdict.ANEW:
-            return []
+            return None
         left_out = 0
         if plan.num_steps is not None:
             # All processes leave out as many whole steps as the process that read most
@@ -211,7 +210,7 @@ class TrainingInput:
             mine = -(-read // plan.nexts_per_step)
             steps_read = max(number for (number,) in self._peers.gather([mine]))
             if steps_read >= plan.num_steps:
-                return []
+                return None
             # The loop counts the steps of a pass of known length from here.
             self._modules.driver_state["input_start"].assign(step - steps_read)
             left_out = steps_read * plan.nexts_per_step - read
@@ -232,7 +231,7 @@ class TrainingInput:
         if left_out:
             with user_errors.running(lambda: f"reading over {left_out} batches"):
                 iterators.skip(iterator, left_out)
-        return [iterator]
+        return iterator
 
 
 def recorded(feed: AnyFeed, *, pipelines: int) -> InputRecord:

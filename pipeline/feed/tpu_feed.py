@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from pipeline.feed import dataset as dataset_lib
-from pipeline.feed import fingerprint
+from pipeline.feed import fingerprint, iterators
 from pipeline.feed.batch import Batch, Plan, pair_of
 from pipeline.feed.dataset import Source
 from pipeline.feed.fingerprint import Fingerprint
@@ -100,7 +100,7 @@ class DistributedFeed:
 
     def iterator(self, skipped: int = 0) -> Any:
         """Returns a new distributed iterator that begins after `skipped` elements."""
-        return iter(
+        return iterators.over(
             self.plan.strategy.distribute_datasets_from_function(
                 lambda input_context: self.dataset_of(input_context, skipped)
             )

@@ -13,7 +13,7 @@ from absl import logging
 
 from pipeline.contract.hooks import Hook, Report, Run
 from pipeline.contract.summaries import Seen
-from pipeline.feed.feed import ReadableFeed, opened
+from pipeline.feed.feed import ReadableFeed
 from pipeline.loop.compiled_loop import StepsLoop
 from pipeline.loop.metrics import MetricSet, as_arrays
 from pipeline.loop.watchers import Window
@@ -81,10 +81,11 @@ def evaluate(
     total = feed.num_steps if steps is None else steps
     say = _Saying(run, total)
     shown = progress.bar("eval", last_step=total, shown=run.shows_progress)
-    with opened(feed) as box, shown as bar:
+    iterator = feed.iterator()
+    with shown as bar:
         while not (ended or done == steps or run.agree(bool(run.stop_reasons))):
             stop = done + size if steps is None else min(done + size, steps)
-            (segment,) = compiled(box[0], done, [stop])
+            (segment,) = compiled(iterator, done, [stop])
             window.add(segment)
             summaries = merged_seen([summaries, segment.summaries])
             done, ended = segment.step, segment.ended

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from pipeline.contract.hooks import Hook, Run
 from pipeline.contract.spec import ModeKeys
-from pipeline.feed.feed import ReadableFeed, opened
+from pipeline.feed.feed import ReadableFeed
 from pipeline.mistakes import user_errors
 from pipeline.process.refusals import RefusedValueError
 
@@ -79,18 +79,18 @@ def predict(compiled: Callable[[Any], Any], feed: ReadableFeed) -> Iterator[Any]
     Yields:
       One replica's batch of predictions, a nest of arrays, in the input's order.
     """
-    with opened(feed) as box:
-        while True:
-            with user_errors.running(lambda: f"mode {ModeKeys.PREDICT!r}"):
-                more, take = feed.plan.try_take(box[0])
-                if not bool(more):
-                    return
-                features, shares = feed.plan.to_predict(take())
-                outputs = compiled(features)
-            for share, output in zip(shares, outputs, strict=True):
-                # A replica that was left without a batch has predicted a copy.
-                if share is None or float(share):
-                    yield tf.nest.map_structure(np.asarray, output)
+    iterator = feed.iterator()
+    while True:
+        with user_errors.running(lambda: f"mode {ModeKeys.PREDICT!r}"):
+            more, take = feed.plan.try_take(iterator)
+            if not bool(more):
+                return
+            features, shares = feed.plan.to_predict(take())
+            outputs = compiled(features)
+        for share, output in zip(shares, outputs, strict=True):
+            # A replica that was left without a batch has predicted a copy.
+            if share is None or float(share):
+                yield tf.nest.map_structure(np.asarray, output)
 
 
 def watched(

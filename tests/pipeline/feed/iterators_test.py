@@ -1,8 +1,11 @@
-"""Iterators that are deleted: in the background, and where the interpreter ends."""
+"""Iterators that are deleted: by a thread, and where the interpreter ends."""
 
+import gc
+import queue
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 import tensorflow as tf
@@ -43,31 +46,59 @@ def test_a_process_ends_whose_predictions_were_left_open():
     assert "Exception ignored" not in done.stderr
 
 
-def test_a_box_is_emptied_without_waiting_for_it():
-    held, released = threading.Event(), threading.Event()
-
-    class Slow:
-        def __del__(self):
-            held.wait(60)
-            released.set()
-
-    box = [Slow()]
-    iterators.delete_in_background(box)
-    assert not released.is_set()
-    held.set()
-    assert released.wait(60)
+def distributed(dataset):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    return strategy.distribute_datasets_from_function(lambda context: dataset)
 
 
-def test_where_no_thread_starts_any_more_a_box_is_emptied_at_once(monkeypatch):
+@pytest.mark.parametrize("change", [lambda dataset: dataset, distributed])
+def test_nobody_waits_for_a_deletion(change):
+    """Neither who lets go of an iterator, nor a search for garbage that finds it."""
+    released, in_time = threading.Event(), queue.Queue()
+
+    def endless():
+        try:
+            while True:
+                yield 1
+        finally:
+            in_time.put(released.wait(20))
+
+    dataset = tf.data.Dataset.from_generator(
+        endless, output_signature=tf.TensorSpec([], tf.int32)
+    )
+    for in_a_cycle in (False, True):
+        iterator = iterators.over(change(dataset))
+        next(iterator)
+        left = weakref.ref(iterator)
+        kept = [iterator]
+        if in_a_cycle:
+            kept.append(kept)
+        del iterator, kept
+        gc.collect()
+        assert left() is None
+    released.set()
+    assert [in_time.get(timeout=60) for _ in range(2)] == [True, True]
+
+
+def test_nobody_waits_where_no_thread_starts_any_more(monkeypatch):
     """Python 3.12 refuses threads once the interpreter ends."""
+    iterators.over(tf.data.Dataset.range(3))
+    let_go, deleted = queue.SimpleQueue(), threading.Event()
+
+    class Held(list):
+        def __del__(self):
+            deleted.set()
 
     def refuse(thread):
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
+    deleting = threading.Thread(target=iterators._delete, daemon=True)
+    monkeypatch.setattr(iterators, "_LET_GO", let_go)
+    deleting.start()
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    box = [object()]
-    iterators.delete_in_background(box)
-    assert box == []
+    let_go.put(Held())
+    assert deleted.wait(60)
+    assert deleting.is_alive()
 
 
 @pytest.mark.parametrize("shared", [False, True])
