@@ -37,7 +37,7 @@ from benchmarks.overhead import cnn
 from benchmarks.pairs import Contender
 from pipeline import Estimator, Hook, ModeKeys, Run, RunConfig, SavingListener
 from pipeline.feed import feed as input_lib
-from pipeline.feed import iterators, position
+from pipeline.feed import position
 from pipeline.feed.dataset import Source
 from pipeline.strategy.peers import Peers
 
@@ -290,9 +290,7 @@ def _opening(
     """Returns a contender that opens an input where it stood, and takes a batch."""
 
     def run(_: int) -> None:
-        box = [position.open_at(feed, prefix=prefix, num_steps=size.step)]
-        next(box[0])
-        iterators.delete_in_background(box)
+        next(position.open_at(feed, prefix=prefix, num_steps=size.step))
 
     return Contender(name, run, 1)
 
