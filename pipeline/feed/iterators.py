@@ -1,4 +1,4 @@
-"""Makes, skips and deletes iterators over data; tells what a saved iterator lacks.
+"""Makes iterators over data, and skips; tells what a saved iterator lacks.
 
 TensorFlow saves the iterators of a pipeline that are alive. A part of the pipeline lets
 go of the iterator that it reads when that comes to its end: `shuffle` does once its
@@ -16,22 +16,17 @@ import functools
 import hashlib
 import itertools
 import os
-import queue
 import re
-import threading
-import weakref
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from pipeline.feed import fingerprint
+from pipeline.feed import deletion, fingerprint
 from pipeline.process.refusals import Refusal
 from pipeline.tracing import graph_defs
 
-# What iterators held of which nobody knows any more.
-_LET_GO: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
 # TensorFlow's number of a policy: it neither fails nor warns where an operation has a
 # state, such as a random one, for only what the dataset does is asked for here.
 _IGNORE_EXTERNAL_STATE = 1
@@ -143,41 +138,12 @@ def serialized(dataset: tf.data.Dataset) -> tf.Tensor:
 def over(data: Any) -> Any:
     """Returns a new iterator, for whose deletion nobody waits.
 
-    TensorFlow 2.21 keeps a deletion waiting until its autotuning thread wakes up next.
-    This takes up to as long as the iterator has lived, a minute at the most. And the
-    last to let go of it may be a search for garbage, anywhere in the program, where a
-    traceback kept it until then. So what it holds goes to a thread.
-
     Args:
       data: dataset, or distributed dataset.
     """
     iterator = iter(data)
-    held = tf.nest.flatten(iterator, expand_composites=True)
-    _deleting_thread(os.getpid())
-    weakref.finalize(iterator, _LET_GO.put, held).atexit = False
+    deletion.leave_to_a_thread(iterator)
     return iterator
-
-
-@functools.cache
-def _deleting_thread(process: int) -> None:
-    """Starts the thread of this process, once.
-
-    A thread that is started while a search for garbage calls finalizers may wait for
-    ever for locks of the one that it has interrupted, or, while the interpreter ends,
-    for its start. A `SimpleQueue` takes what it is given at any time.
-    """
-    del process
-    threading.Thread(target=_delete, daemon=True).start()
-
-
-def _delete() -> None:
-    while True:
-        held = _LET_GO.get()
-        # Each in a thread of its own: one that takes a minute holds up no other. None
-        # can be started while the interpreter ends.
-        with contextlib.suppress(RuntimeError):
-            threading.Thread(target=held.clear, daemon=True).start()
-        del held
 
 
 def lacks(prefix: str, dataset: tf.data.Dataset) -> str:
