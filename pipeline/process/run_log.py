@@ -59,7 +59,7 @@ def leave_out_chatter() -> None:
         return
     for name in _LOGGERS:
         python_logging.getLogger(name).addFilter(is_wanted)
-    import_hook.surround(("tensorflow",), quiet)
+    import_hook.surround(("tensorflow",), _quiet_import)
 
 
 def keep_chatter() -> None:
@@ -174,14 +174,31 @@ def quiet() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _quiet_import() -> Iterator[None]:
+    """Leaves chatter out of the import of TensorFlow, and of its look for GPUs.
+
+    TensorFlow looks for them where it is first used, which a program of one's own may
+    do before there is an Estimator. Where there may be one, the program may yet choose
+    which of them it sees.
+    """
+    with quiet():
+        yield
+        if _is_unwanted() and not _has_driver():
+            sys.modules["tensorflow"].config.list_physical_devices("GPU")
+
+
 def _is_unwanted() -> bool:
     return os.environ.get(_LEVEL) not in ("0", "1")
 
 
+def _has_driver() -> bool:
+    return any(os.path.exists(path) for path in _DRIVERS)
+
+
 def _start_filter(stack: contextlib.ExitStack) -> None:
     """Puts a filter process before stderr until `stack` is closed."""
-    has_driver = any(os.path.exists(path) for path in _DRIVERS)
-    patterns = _ALWAYS if has_driver else (*_ALWAYS, *_WITHOUT_A_DRIVER)
+    patterns = _ALWAYS if _has_driver() else (*_ALWAYS, *_WITHOUT_A_DRIVER)
     stderr = stack.enter_context(os.fdopen(os.dup(2), "wb", buffering=0))
     reader = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _FILTER, "|".join(patterns)],
