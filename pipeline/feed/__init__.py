@@ -7,7 +7,7 @@ From the bottom up; a file imports only files above it:
     fingerprint   the parts of an input, by which it is known again
     dataset       the dataset of an input_fn, checked and padded
     input_record  the input that a checkpoint had read, and how far
-    iterators     iterators that are made, skipped and deleted; what a saved one lacks
+    iterators     iterators that are made and skipped; what a saved one lacks
     feed          batches for the replicas of this process
     tpu_feed      batches for a TPU's replicas, as arguments
     position      the position of the training input, saved and found again

@@ -23,7 +23,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from pipeline.feed import deletion, fingerprint
+from pipeline.feed import fingerprint
+from pipeline.process import deletion
 from pipeline.process.refusals import Refusal
 from pipeline.tracing import graph_defs
 
@@ -138,11 +139,15 @@ def serialized(dataset: tf.data.Dataset) -> tf.Tensor:
 def over(data: Any) -> Any:
     """Returns a new iterator, for whose deletion nobody waits.
 
+    TensorFlow 2.21 keeps a deletion waiting until its autotuning thread wakes up next.
+    This takes up to as long as the iterator has lived, a minute at the most.
+
     Args:
       data: dataset, or distributed dataset.
     """
     iterator = iter(data)
-    deletion.leave_to_a_thread(iterator)
+    held = tf.nest.flatten(iterator, expand_composites=True)
+    deletion.leave_to_a_thread(iterator, held)
     return iterator
 
 

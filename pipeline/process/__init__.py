@@ -11,5 +11,6 @@ From the bottom up; a file imports only files above it:
     metric_names  whether more of a metric is better, by its name
     durations     durations as people write them: 1h30m; steps that take so long
     refusals      the errors that this project raises on purpose
+    deletion      objects that a thread deletes, as it takes long
     signals       answers to SIGTERM and Ctrl-C, and notes of them
 """

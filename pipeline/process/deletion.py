@@ -1,9 +1,7 @@
-"""Deletes iterators over data where nobody waits for it.
+"""Deletes objects in a thread, where somebody would wait for it.
 
-TensorFlow 2.21 keeps a deletion waiting until its autotuning thread wakes up next. This
-takes up to as long as the iterator has lived, a minute at the most. And the last to let
-go of an iterator may be a search for garbage, anywhere in the program, where a
-traceback kept it until then. So what it holds goes to a thread.
+The last to let go of an object may be a search for garbage, anywhere in the program,
+where a traceback kept it until then.
 """
 
 import contextlib
@@ -16,22 +14,20 @@ import time
 import weakref
 from typing import Any
 
-import tensorflow as tf
-
-# What iterators held of which nobody knows any more.
+# What objects held of which nobody knows any more.
 _LET_GO: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
 _PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.001, 1.0
 
 
-def leave_to_a_thread(iterator: Any) -> None:
-    """Has a thread delete what an iterator holds, once nobody has it any more.
+def leave_to_a_thread(owner: Any, held: list[Any]) -> None:
+    """Has a thread delete what an object holds, once nobody has the object any more.
 
     Args:
-      iterator: iterator over a dataset, or over a distributed one.
+      owner: object.
+      held: what it holds, and others do not, whose deletion takes long.
     """
-    held = tf.nest.flatten(iterator, expand_composites=True)
     _deleting_thread(os.getpid())
-    weakref.finalize(iterator, _LET_GO.put, held).atexit = False
+    weakref.finalize(owner, _LET_GO.put, held).atexit = False
 
 
 @functools.cache
@@ -59,8 +55,8 @@ def _delete() -> None:
 def _let_go_last(held: list[Any]) -> None:
     """Empties a list, of each object once nobody else has it.
 
-    Python calls a finalizer before it takes from the iterator what that has: whoever
-    lets go of this last waits for its deletion.
+    Python calls a finalizer before it takes from an object what that has: whoever lets
+    go of this last waits for its deletion.
     """
     pause_secs = _PAUSE_SECS
     one = object()

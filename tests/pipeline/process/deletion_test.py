@@ -11,7 +11,8 @@ import weakref
 import pytest
 import tensorflow as tf
 
-from pipeline.feed import deletion, iterators
+from pipeline.feed import iterators
+from pipeline.process import deletion
 from tests.clusters import ROOT
 
 # Leaves predictions open at module level, where only the interpreter's end closes them.
