@@ -13,8 +13,11 @@ from tensorflow.python.eager import context
 from pipeline.cluster import link_watch, rendezvous
 from pipeline.cluster.tf_config import Cluster
 from pipeline.process import signals
+from pipeline.process.refusals import RefusedRuntimeError
 
 _JOBS = ("chief", "worker")
+# What TensorFlow says where the program has computed something before.
+_TOO_LATE = "must be configured at program startup"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,7 @@ def connected(
 
     Raises:
       PeerLostError: a task did not start in time; names it.
+      RuntimeError: the program has computed something by TensorFlow before.
       ValueError: the port of this task is in use, or another task has another cluster.
     """
     cluster_spec = tf.train.ClusterSpec(dict(cluster.jobs))
@@ -65,10 +69,7 @@ def connected(
         silence_secs=options.heartbeat_timeout_secs,
         deadline_secs=options.start_timeout_secs,
     ):
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(
-            cluster_resolver=_resolver(cluster, cluster_spec),
-            communication_options=options.communication,
-        )
+        strategy = _strategy(_resolver(cluster, cluster_spec), options.communication)
     signals.take_back()
     return strategy
 
@@ -92,6 +93,23 @@ def set_heartbeat_timeout(cluster_spec: tf.train.ClusterSpec, seconds: float) ->
         ],
         heartbeat_timeout_in_ms=int(1000 * seconds),
     )
+
+
+def _strategy(
+    resolver: tf.distribute.cluster_resolver.ClusterResolver,
+    communication: tf.distribute.experimental.CommunicationOptions,
+) -> tf.distribute.MultiWorkerMirroredStrategy:
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy(resolver, communication)
+    except RuntimeError as error:
+        if _TOO_LATE not in str(error):
+            raise
+        raise RefusedRuntimeError(
+            "the program has computed something by TensorFlow before, and workers that "
+            "train in step can be connected at its start alone: move what makes "
+            "tensors, datasets or Keras layers into input_fn, model_fn or a factory "
+            "of modules, or behind the first call that trains."
+        ) from error
 
 
 def _resolver(

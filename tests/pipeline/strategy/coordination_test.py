@@ -26,3 +26,29 @@ def test_the_heartbeat_is_set(tmp_path):
     (tmp_path / "program.py").write_text(CODE)
     code, log = forked.finished([str(tmp_path / "program.py")], tmp_path)
     assert code == 0, log[-2000:]
+
+
+# Makes a tensor before the workers are connected.
+TOO_LATE = """
+import json, os, socket
+import pipeline as ge
+import tensorflow as tf
+from pipeline.strategy import strategies
+
+with socket.socket() as taken:
+    taken.bind(("localhost", 0))
+    address = f"localhost:{taken.getsockname()[1]}"
+os.environ["TF_CONFIG"] = json.dumps(
+    {"cluster": {"worker": [address]}, "task": {"type": "worker", "index": 0}}
+)
+tf.constant(1.0)
+ge.run(lambda: strategies.create(ge.RunConfig(execution="multi_worker")))
+"""
+
+
+def test_a_program_that_computes_before_it_trains_is_told(tmp_path):
+    (tmp_path / "program.py").write_text(TOO_LATE)
+    code, log = forked.finished([str(tmp_path / "program.py")], tmp_path)
+    assert code == 2, log[-2000:]
+    assert "move what makes tensors, datasets or Keras layers into input_fn" in log
+    assert "Traceback" not in log
