@@ -1,4 +1,4 @@
-"""Makes iterators over data, and skips; tells what a saved iterator lacks.
+"""Makes and skips iterators over data; tells what a saved iterator lacks.
 
 TensorFlow saves the iterators of a pipeline that are alive. A part of the pipeline lets
 go of the iterator that it reads when that comes to its end: `shuffle` does once its
