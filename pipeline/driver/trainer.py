@@ -24,7 +24,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from pipeline.checkpoints import checkpoint, checkpoint_files, hook_states
+from pipeline.checkpoints import checkpoint_files, hook_states
 from pipeline.contract.hooks import Hook, Run, SavingListener
 from pipeline.contract.spec import ModeKeys
 from pipeline.contract.train_op import Rate
@@ -123,8 +123,8 @@ class Trainer:
           PreemptedError: a signal ended it, in a program that `pipeline.run` runs.
         """
         runtime = self._runtime
-        saved = functools.partial(checkpoint.latest, runtime.config.model_dir)
-        with preemption.ending(self._hooks, saved), start.claimed(runtime) as check:
+        ending = preemption.ending(self._hooks, runtime.config)
+        with ending, start.claimed(runtime) as check:
             path = start.load(runtime, self._feed)
             if steps is not None:  # Counted from the checkpoint: known only now.
                 max_steps = runtime.modules.step + steps

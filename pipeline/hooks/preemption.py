@@ -9,7 +9,9 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator, Sequence
 
+from pipeline.checkpoints import checkpoint
 from pipeline.contract.hooks import Hook, Run
+from pipeline.contract.run_config import RunConfig
 from pipeline.mistakes import checks
 from pipeline.process import signals as signals_lib
 from pipeline.process.signals import EndedBySignal, Notes
@@ -105,14 +107,14 @@ def hooks_of(hooks: Sequence[Hook]) -> list[Hook]:
 
 
 @contextlib.contextmanager
-def ending(hooks: Sequence[Hook], saved: Callable[[], str | None]) -> Iterator[None]:
+def ending(hooks: Sequence[Hook], config: RunConfig) -> Iterator[None]:
     """Ends the program after a training that a signal ended.
 
     Nothing is raised in a program that `pipeline.run` does not run: it asks its hook.
 
     Args:
       hooks: hooks of the training in the block.
-      saved: function that returns the path prefix of the last checkpoint, or None.
+      config: configuration of that training.
 
     Raises:
       PreemptedError: a signal ended the training before its time.
@@ -128,21 +130,24 @@ def ending(hooks: Sequence[Hook], saved: Callable[[], str | None]) -> Iterator[N
         return
     for hook in own:
         if hook.stopped:
-            raise preempted_error(saved())
+            raise preempted_error(config)
         if hook.received is not None:
             raise EndedBySignal(hook.received)
 
 
-def preempted_error(saved: str | None) -> PreemptedError:
+def preempted_error(config: RunConfig) -> PreemptedError:
     """Returns the error of a training that a signal ended.
 
     Args:
-      saved: path prefix of the last checkpoint; None where nothing is saved.
+      config: configuration of that training, which is at its end.
     """
-    what = f"and {saved} was saved" if saved else "which saves no checkpoints"
-    return PreemptedError(
-        f"a signal ended training, {what}: the same command goes on from there."
-    )
+    saves = config.save_checkpoints_steps != 0
+    # One that saves nothing may have found a checkpoint of before.
+    if saves and (path := checkpoint.latest(config.model_dir)):
+        end = f"{path} was saved: the same command goes on from there."
+    else:
+        end = "nothing was saved: the same command begins where this one began."
+    return PreemptedError(f"a signal ended training, and {end}")
 
 
 class _Interrupts(Hook):

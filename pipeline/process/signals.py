@@ -60,7 +60,7 @@ def code_of(number: int) -> int:
 def text_of(number: int) -> str:
     """Returns the last words of a process that a signal ends."""
     words = "interrupted" if number == signal.SIGINT else "ended by SIGTERM"
-    return f"{words}; the same command goes on from the last save."
+    return f"{words}; the same command goes on from the last save, if there is one."
 
 
 class Answers:

@@ -151,7 +151,7 @@ def train(
             _write_if_possible(estimator.model_dir, watch.failed(error))
         raise
     if watch.preempted:
-        raise preemption.preempted_error(estimator.latest_checkpoint())
+        raise preemption.preempted_error(config)
     if config.is_chief:
         with storage.writing(estimator.model_dir, end_marker.FILE):
             end_marker.write(estimator.model_dir, watch.ended())
