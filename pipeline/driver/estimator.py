@@ -25,6 +25,7 @@ from pipeline.export.receivers import ServingFn
 from pipeline.hooks import summary
 from pipeline.loop import predictions
 from pipeline.mistakes import checks, habits
+from pipeline.mistakes.threads import one_at_a_time
 from pipeline.model_dir import paths
 from pipeline.process import run_log
 from pipeline.strategy import parameter_server
@@ -111,6 +112,7 @@ class Estimator:
             self._evaluations = ()
 
     @habits.train
+    @one_at_a_time
     @run_log.shows
     @watches
     def train(
@@ -165,6 +167,7 @@ class Estimator:
         return self
 
     @habits.evaluate
+    @one_at_a_time
     @run_log.shows
     @watches
     def evaluate(
@@ -224,6 +227,7 @@ class Estimator:
         return evaluating.metrics(self._runtimes, input_fn)
 
     @habits.predict
+    @one_at_a_time
     def predict(
         self,
         input_fn: Callable[..., Any],
@@ -267,6 +271,7 @@ class Estimator:
             one_by_one=yield_single_examples,
         )
 
+    @one_at_a_time
     @run_log.shows
     def export_saved_model(
         self,
@@ -313,18 +318,16 @@ class Estimator:
         *,
         input_fn: Callable[..., Any] | None = None,
     ) -> None:
-        """Traces what `export_saved_model` would write; needs no checkpoint.
+        """Traces what `export_saved_model` would write, and raises what it would raise.
 
         Args:
           serving_input_receiver_fn: as in `export_saved_model`, but `input_fn` is
-            called in EVAL.
+            called in EVAL. No checkpoint is needed.
           input_fn: function that returns the data, see `pipeline.feed.feed`.
-
-        Raises:
-          Exception: the error that the export would raise.
         """
         exporting.check(self._runtimes.exporting, serving_input_receiver_fn, input_fn)
 
+    @one_at_a_time
     def export_weights(
         self,
         name: str,

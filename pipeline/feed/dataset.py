@@ -149,10 +149,7 @@ class Source:
             supplied["params"] = params_lib.with_entry(params, "batch_size", size)
         seed, drawn = self._config_seed, seeds.all_seeded(self.seed)
         if seed is not None:
-            # TensorFlow numbers the operations that follow, which is a part of their
-            # seeds: this resets the number.
-            tf.random.set_seed(seed)
-            drawn = seeds.seeded(seed)
+            drawn = seeds.restarted(seed)
         noted = user_errors.noted(lambda: f"input_fn {self.name}, mode {self.mode!r}")
         with noted, drawn:
             dataset = calling.call(self.input_fn, supplied, role="input_fn")

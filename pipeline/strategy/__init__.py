@@ -9,7 +9,7 @@ From the bottom up; a file imports only files above it:
     sharding          large tables in shards
     parameter_server  the strategy of parameter servers
     strategies        RunConfig -> tf.distribute.Strategy: one table, one function a row
-    loss_scale        the factor of a loss in float16
+    loss_scale        mixed precision: Keras' policy, the factor of a loss in float16
     averages          the averages of variables, and their exchange with the weights
     variables         the variables of a module, by names that outlive the process
     modules           modules from factories, with all variables; the global step

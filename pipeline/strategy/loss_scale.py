@@ -1,11 +1,14 @@
-"""Scales losses in float16, so that small gradients do not become 0.
+"""Mixed precision: the policy of Keras' layers, and the scale of losses in float16.
 
-A loss is multiplied by a scale before its gradient is taken. The gradient is multiplied
-by the scale's reciprocal before it is applied.
+Scaled, small gradients do not become 0. A loss is multiplied by a scale before its
+gradient is taken. The gradient is multiplied by the scale's reciprocal before it is
+applied.
 """
 
-from collections.abc import Container, Mapping, MutableMapping
+import contextlib
+from collections.abc import Container, Iterator, Mapping, MutableMapping
 
+import keras
 import tensorflow as tf
 
 _INITIAL = 2.0**15
@@ -104,3 +107,14 @@ def _scalar(name: str, value: tf.Tensor) -> tf.Variable:
         name=name,
         aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
     )
+
+
+@contextlib.contextmanager
+def dtype_policy(name: str) -> Iterator[None]:
+    """Has layers that are made in the block compute by a policy of Keras, by name."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)

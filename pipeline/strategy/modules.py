@@ -5,10 +5,9 @@ model_fn once on one replica's batch, outside of any replica. So their variables
 created under the strategy. Keras alone cannot do this with two replicas.
 """
 
-import contextlib
 import re
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
@@ -20,7 +19,7 @@ from pipeline.contract.averages import Average
 from pipeline.contract.model_fn import call_model_fn
 from pipeline.contract.spec import EstimatorSpec
 from pipeline.contract.train_op import SpecError
-from pipeline.mistakes import user_errors
+from pipeline.mistakes import shared_state, user_errors
 from pipeline.mistakes.checks import kind_of
 from pipeline.process.refusals import RefusedTypeError
 from pipeline.strategy import loss_scale, sharding, variables
@@ -58,6 +57,7 @@ class Modules:
       driver_state: the driver's own variables by name: the global step, the step at
         which the pass over the training input began, the loss scales, the averages.
       averages: the averages of the variables; None without any.
+      seeds: the random numbers that the modules and their traces draw.
     """
 
     def __init__(
@@ -83,12 +83,13 @@ class Modules:
         Raises:
           TypeError: a factory is a module already, or returned what TensorFlow cannot
             track.
+          ValueError: a factory returned what it has returned before.
         """
-        self._seeds = seeds.Seeds(seed)
+        self.seeds = seeds.Seeds(seed)
         self.strategy = strategy
         creating = aggregating(strategy)
-        drawing = self._seeds.drawn()
-        with drawing, strategy.scope(), creating, _dtype_policy(precision):
+        drawing = self.seeds.drawn()
+        with drawing, strategy.scope(), creating, loss_scale.dtype_policy(precision):
             self.by_name = {n: _make(n, f, context) for n, f in factories.items()}
             self.driver_state = {
                 "global_step": _counter("global_step"),
@@ -101,6 +102,8 @@ class Modules:
         self._replicas = Replicas.of(strategy)
         self._said: set[str] = set()
         self._averaged: tuple[list[str], Callable[[], Any]] | None = None
+        self._owner = object()
+        self._claim()
         self.spread_seeds()
 
     @property
@@ -153,7 +156,7 @@ class Modules:
 
         mine = self.by_name.values()
         guarded = trace_checks.no_updates(mine, owns=self._owns)
-        with self._seeds.drawn(), guarded, sharding.cut_by(self.strategy):
+        with self.seeds.drawn(), guarded, sharding.cut_by(self.strategy):
             spec, graph = traced_once(trace, element_spec)
         self.say(trace_checks.remarks(graph, spec, rows_of(element_spec[0])))
         self.say(keras_tables.remarks(variables.parts(self.by_name)))
@@ -166,6 +169,7 @@ class Modules:
             traced_once(lambda e: trace(e, trace_checks.refuse_variable), element_spec)
             raise trace_checks.stray_error(stray)
         self._build_optimizers(spec, owned)
+        self._claim()
         sharding.let_gather(self.named_variables().values())
         if self.averages is not None:
             slots = variables.optimizer_prefixes(self.by_name)
@@ -272,6 +276,12 @@ class Modules:
             if _is_replica_local(variable) and not name.startswith(optimizers)
         }
 
+    def _claim(self) -> None:
+        """Refuses variables and tables that others have, now that these exist."""
+        named = self.named_values().items()
+        held = {n: shard for n, v in named for shard in sharding.shards_of(v)}
+        shared_state.claim(held, self._owner)
+
     def _ids(self) -> set[int]:
         """Returns the ids of all `tf.Variable`s, each shard by itself."""
         named = self.named_variables()
@@ -336,6 +346,7 @@ def bind(
     """
 
     def bound(features: Any, labels: Any, step: tf.Tensor) -> EstimatorSpec:
+        modules.seeds.seed_graph()
         late = variables.read_when_run(modules.by_name.values())
         with late, replica_means.kept():
             return call_model_fn(
@@ -382,13 +393,3 @@ def _is_replica_local(variable: tf.Variable) -> bool:
         and variable.dtype.is_floating
         and variable.aggregation == tf.VariableAggregation.NONE
     )
-
-
-@contextlib.contextmanager
-def _dtype_policy(name: str) -> Iterator[None]:
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(name)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
