@@ -31,6 +31,8 @@ _KNOWN = (
     _K.Lion,
     _K.Adadelta,
 )
+# Those that divide by the root of a slot that may be 0.
+_DIVIDING = (_K.Adam, _K.Nadam, _K.Adamax, _K.RMSprop)
 # The cost of all rows of a table of this size is worth a line.
 _LARGE_BYTES = 10_000_000
 # Numbers that are settled at one time, which bounds the memory for them.
@@ -75,6 +77,7 @@ class RowOptimizer:
         self._numbers = SharedNumbers() if formula is not None else None
         # Workers of parameter servers update them at any time.
         self._shared = isinstance(strategy, tf.distribute.ParameterServerStrategy)
+        self._divides = formula in _DIVIDING
         self._speaks = Replicas.of(strategy).process == 0
         self._said: set[int] = set()
         # Ids of the variables whose rows are moved in the update under way.
@@ -120,6 +123,9 @@ class RowOptimizer:
     def _update_known(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates a variable by a formula that is known."""
         if not self._by_rows or not _has_rows(gradient):
+            if self._shared and self._divides:
+                self._update(dense(gradient), variable, learning_rate)
+                return
             self._kind.update_step(self._optimizer, gradient, variable, learning_rate)
             return
         if self._lazy and self._decays(variable):
@@ -133,9 +139,9 @@ class RowOptimizer:
             number = self._optimizer._get_variable_index(variable)
             self._settle(variable, learning_rate, self._rates[number])
 
-    def _update(self, gradient: tf.IndexedSlices, variable: Any, rate: Any) -> None:
+    def _update(self, gradient: Any, variable: Any, rate: Any) -> None:
         given = self._optimizer, gradient, variable, rate
-        row_update.update(*given, shared=self._shared)
+        row_update.update(*given, shared=self._shared, divides=self._divides)
 
     def _clip(self, gradients: Sequence[Any]) -> list[Any]:
         """Clips as Keras does, which would make rows dense."""

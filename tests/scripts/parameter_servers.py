@@ -322,6 +322,7 @@ def embedding():
                 "steps": int(trained.get_variable_value("driver/ema_steps")),
                 "distance": float(np.abs(values[0] - values[1]).max()),
                 "accuracy": metrics["ema/accuracy"],
+                "largest": float(np.abs(values[0]).max()),
             }
         )
     names = [name for name in trained.get_variable_names() if "/ema" not in name]

@@ -166,6 +166,12 @@ def test_an_average_lies_on_the_servers_and_moves_at_stops(ran):
     assert min(each["accuracy"] for each in averages) > 0.9
 
 
+def test_no_row_leaps_where_two_workers_update_it(ran):
+    """By another worker's momentum, divided by a velocity that is not there yet."""
+    # A step of Adam(0.01) is of 0.01, and more in the first ones; 340 are taken.
+    assert max(each["largest"] for each in ran["embedding"]["averages"]) < 3
+
+
 def test_a_parameter_server_that_is_killed_is_named(ran):
     assert "ps 1" in ran["server_dies"]["error"]
     codes = ran["codes"]["codes"]
