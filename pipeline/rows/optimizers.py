@@ -78,6 +78,10 @@ class RowOptimizer:
         # Workers of parameter servers update them at any time.
         self._shared = isinstance(strategy, tf.distribute.ParameterServerStrategy)
         self._divides = formula in _DIVIDING
+        # RMSprop's velocity alone is safe, and falls so fast that the parts of ten
+        # workers added up could be below 0.
+        alone = formula is _K.RMSprop and not optimizer.centered
+        self._held = self._divides and not alone
         self._speaks = Replicas.of(strategy).process == 0
         self._said: set[int] = set()
         # Ids of the variables whose rows are moved in the update under way.
@@ -141,7 +145,7 @@ class RowOptimizer:
 
     def _update(self, gradient: Any, variable: Any, rate: Any) -> None:
         given = self._optimizer, gradient, variable, rate
-        row_update.update(*given, shared=self._shared, divides=self._divides)
+        row_update.update(*given, shared=self._shared, held=self._held)
 
     def _clip(self, gradients: Sequence[Any]) -> list[Any]:
         """Clips as Keras does, which would make rows dense."""

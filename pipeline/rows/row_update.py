@@ -141,7 +141,7 @@ def update(
     learning_rate: Any,
     *,
     shared: bool,
-    divides: bool = False,
+    held: bool = False,
 ) -> None:
     """Runs an optimizer's own formula on the rows of a gradient alone.
 
@@ -151,13 +151,14 @@ def update(
       variable: variable of this device.
       learning_rate: floating scalar.
       shared: whether others write to the variable meanwhile.
-      divides: whether the formula divides by a slot that may be 0.
+      held: whether slots are read in turn, and written in turn at the end, where
+        others write to them.
     """
     indices = gradient.indices if isinstance(gradient, tf.IndexedSlices) else None
     values = gradient if indices is None else gradient.values
     kind = type(optimizer)
     number = optimizer._get_variable_index(variable)
-    slot = _Held if shared and divides else Rows
+    slot = _Held if shared and held else Rows
     slots = {
         name: slot(known[number].value, indices, shared=shared)
         for name, known in vars(optimizer).items()
