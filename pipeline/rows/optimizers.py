@@ -31,7 +31,7 @@ _KNOWN = (
     _K.Lion,
     _K.Adadelta,
 )
-# Those that divide by the root of a slot that may be 0.
+# Those that divide by a slot that may be 0, or by its root.
 _DIVIDING = (_K.Adam, _K.Nadam, _K.Adamax, _K.RMSprop)
 # The cost of all rows of a table of this size is worth a line.
 _LARGE_BYTES = 10_000_000

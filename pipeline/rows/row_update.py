@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# The slots that others are divided by.
+# The slots that others, or a gradient, are divided by.
 _DIVISORS = ("_velocities", "_velocity_hats", "_u")
 
 

@@ -130,3 +130,23 @@ def test_ctrl_c_twice_interrupts(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path, Twice(), ge.PreemptionHook())
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.mark.usefixtures("fresh_gin")
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_the_last_words_promise_no_save_that_is_not_there(
+    tmp_path, capsys, steps_before
+):
+    x, y = fakes.classification_data(64)
+    forever = fakes.make_input_fn(x, y, batch_size=16, change=lambda d: d.repeat())
+    if steps_before:
+        fakes.make_estimator(tmp_path).train(forever, steps=steps_before)
+
+    def program():
+        estimator = fakes.make_estimator(tmp_path, save_checkpoints_steps=0)
+        estimator.train(forever, hooks=[Signals(steps_before + 2, signal.SIGINT)])
+
+    with pytest.raises(SystemExit) as ended:
+        ge.run(program)
+    assert ended.value.code == 75
+    assert "nothing was saved: the same command begins" in capsys.readouterr().err

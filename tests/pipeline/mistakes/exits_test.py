@@ -172,20 +172,6 @@ def test_a_training_is_saved_without_a_hook_of_ones_own(tmp_path, number, capfd)
     assert said.index("stopping; saving") < said.index(f"ckpt-{step} was saved")
 
 
-@pytest.mark.parametrize("steps_before", [0, 2])
-def test_a_signal_to_a_training_that_saves_nothing(tmp_path, capsys, steps_before):
-    forever = data(change=lambda d: d.repeat())
-    if steps_before:
-        fakes.make_estimator(tmp_path).train(forever, steps=steps_before)
-
-    def program():
-        estimator = fakes.make_estimator(tmp_path, save_checkpoints_steps=0)
-        estimator.train(forever, hooks=[Asks(steps_before + 2, signal.SIGINT)])
-
-    assert code_of(program) == 75
-    assert "nothing was saved: the same command begins" in capsys.readouterr().err
-
-
 def test_a_signal_at_the_last_step_ends_the_program_after_the_save(tmp_path):
     after = []
 
