@@ -1,0 +1,1 @@
+"""Starts the tasks of a cluster on this machine; needs no TensorFlow."""
