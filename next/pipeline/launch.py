@@ -1,7 +1,7 @@
 """Starts a cluster on this machine.
 
-    python -m pipeline.launch --workers=2 -- --gin_file=gin/digits.gin --model_dir=runs/two
-    python -m pipeline.launch --workers=2 --ps=1 --evaluator -- --gin_file=gin/digits.gin ...
+python -m pipeline.launch --workers=2 -- --gin_file=gin/digits.gin --model_dir=runs/two
+python -m pipeline.launch --workers=2 --ps=1 --evaluator -- --gin_file=gin/digits.gin ...
 """
 
 from collections.abc import Sequence
