@@ -1,0 +1,56 @@
+"""Strategies of the command: flags and gin."""
+
+import pytest
+
+from gin_estimator import main
+from gin_estimator.distribute import strategies
+
+STEPS = ["--gin_file=digits.gin", "--gin.TRAIN_STEPS=2", "--job=train"]
+
+
+def run(folder, *flags):
+    return main.main(["main", *STEPS, f"--model_dir={folder}/run", *flags])
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--devices=CPU:0,CPU:1"],
+        ["--devices=CPU:0,CPU:1", "--gin.RunConfig.train_distribute=@central_storage"],
+        [
+            "--devices=CPU:0,CPU:1",
+            "--gin.RunConfig.train_distribute=@mirrored",
+            "--gin.mirrored.cross_device_ops='one_device'",
+            "--gin.RunConfig.devices=['CPU:2']",
+        ],
+    ],
+)
+def test_flags_and_bindings_choose_the_strategy(flags, gin_folder, caplog, monkeypatch):
+    made, create = [], strategies.create
+    monkeypatch.setattr(strategies, "create", lambda config: made.append(create(config)) or made[0])
+    assert run(gin_folder, *flags) == 0
+    assert made[0].num_replicas_in_sync == 2
+    assert ("CentralStorage" in type(made[0]).__name__) == ("central" in flags[-1])
+    if len(flags) == 4:
+        assert "--devices=['CPU:0', 'CPU:1'] overrides gin's ['CPU:2']" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (
+            [
+                "--devices=CPU:0,CPU:1",
+                "--gin.RunConfig.train_distribute=@mirrored",
+                "--gin.mirrored.cross_device_ops='nccl'",
+            ],
+            "cross_device_ops is 'nccl' on ['CPU:0', 'CPU:1']: expected one of",
+        ),
+        (["--devices=CPU:0", "--execution=tpu"], "with execution 'tpu': expected None"),
+        (["--devices=CPU:0", "--execution=multi_worker"], "execution 'multi_worker': expected"),
+        (["--execution=tpu", "--gin.tpu.name='grpc://h:x'"], "tpu.name: the address is 'h:x'"),
+    ],
+)
+def test_refusals(flags, text, gin_folder, capsys):
+    assert run(gin_folder, *flags) == 2
+    assert text in capsys.readouterr().err
