@@ -1,17 +1,186 @@
 """Starts a cluster on this machine.
 
-python -m pipeline.launch --workers=2 -- --gin_file=gin/digits.gin --model_dir=runs/two
-python -m pipeline.launch --workers=2 --ps=1 --evaluator -- --gin_file=gin/digits.gin ...
+    python -m pipeline.launch --workers=2 -- --gin_file=gin/digits.gin --model_dir=runs/two
+    python -m pipeline.launch --workers=2 --ps=1 --evaluator -- --gin_file=gin/digits.gin ...
+    python -m pipeline.launch --workers=2 -- my_program.py --steps=1000
+    python -m pipeline.launch --workers=2 --module=my_package.train -- --steps=1000
+
+Each task gets the arguments after -- and its own TF_CONFIG, with free ports. Without --ps the
+workers train in lockstep and worker 0 leads; with --ps there is a chief, which leads. A program
+of the user sets RunConfig(execution="multi_worker"), or "parameter_server", and calls ge.run.
+
+SIGTERM, Ctrl-C and SIGHUP are passed on to the tasks; a second Ctrl-C kills them. A task that
+fails ends the others; with --max_restarts=N all are started again from the last checkpoint. An
+evaluator, or a worker next to parameter servers, is started again alone. No process is left.
+
+Exit codes: 0 if every task's is 0; else that of the first task that failed, 128 + n for signal
+n; 1 if tasks did not end after the leading one; 2 if an argument is wrong.
 """
 
-from collections.abc import Sequence
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
+
+from .errors import EXIT_REFUSED
+from .launcher import processes
+from .launcher.addresses import free_addresses, tf_config
+from .run import log
+
+_MAIN = f"{__package__}.main"
+_EXAMPLE = f"python -m {__package__}.launch --workers=2 -- --gin_file=gin/digits.gin --model_dir=m"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Starts the tasks and waits for them; returns the exit code.
+    """Starts the tasks and waits for them.
 
     Args:
       argv: name of the program, the launcher's flags, `--`, the flags of each task; None for
         those of this process.
+
+    Returns:
+      The exit code.
     """
-    raise NotImplementedError
+    log.open_standard_streams()
+    argv = list(sys.argv if argv is None else argv)
+    split = argv.index("--") if "--" in argv else len(argv)
+    parser = _parser()
+    options = parser.parse_args(argv[1:split])
+    command = [sys.executable, *_program(parser, options, argv[split + 1 :])]
+    restarts = processes.Restarts(options.max_restarts)
+    with processes.caught_signals() as received:
+        while True:
+            jobs = free_addresses(
+                workers=options.workers, ps=options.ps, evaluator=options.evaluator
+            )
+            outcome = processes.run(
+                _tasks(jobs, command),
+                received,
+                grace_secs=options.grace_secs,
+                exit_secs=options.exit_secs,
+                restarts=restarts,
+            )
+            # A refusal would repeat itself.
+            ended = outcome.signaled or outcome.code in (0, EXIT_REFUSED)
+            if ended or not restarts.take():
+                return outcome.code
+            processes.log(f"starting all tasks again, {restarts.left} restarts left")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Ends with the example for an argument on the wrong side of `--`."""
+
+    def error(self, message: str) -> NoReturn:
+        hint = ""
+        if "unrecognized arguments" in message:
+            hint = f" Flags of {_MAIN}, or a program and its flags, are written after --:"
+        self.exit(EXIT_REFUSED, f"error: {message}.{hint or ' Example:'} {_EXAMPLE}\n")
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog=f"python -m {__package__}.launch",
+        usage="%(prog)s [FLAGS] -- ARGUMENTS OF EACH TASK",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--workers", type=_number(1), default=1, help="Workers. Default: 1.")
+    parser.add_argument(
+        "--ps", type=_number(0), default=0, help="Parameter servers; they add a chief. Default: 0."
+    )
+    parser.add_argument(
+        "--evaluator", action="store_true", help="An evaluator: the others only train."
+    )
+    parser.add_argument("--module", help=f"Module of yours that each task runs. Default: {_MAIN}.")
+    parser.add_argument(
+        "--max_restarts",
+        type=_number(0),
+        default=0,
+        help="Restarts after a failure, of all tasks or of one. Default: 0.",
+    )
+    parser.add_argument(
+        "--grace_secs",
+        type=_seconds,
+        default=30.0,
+        help="Seconds from a signal or a failure until SIGKILL. Default: 30.",
+    )
+    parser.add_argument(
+        "--exit_secs",
+        type=_seconds,
+        default=300.0,
+        help="Seconds in which the others must end after the leading task. Default: 300.",
+    )
+    return parser
+
+
+def _number(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if (value := int(text)) < least:
+            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+        return value
+
+    parse.__name__ = "number"  # argparse: "invalid number value".
+    return parse
+
+
+def _seconds(text: str) -> float:
+    if not 0 <= (value := float(text)) < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text}: expected seconds from 0")
+    return value
+
+
+def _program(parser: _Parser, options: argparse.Namespace, arguments: Sequence[str]) -> list[str]:
+    """Returns Python's arguments in each task."""
+    if options.module:
+        return ["-m", options.module, *arguments]
+    if not arguments:
+        parser.error(f"nothing is written after --: expected the flags of {_MAIN}, or a program")
+    if not arguments[0].startswith("-"):
+        if not os.path.isfile(arguments[0]):
+            parser.error(f"the program is {arguments[0]!r}: expected a file, or --module=NAME")
+        return list(arguments)
+    if not _value_of("model_dir", arguments):
+        parser.error("--model_dir is missing after --: expected a directory that all tasks share")
+    needed = "parameter_server" if options.ps else "multi_worker"
+    given = _value_of("execution", arguments)
+    if given not in (None, needed):
+        parser.error(
+            f"--execution is {given!r} with --workers={options.workers} --ps={options.ps}: "
+            f"expected {needed}, or leave it out"
+        )
+    return ["-m", _MAIN, *arguments, *([] if given else [f"--execution={needed}"])]
+
+
+def _value_of(name: str, arguments: Sequence[str]) -> str | None:
+    """Returns the last value of a flag, `--flag=value` or `--flag value`; None without it."""
+    value = None
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        flag, equals, text = argument.partition("=")
+        if flag in (f"--{name}", f"-{name}"):
+            value = text if equals else following
+    return value
+
+
+def _tasks(jobs: Mapping[str, Sequence[str]], command: Sequence[str]) -> list[processes.Task]:
+    leader = "chief" if "chief" in jobs else "worker"
+    return [
+        processes.Task(
+            name=f"{job} {index}",
+            command=command,
+            environment={
+                "PYTHONUNBUFFERED": "1",  # Lines appear when they are written.
+                **os.environ,
+                "TF_CONFIG": tf_config(jobs, job, index),
+            },
+            leads=(job, index) == (leader, 0),
+            replaceable=job == "evaluator" or (job == "worker" and "ps" in jobs),
+        )
+        for job, addresses in jobs.items()
+        for index in range(len(addresses))
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,300 @@
+"""Runs the tasks of a cluster together, and ends them together.
+
+It goes by exit codes and signals alone.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import math
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO
+
+from ..errors import EXIT_REFUSED, EXIT_RESTART
+from ..run.signals import SIGNALS
+from .group import ProcessGroup
+
+_POLL_SECS = 0.1
+# A task that loses another one may end before that one does.
+_BLAME_SECS = 5.0
+# Longest wait for the last lines of a task: its own child processes may still hold the pipe.
+_LAST_LINES_SECS = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task:
+    """One process to run.
+
+    Attributes:
+      name: name in front of its lines, 'worker 1'.
+      command: program and arguments.
+      environment: all environment variables.
+      leads: whether the others are expected to end soon after it.
+      replaceable: whether it can be started again while the others continue.
+    """
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    leads: bool = False
+    replaceable: bool = False
+
+
+@dataclasses.dataclass
+class Restarts:
+    """Number of restarts that are left."""
+
+    left: int = 0
+
+    def take(self) -> bool:
+        """Uses one restart; returns False if none was left."""
+        if self.left == 0:
+            return False
+        self.left -= 1
+        return True
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How all tasks ended.
+
+    Attributes:
+      code: 0 if every exit code was 0; 128 + n for signal n.
+      reason: cause of another code than 0: 'worker 1 was killed by SIGKILL'.
+      signaled: whether a signal asked the launcher to end.
+    """
+
+    code: int
+    reason: str = ""
+    signaled: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """The end of one task.
+
+    Attributes:
+      task: the task.
+      code: exit code; 128 + n for signal n.
+      at: time in seconds.
+    """
+
+    task: Task
+    code: int
+    at: float
+
+    def __str__(self) -> str:
+        if self.code > 128 and self.code - 128 in list(signal.Signals):
+            return f"{self.task.name} was killed by {signal.Signals(self.code - 128).name}"
+        return f"{self.task.name} exited with {self.code}"
+
+
+@contextlib.contextmanager
+def caught_signals() -> Iterator[collections.deque[int]]:
+    """Yields the signals that arrive in the block; ignored ones stay ignored, as by nohup."""
+    received: collections.deque[int] = collections.deque()
+    numbers = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {n: signal.signal(n, lambda number, _: received.append(number)) for n in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run(
+    tasks: Sequence[Task],
+    received: collections.deque[int],
+    *,
+    grace_secs: float,
+    exit_secs: float,
+    restarts: Restarts,
+) -> Outcome:
+    """Starts all tasks and waits until all have ended; no process is left.
+
+    Args:
+      tasks: tasks to run, each with another name.
+      received: signals to this process, which are passed on.
+      grace_secs: seconds from asking tasks to end until SIGKILL.
+      exit_secs: seconds in which the others must end after the leading task ended with 0.
+      restarts: restarts that are left for replaceable tasks.
+
+    Returns:
+      How the tasks ended.
+    """
+    with ProcessGroup() as group:
+        cluster = _Cluster(group, grace_secs, exit_secs, restarts)
+        for task in tasks:
+            cluster.start(task)
+        while cluster.running:
+            time.sleep(_POLL_SECS)
+            cluster.step(received)
+        return cluster.outcome()
+
+
+class _Cluster:
+    """The tasks of one start.
+
+    note which tasks have ended
+    pass on signals
+    unless the tasks are ending already:
+        start a replaceable task again if it failed
+        ask all to end if a task failed, or did not follow the leading one
+    if they were asked to end grace_secs ago: kill them
+    """
+
+    def __init__(
+        self, group: ProcessGroup, grace_secs: float, exit_secs: float, restarts: Restarts
+    ) -> None:
+        self.running: dict[str, tuple[Task, subprocess.Popen[bytes]]] = {}
+        self._group = group
+        self._grace_secs = grace_secs
+        self._exit_secs = exit_secs
+        self._restarts = restarts
+        self._threads: dict[str, list[threading.Thread]] = {}
+        self._ends: list[End] = []
+        self._signals: list[signal.Signals] = []  # To the launcher.
+        self._failed: Outcome | None = None
+        self._kill_at = math.inf
+        self._killed = False
+        self._output_closed = threading.Event()
+
+    def start(self, task: Task) -> None:
+        process = self._group.start(task.command, task.environment)
+        self.running[task.name] = task, process
+        self._threads[task.name] = [
+            threading.Thread(
+                target=_copy_lines, args=(task.name, pipe, to, self._output_closed), daemon=True
+            )
+            for pipe, to in ((process.stdout, 1), (process.stderr, 2))
+        ]
+        for thread in self._threads[task.name]:
+            thread.start()
+
+    def step(self, received: collections.deque[int]) -> None:
+        self._note_ends()
+        while received:
+            self._pass_on(signal.Signals(received.popleft()))
+        if self._failed is None and not self._signals:
+            self._replace()
+            self._judge()
+        elif self.running and time.monotonic() >= self._kill_at:
+            self._kill(f"{', '.join(self.running)} did not end within {self._grace_secs:g} s")
+
+    def outcome(self) -> Outcome:
+        """Returns how the tasks ended, after the last one has."""
+        signaled = bool(self._signals)
+        if self._failed is not None:
+            return dataclasses.replace(self._failed, signaled=signaled)
+        failure = self._first_failure()
+        if failure is not None:
+            log(str(failure))
+            return Outcome(failure.code, str(failure), signaled)
+        if self._killed:
+            return Outcome(128 + self._signals[0], f"got {self._signals[0].name}", signaled)
+        return Outcome(0, signaled=signaled)
+
+    def _note_ends(self) -> None:
+        codes = {name: process.poll() for name, (_, process) in self.running.items()}
+        ended = {name: code for name, code in codes.items() if code is not None}
+        if not ended:
+            return
+        until = time.monotonic() + _LAST_LINES_SECS
+        for name, code in ended.items():
+            for thread in self._threads[name]:
+                thread.join(max(0.0, until - time.monotonic()))
+            task, _ = self.running.pop(name)
+            if not self._killed:  # After SIGKILL to all, the codes mean nothing.
+                self._ends.append(End(task, code if code >= 0 else 128 - code, time.monotonic()))
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        self._signals.append(number)
+        if self._signals.count(signal.SIGINT) > 1:
+            self._kill("got a second SIGINT")
+        else:
+            self._ask_to_end(number, f"got {number.name}")
+
+    def _replace(self) -> None:
+        if any(end.task.leads for end in self._ends):
+            return  # The others are about to end.
+        for end in list(self._ends):
+            failed = end.code not in (0, EXIT_REFUSED)  # A refusal would repeat itself.
+            if end.task.replaceable and failed and self._restarts.take():
+                self._ends.remove(end)
+                log(f"{end}: starting it again, {self._restarts.left} restarts left")
+                self.start(end.task)
+
+    def _judge(self) -> None:
+        failure = self._first_failure()
+        leader = next((end for end in self._ends if end.task.leads), None)
+        if failure is not None:
+            self._failed = Outcome(failure.code, str(failure))
+        elif self._output_closed.is_set():
+            self._failed = Outcome(128 + signal.SIGPIPE, "the reader of the output has ended")
+        elif leader and self.running and time.monotonic() - leader.at >= self._exit_secs:
+            names = ", ".join(self.running)
+            reason = f"{names} did not end within {self._exit_secs:g} s after {leader.task.name}"
+            self._failed = Outcome(1, f"{reason}. Set --exit_secs to wait longer")
+        if self._failed is not None:
+            self._ask_to_end(signal.SIGTERM, self._failed.reason)
+
+    def _first_failure(self) -> End | None:
+        """Returns the failure that ended the others; None if there is none, or not known yet."""
+        failed = [end for end in self._ends if end.code]
+        own = [end for end in failed if end.code != EXIT_RESTART]  # 75: it lost another task.
+        if own:
+            return own[0]
+        is_final = failed and (not self.running or time.monotonic() - failed[0].at >= _BLAME_SECS)
+        return failed[0] if is_final else None
+
+    def _ask_to_end(self, number: signal.Signals, reason: str) -> None:
+        self._kill_at = min(self._kill_at, time.monotonic() + self._grace_secs)
+        names = ", ".join(self.running)
+        asked = f"; {number.name} to {names}, SIGKILL {self._grace_secs:g} s later"
+        log(f"{reason}{asked if names else ''}")
+        for _, process in self.running.values():  # Each task ends the processes that it started.
+            process.send_signal(number)
+
+    def _kill(self, reason: str) -> None:
+        log(f"{reason}: SIGKILL to {', '.join(self.running)}")
+        self._killed = True
+        self._kill_at = math.inf
+        for _, process in self.running.values():
+            process.kill()
+
+
+def _copy_lines(name: str, pipe: IO[bytes], to: int, closed: threading.Event) -> None:
+    """Writes each line of a task with its name in front, until the pipe ends.
+
+    Args:
+      name: name of the task.
+      pipe: output of the task.
+      to: file descriptor.
+      closed: set if nobody reads there.
+    """
+    with pipe:
+        for line in pipe:
+            try:
+                _write(to, b"[%s] %s\n" % (name.encode(), line.removesuffix(b"\n")))
+            except OSError:
+                closed.set()  # Reading continues, so that the task can save and end.
+
+
+def log(text: str) -> None:
+    """Writes a line of the launcher to stderr."""
+    with contextlib.suppress(OSError):
+        _write(2, f"[launch] {text}\n".encode())
+
+
+_write_lock = threading.Lock()
+
+
+def _write(to: int, line: bytes) -> None:
+    with _write_lock:
+        while line:
+            line = line[os.write(to, line) :]
