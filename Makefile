@@ -4,7 +4,6 @@
 PYTHON ?= python3
 MODEL_DIR ?= runs/digits
 FLAGS ?=
-PYTEST_FLAGS ?=
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -13,37 +12,26 @@ PIP_INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 # Two installations into one virtualenv at the same time break it.
 .NOTPARALLEL:
-.PHONY: help demo test benchmark format clean
+.PHONY: help demo test test-all test-oldest clean
 
 help:
-	@echo 'make demo       train and evaluate on the digits, in $(MODEL_DIR) (again: resumes)'
-	@echo 'make test       format check, lint, all tests'
-	@echo 'make benchmark  the measurements that docs/performance.md quotes'
-	@echo 'make format     format and sort imports in place'
-	@echo 'make clean      remove .venv, runs/ and caches'
+	@echo 'make demo         train and evaluate on the digits, in $(MODEL_DIR) (again: resumes)'
+	@echo 'make test         lint and the tests of next/, the tree that replaces this one'
+	@echo 'make test-all     its slow tests: kill loops, large matrices'
+	@echo 'make test-oldest  its main tests on the oldest supported TensorFlow'
+	@echo 'make clean        remove .venv, runs/ and caches'
 	@echo
 	@echo 'PYTHON=python3.12 picks the interpreter of a new .venv;'
-	@echo "FLAGS='--gin.TRAIN_STEPS=500' is added to the demo, PYTEST_FLAGS to the tests."
+	@echo "FLAGS='--gin.TRAIN_STEPS=500' is added to the demo."
 
 demo: $(VENV)/.demo-installed
 	$(RUN) -m pipeline.main --gin_file=gin/digits.gin --model_dir=$(MODEL_DIR) $(FLAGS)
 
-test: $(VENV)/.test-installed
-	$(RUN) -m ruff format --check .
-	$(RUN) -m ruff check .
-	$(RUN) -m pytest -n 2 --dist loadfile -q $(PYTEST_FLAGS)
-
-benchmark: $(VENV)/.test-installed
-	$(RUN) -m benchmarks.overhead
-	$(RUN) -m benchmarks.scaling
-	$(RUN) -m benchmarks.soak
-	$(RUN) -m benchmarks.checkpoint
-
-format: $(VENV)/.test-installed
-	$(RUN) -m ruff format .
-	$(RUN) -m ruff check --fix .
+test test-all test-oldest:
+	$(MAKE) -C next $@ PYTHON=$(PYTHON)
 
 clean:
+	$(MAKE) -C next clean
 	rm -rf $(VENV) runs build *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
