@@ -1,0 +1,68 @@
+"""Connects the chief to workers and parameter servers, once in a process."""
+
+import tensorflow as tf
+
+from . import connect, meeting
+from .monitor import Monitor
+from .tf_config import Cluster
+
+# TensorFlow connects a process once.
+_strategies: dict[Cluster, "ParameterServers"] = {}
+
+
+class ParameterServers(tf.distribute.ParameterServerStrategy):
+    """TensorFlow's strategy, and the options of `ge.parameter_server`.
+
+    Attributes:
+      cluster: the tasks.
+      monitor: finds tasks that are stopped.
+      lost_after_secs: seconds without any worker after which training ends.
+      allow_lost_updates: whether optimizers may run whose updates overwrite each other.
+    """
+
+    def __init__(
+        self, cluster: Cluster, *, lost_after_secs: float, allow_lost_updates: bool
+    ) -> None:
+        """Connects to the workers and servers, which have started."""
+        self.cluster = cluster
+        self.lost_after_secs = lost_after_secs
+        self.allow_lost_updates = allow_lost_updates
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(dict(cluster.jobs)),
+            task_type=cluster.task_type,
+            task_id=cluster.task_id,
+            rpc_layer="grpc",
+        )
+        super().__init__(resolver)
+        others = {name: each for name, each in cluster.tasks.items() if name != cluster.name}
+        self.monitor = Monitor(others, lost_after_secs)
+
+    @property
+    def num_workers(self) -> int:
+        """Number of tasks that compute."""
+        return len(self.cluster.jobs["worker"])
+
+
+def connected(
+    cluster: Cluster,
+    *,
+    start_timeout_secs: float,
+    lost_after_secs: float,
+    allow_lost_updates: bool,
+) -> ParameterServers:
+    """Returns the strategy of the chief after all tasks have started.
+
+    A later call for the same cluster returns the same strategy; its timeouts have no effect.
+
+    Raises:
+      PeerLostError: a task did not start in time.
+      UserValueError: the port of this task is in use, or another task has another cluster.
+    """
+    if cluster not in _strategies:
+        meeting.meet(cluster.tasks, cluster.global_id, timeout_secs=start_timeout_secs)
+        with connect.limited(cluster):
+            _strategies[cluster] = ParameterServers(
+                cluster, lost_after_secs=lost_after_secs, allow_lost_updates=allow_lost_updates
+            )
+    _strategies[cluster].allow_lost_updates = allow_lost_updates
+    return _strategies[cluster]
