@@ -1,0 +1,142 @@
+"""Batches of replicas: their rows, and the parts of a global batch."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from ..errors import UserTypeError
+
+
+class Batch(NamedTuple):
+    """One replica's part of a step.
+
+    Attributes:
+      features: nest of tensors `[batch, ...]`.
+      labels: nest of tensors `[batch, ...]`, or None.
+      share: float32 scalar: 0 if the batch is a placeholder that must not count, else 1;
+        None if every batch counts.
+    """
+
+    features: Any
+    labels: Any
+    share: tf.Tensor | None = None
+
+
+def as_pair(element: Any) -> tuple[Any, Any]:
+    """Returns features and labels of an element, or their specs; other tuples are features."""
+    if type(element) is not tuple:  # A namedtuple is a nest of features.
+        return element, None
+    return element if len(element) == 2 else (element[0], None)
+
+
+def components(nest: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yields the leaves of a nest with their names, such as `features['a'][0]`."""
+    if isinstance(nest, Mapping):
+        for key in nest:
+            yield from components(nest[key], f"{name}[{key!r}]")
+    elif isinstance(nest, (list, tuple)):
+        for index, each in enumerate(nest):
+            yield from components(each, f"{name}[{index}]")
+    elif nest is not None:
+        yield name, nest
+
+
+def num_rows(nest: Any) -> int | tf.Tensor:
+    """Returns the number of examples; a Python int if a static shape has it."""
+    leaves = [leaf for leaf in tf.nest.flatten(nest) if leaf is not None and leaf.shape.rank != 0]
+    for leaf in leaves:
+        if leaf.shape[0] is not None:
+            return leaf.shape[0]
+    return _num_rows(leaves[0]) if leaves else 1
+
+
+def check_rows(element_spec: Any, name: str) -> None:
+    """Refuses elements that cannot be split between replicas.
+
+    Args:
+      element_spec: type specs of a global batch.
+      name: name of the input_fn.
+
+    Raises:
+      UserTypeError: a component has no row for each example.
+    """
+    rows = None
+    for place, each in _components_of(element_spec):
+        shape = each.shape
+        is_scalar = shape.rank == 0
+        if not is_scalar and rows is None:
+            rows = shape[0]
+        if is_scalar or (shape[0] is not None and shape[0] != rows):
+            raise UserTypeError(
+                f"{name} yields {place} of shape {tuple(shape)}: expected a row for each example, "
+                "to split batches between replicas. Repeat its value by tf.repeat, or take "
+                "input_context to yield the batches of single replicas."
+            )
+
+
+def relaxed(spec: Any) -> Any:
+    """Returns the spec of a part of a batch, whose number of rows is not known."""
+    if not isinstance(spec, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)):
+        return spec
+    if spec.shape.rank is None:
+        return spec
+    shape = [None, *spec.shape[1:]]
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
+    return type(spec)(shape, spec.dtype)
+
+
+def part_of(element: Any, index: int, number: int) -> tuple[Any, tf.Tensor | None]:
+    """Returns one of `number` parts of a global batch, which differ by one row at most.
+
+    Args:
+      element: nest of tensors `[batch, ...]`.
+      index: index of the part.
+      number: number of parts.
+
+    Returns:
+      The part, and whether it has rows: a bool scalar, None for certainly. A part without rows
+      is the first row instead.
+    """
+    rows = num_rows(element)
+    start, stop = index * rows // number, (index + 1) * rows // number
+    filled = None
+    if not isinstance(rows, int) or rows < number:
+        filled = start < stop
+        start, stop = tf.where(filled, start, 0), tf.where(filled, stop, 1)
+    names, leaves = zip(*_components_of(element), strict=True)
+    sizes = [_num_rows(leaf) for leaf in leaves]
+    checks = []
+    if len(leaves) > 1 and any(leaf.shape[0] is None for leaf in leaves):
+        message = f"{', '.join(names)} have different numbers of rows: expected one per example"
+        checks.append(tf.debugging.Assert(tf.reduce_all(tf.equal(sizes, rows)), [message, *sizes]))
+    with tf.control_dependencies([check for check in checks if check is not None]):
+        part = tf.nest.map_structure(
+            lambda leaf: None if leaf is None else _slice(leaf, start, stop), element
+        )
+    return part, filled
+
+
+def _components_of(element: Any) -> list[tuple[str, Any]]:
+    features, labels = as_pair(element)
+    return [*components(features, "features"), *components(labels, "labels")]
+
+
+def _num_rows(leaf: Any) -> tf.Tensor:
+    if isinstance(leaf, tf.RaggedTensor):
+        return tf.cast(leaf.nrows(), tf.int32)
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.cast(leaf.dense_shape[0], tf.int32)
+    return tf.shape(leaf)[0]
+
+
+def _slice(leaf: Any, start: Any, stop: Any) -> Any:
+    if not isinstance(leaf, tf.SparseTensor):
+        return leaf[start:stop]
+    first = tf.cast(start, tf.int64)
+    begin = tf.concat([[first], tf.zeros_like(leaf.dense_shape[1:])], axis=0)
+    size = tf.concat([[tf.cast(stop, tf.int64) - first], leaf.dense_shape[1:]], axis=0)
+    part = tf.sparse.slice(leaf, begin, size)
+    part.set_shape([None, *leaf.shape[1:]])
+    return part

@@ -1,0 +1,116 @@
+"""Compares the training input with that of an earlier run, without Python code.
+
+The sources of a dataset are what no other dataset yields: ranges, arrays, names of files. If
+they are equal, the data are the same. TensorFlow's fingerprint of the whole pipeline differs at
+each call if it has a cache or calls Python, so it counts only where saved iterators are exact.
+"""
+
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+# Dataset operations whose saved iterators continue exactly.
+_EXACT = {
+    "Batch", "Concatenate", "Filter", "FlatMap", "Interleave", "Map", "Options", "PaddedBatch",
+    "ParallelBatch", "ParallelInterleave", "ParallelMap", "Prefetch", "Range", "Repeat", "Shard",
+    "Shuffle", "Skip", "TFRecord", "Take", "Tensor", "TensorSlice", "Zip",
+}  # fmt: skip
+# Operations in functions of a dataset whose state is not saved, or not exactly.
+_INEXACT = ("Cache", "PyFunc", "Random", "Repeat", "Shuffle")
+_MAX_BYTES = 64 << 20  # TensorFlow takes about 10 s for 1 GB, and cannot copy 2 GB.
+# Numbers that float64, which processes exchange, can hold.
+_MASK = 2**52 - 1
+
+
+def restores_exactly(dataset: tf.data.Dataset) -> bool:
+    """Returns whether a saved iterator continues as the original, in later passes as well.
+
+    A shuffle that has ended is not saved, so later passes of a `repeat` would have another
+    order, unless the repeat is directly behind the shuffle: TensorFlow fuses these two.
+    """
+    for each in _datasets(dataset):
+        if _kind(each) not in _EXACT:
+            return False
+        if _kind(each) == "Repeat":
+            below = [d for i in each._inputs() for d in (i._inputs() if _is_shuffle(i) else [i])]
+            if any(_is_shuffle(d) for start in below for d in _datasets(start)):
+                return False
+        for function in _functions(each):
+            if any(value.dtype in (tf.variant, tf.resource) for value in function.captured_inputs):
+                return False
+            kinds = {operation.type for operation in function.graph.get_operations()}
+            if any(part in kind for kind in kinds for part in _INEXACT):
+                return False
+    return True
+
+
+def of_sources(dataset: tf.data.Dataset) -> int:
+    """Returns a number that is equal for the same data, whatever is done with them."""
+    numbers = []
+    for each in _datasets(dataset):
+        if not each._inputs():
+            numbers.append(_of_source(each))
+        numbers += [
+            _of_variant(value)
+            for function in _functions(each)
+            for value in function.captured_inputs
+            if value.dtype == tf.variant
+        ]
+    return zlib.crc32(repr(sorted(numbers)).encode())
+
+
+def of_pipeline(dataset: tf.data.Dataset) -> int:
+    """Returns a number that is equal for the same data and operations; -1: cannot be compared."""
+    sources = [each for each in _datasets(dataset) if not each._inputs()]
+    if any(map(_is_large, sources)) or not restores_exactly(dataset):
+        return -1
+    return _of_variant(tf.data.experimental.to_variant(dataset)) & _MASK
+
+
+# There is no public way to a dataset's inputs and functions.
+
+
+def _datasets(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+    yield dataset
+    for each in dataset._inputs():
+        yield from _datasets(each)
+
+
+def _functions(dataset: tf.data.Dataset) -> list[Any]:
+    return [each.function for each in dataset._functions()]
+
+
+def _kind(dataset: tf.data.Dataset) -> str:
+    return type(dataset).__name__.strip("_").removesuffix("V2").removesuffix("Dataset")
+
+
+def _is_shuffle(dataset: tf.data.Dataset) -> bool:
+    return _kind(dataset) == "Shuffle"
+
+
+def _arrays(dataset: tf.data.Dataset) -> list[tf.Tensor]:
+    return list(getattr(dataset, "_tensors", []))
+
+
+def _is_large(dataset: tf.data.Dataset) -> bool:
+    return sum(each.shape.num_elements() * each.dtype.size for each in _arrays(dataset)) > (
+        _MAX_BYTES
+    )
+
+
+def _of_source(dataset: tf.data.Dataset) -> int:
+    if not _is_large(dataset):
+        return _of_variant(tf.data.experimental.to_variant(dataset))
+    edges = [
+        (each.shape, each.dtype, each[:8].numpy(), each[-8:].numpy()) for each in _arrays(dataset)
+    ]
+    return zlib.crc32(repr([(*e[:2], e[2].tobytes(), e[3].tobytes()) for e in edges]).encode())
+
+
+def _of_variant(variant: tf.Tensor) -> int:
+    try:
+        return int(tf.raw_ops.DatasetFingerprint(input_dataset=variant))
+    except tf.errors.OpError:  # Its state is not in the graph.
+        return 0

@@ -1,0 +1,198 @@
+"""Calls an input_fn with the arguments that it declares, and checks its dataset."""
+
+import contextlib
+import dataclasses
+import random
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ..contract import calling
+from ..contract.run_config import RunConfig
+from ..contract.spec import ModeKeys
+from ..errors import UserTypeError, UserValueError
+from .batch import components
+
+_BATCH_SIZES = {
+    ModeKeys.TRAIN: "train_batch_size",
+    ModeKeys.EVAL: "eval_batch_size",
+    ModeKeys.PREDICT: "predict_batch_size",
+}
+_NO_SEED = 87654321  # What TensorFlow's get_seed returns if the program has set none.
+# Random states belong to the process: one thread at a time may change them.
+_random_states = threading.RLock()
+
+
+class InputContext(tf.distribute.InputContext):
+    """TensorFlow's InputContext, whose error has the batch sizes that are possible."""
+
+    def get_per_replica_batch_size(self, global_batch_size: int) -> int:
+        """Returns the number of examples that one replica gets of a global batch.
+
+        Args:
+          global_batch_size: number of examples of all replicas.
+
+        Raises:
+          UserValueError: it is no multiple of the number of replicas.
+        """
+        number = self.num_replicas_in_sync
+        size, rest = divmod(global_batch_size, number)
+        if rest:
+            possible = " or ".join(str(each * number) for each in (size, size + 1) if each)
+            raise UserValueError(
+                f"the global batch size is {global_batch_size}: expected a multiple of the "
+                f"{number} replicas. Set {possible}."
+            )
+        return size
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """An input_fn and its arguments.
+
+    Attributes:
+      input_fn: function that returns a dataset of `features` or `(features, labels)`. It may take
+        `mode`, `params`, `config`, `input_context` and `first_batch`, the number of elements to
+        leave out at the beginning of a pass.
+      mode: one of `ModeKeys`.
+      config: how to run.
+      params: hyperparameters.
+    """
+
+    input_fn: Callable[..., Any]
+    mode: str
+    config: RunConfig
+    params: Any = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.input_fn):
+            raise UserTypeError(
+                f"input_fn is {self.input_fn!r}: expected a function. Set the function that "
+                "returns the dataset, not its result."
+            )
+
+    @property
+    def name(self) -> str:
+        """Name of the input_fn and mode, for messages."""
+        inner = getattr(self.input_fn, "func", self.input_fn)
+        name = getattr(inner, "__name__", type(inner).__name__)
+        return f"input_fn {name}, mode {self.mode!r},"
+
+    @property
+    def yields_global_batches(self) -> bool:
+        """Whether it takes no `input_context`: its batches are split between replicas."""
+        return not calling.accepts(self.input_fn, "input_context")
+
+    @property
+    def starts_anywhere(self) -> bool:
+        """Whether it takes `first_batch`, so that nothing has to be skipped."""
+        return calling.accepts(self.input_fn, "first_batch")
+
+    @property
+    def seed(self) -> int:
+        """Seed of the input: without `tf_random_seed` another one for each model_dir."""
+        seed = self.config.tf_random_seed
+        return zlib.crc32(self.config.model_dir.encode()) if seed is None else seed
+
+    def dataset(
+        self, context: InputContext, *, seed: int | None = None, first_batch: int = 0
+    ) -> tf.data.Dataset:
+        """Returns the dataset of one input pipeline; equal seeds give equal orders.
+
+        Args:
+          context: which pipeline it is, and the number of replicas.
+          seed: seed of all random numbers during the call; None for `Source.seed`.
+          first_batch: value of the argument of this name.
+
+        Raises:
+          UserTypeError: input_fn requires another argument, or returns something else.
+          UserValueError: the batch size is given twice, or replicas cannot share it.
+        """
+        arguments = {"mode": self.mode, "config": self.config, "params": self._params(context)}
+        if not self.yields_global_batches:
+            arguments["input_context"] = context
+        if self.starts_anywhere:
+            arguments["first_batch"] = first_batch
+        with seeded(self.seed if seed is None else seed):
+            dataset = calling.call(self.input_fn, arguments, role="input_fn")
+        self._check(dataset)
+        spec = dataset.element_spec
+        if type(spec) is tuple and isinstance(spec[1], tf.NoneTensorSpec):
+            return dataset.map(lambda features, _: (features,))
+        return dataset
+
+    def empty_error(self) -> UserValueError:
+        """Returns the error to raise if there is no data."""
+        return UserValueError(
+            f"{self.name} returned an empty dataset: expected at least one batch. Check the names "
+            "of the files, filter(), the split, and drop_remainder=True with fewer examples than "
+            "a batch."
+        )
+
+    def _params(self, context: InputContext) -> Any:
+        field = _BATCH_SIZES[self.mode]
+        size = getattr(self.config, field)
+        if size is None:
+            return self.params
+        if not calling.accepts(self.input_fn, "params"):
+            raise UserTypeError(
+                f"RunConfig.{field} is {size}, and {self.name} takes no params: expected "
+                "dataset.batch(params['batch_size']). Add the argument, or do not set the field."
+            )
+        params = {} if self.params is None else self.params
+        if not isinstance(params, Mapping):
+            raise UserTypeError(
+                f"RunConfig.{field} is {size}, and params is {params!r}: expected a dict. Do not "
+                "set the field, or make params a dict."
+            )
+        if "batch_size" in params:
+            raise UserValueError(
+                f"params['batch_size'] is {params['batch_size']}, and RunConfig.{field} is {size}: "
+                "set one of them."
+            )
+        if not self.yields_global_batches:
+            size = context.get_per_replica_batch_size(size)
+        return {**params, "batch_size": size}
+
+    def _check(self, dataset: Any) -> None:
+        if not isinstance(dataset, tf.data.Dataset):
+            raise UserTypeError(
+                f"{self.name} returned {dataset!r:.200}: expected a tf.data.Dataset. Write return "
+                "tf.data.Dataset.from_tensor_slices((features, labels)).batch(32)."
+            )
+        spec = dataset.element_spec
+        if type(spec) is tuple and len(spec) != 2:
+            raise UserTypeError(
+                f"{self.name} yields tuples of {len(spec)}: expected features or (features, "
+                "labels). Weights of examples belong to a dict of features; a tuple of features "
+                "is ((a, b), None)."
+            )
+        features = spec[0] if type(spec) is tuple else spec
+        if not tf.nest.flatten(features):
+            raise UserTypeError(
+                f"{self.name} yields no features: expected a tensor or a nest of tensors."
+            )
+        for name, each in components(features, "features"):
+            if isinstance(each, tf.NoneTensorSpec):
+                raise UserTypeError(f"{self.name} yields None as {name}: expected a tensor.")
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seeds Python, NumPy and TensorFlow in the block, and restores their seeds after it."""
+    with _random_states:
+        python, numpy = random.getstate(), np.random.get_state()
+        before, _ = tf.compat.v1.get_seed(0)
+        try:
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            tf.random.set_seed(seed)
+            yield
+        finally:
+            tf.random.set_seed(None if before == _NO_SEED else before)
+            random.setstate(python)
+            np.random.set_state(numpy)
