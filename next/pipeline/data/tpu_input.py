@@ -1,0 +1,200 @@
+"""The input of a TPU, whose replicas share one trace.
+
+Elsewhere each replica picks its batch by its number, which is not known in a shared trace. So a
+distributed iterator reads one pipeline on each host, and the batches are arguments of
+`strategy.run`. All shapes are static: data that end are padded with batches that do not count,
+because `get_next_as_optional` would lose the shapes.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from ..distribute.replicas import Replicas
+from ..errors import UserValueError
+from .batch import Batch, as_pair, components
+from .input import Input
+from .source import InputContext, Source
+
+
+@dataclasses.dataclass(frozen=True)
+class TpuInput(Input):
+    """The data of all hosts and how a step takes its batches.
+
+    `dataset` is distributed, and has pairs of an element and its share if the data end. Positions
+    count the elements of all hosts. An iterator cannot be saved, so a restart skips.
+    """
+
+    @classmethod
+    def create(
+        cls, source: Source, replicas: Replicas, *, num_micro_batches: int = 1
+    ) -> "TpuInput":
+        """Returns the input, after calling the input_fn for the pipeline of each host.
+
+        Args:
+          source: the input_fn.
+          replicas: replicas that share each step.
+          num_micro_batches: number of batches that each replica takes in a step.
+
+        Raises:
+          UserValueError: the shapes are not static, or the replicas cannot share a batch.
+        """
+        splits = replicas.total > 1 and source.yields_global_batches
+        dataset, by_host = _distributed(source, replicas, splits=splits)
+        lengths = [int(each.cardinality()) for each in by_host]
+        if not any(lengths):
+            raise source.empty_error()
+        endless = all(length == tf.data.INFINITE_CARDINALITY for length in lengths)
+        return cls(
+            dataset,
+            replicas,
+            splits,
+            endless,
+            padded=not endless,
+            num_micro_batches=num_micro_batches,
+            source=source,
+            unpadded=by_host[0],
+        )
+
+    def call(self, *, seed: int, first_batch: int = 0) -> tf.distribute.DistributedDataset:
+        """Calls the input_fn again, and leaves elements out; see `Input.call`."""
+        options = {"splits": self.splits, "seed": seed, "first_batch": first_batch}
+        return _distributed(self.source, self.replicas, **options)[0]
+
+    @property
+    def element_spec(self) -> tuple[Any, Any]:
+        """Type specs of one replica's features and labels."""
+        parts = self.replicas.total if self.splits else 1
+
+        def of_part(spec: tf.TensorSpec | None) -> tf.TensorSpec | None:
+            if spec is None:
+                return None
+            return tf.TensorSpec([spec.shape[0] // parts, *spec.shape[1:]], spec.dtype)
+
+        return tf.nest.map_structure(of_part, as_pair(self.unpadded.element_spec))
+
+    def take(self, iterator: Any) -> tuple[tf.Tensor, Callable[[], list[list[Batch]]]]:
+        """Takes the batches of one step, in a graph; see `Input.take`."""
+        batches = [self._by_replica(next(iterator)) for _ in range(self.num_micro_batches)]
+        if self.endless:
+            return tf.constant(True), lambda: batches
+        return tf.reduce_any([batch.share > 0 for batch in batches[0]]), lambda: batches
+
+    def _by_replica(self, distributed: Any) -> list[Batch]:
+        local_results = self.replicas.strategy.experimental_local_results
+
+        def batch(index: int) -> Batch:
+            element = tf.nest.map_structure(lambda leaf: local_results(leaf)[index], distributed)
+            if self.endless:
+                return Batch(*as_pair(element))
+            element, share = element
+            return Batch(*as_pair(element), share)
+
+        return [batch(index) for index in range(self.replicas.local)]
+
+
+def _distributed(
+    source: Source,
+    replicas: Replicas,
+    *,
+    splits: bool,
+    seed: int | None = None,
+    first_batch: int = 0,
+) -> tuple[tf.distribute.DistributedDataset, list[tf.data.Dataset]]:
+    """Returns the dataset of all hosts, and what the input_fn returned for each of them.
+
+    Args:
+      source: the input_fn.
+      replicas: replicas that take a batch each.
+      splits: whether the input_fn yields global batches.
+      seed: see `Source.dataset`.
+      first_batch: number of elements that are left out, of global batches or of all hosts.
+    """
+    returned: list[tf.data.Dataset] = []
+
+    def dataset_of(given: tf.distribute.InputContext) -> tf.data.Dataset:
+        hosts, total = given.num_input_pipelines, given.num_replicas_in_sync
+        context = InputContext(hosts, given.input_pipeline_id, total)
+        whole = source.dataset(context, seed=seed)
+        _check_static(whole.element_spec, source.name)
+        returned.append(whole)
+        skipped = first_batch if splits else first_batch // hosts
+        dataset = whole
+        if skipped and source.starts_anywhere:
+            dataset = source.dataset(context, seed=seed, first_batch=skipped)
+        elif skipped:
+            dataset = whole.skip(skipped)
+        endless = whole.cardinality() == tf.data.INFINITE_CARDINALITY
+        if splits:
+            _check_divides(whole.element_spec, total, source.name)
+            per_host = total // hosts
+            first = given.input_pipeline_id * per_host
+            parts = range(first, first + per_host)
+            dataset, whole = (split(each, total, parts) for each in (dataset, whole))
+        return dataset if endless else _pad(dataset, whole)
+
+    # The strategy calls dataset_of for each host, on its device.
+    return replicas.strategy.distribute_datasets_from_function(dataset_of), returned
+
+
+def _pad(dataset: tf.data.Dataset, whole: tf.data.Dataset) -> tf.data.Dataset:
+    """Appends placeholders without end, which do not count: the first element, or zeros."""
+
+    def with_share(elements: tf.data.Dataset, share: float) -> tf.data.Dataset:
+        return elements.map(lambda *each: (each if len(each) > 1 else each[0], share))
+
+    zeros = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), whole.element_spec)
+    placeholder = whole.concatenate(tf.data.Dataset.from_tensors(zeros)).take(1).cache().repeat()
+    return with_share(dataset, 1.0).concatenate(with_share(placeholder, 0.0))
+
+
+def split(dataset: tf.data.Dataset, number: int, parts: range) -> tf.data.Dataset:
+    """Returns some of `number` equal parts of each global batch, one after the other."""
+
+    def of_element(*element: Any) -> tf.data.Dataset:
+        def of(leaf: tf.Tensor) -> tf.Tensor:
+            by_replica = tf.reshape(leaf, [number, leaf.shape[0] // number, *leaf.shape[1:]])
+            return by_replica[parts.start : parts.stop]
+
+        element = element if len(element) > 1 else element[0]
+        return tf.data.Dataset.from_tensor_slices(tf.nest.map_structure(of, element))
+
+    return dataset.flat_map(of_element)
+
+
+def _check_divides(element_spec: Any, total: int, name: str) -> None:
+    for place, spec in _components(element_spec):
+        if not spec.shape.rank or spec.shape[0] % total:
+            raise UserValueError(
+                f"{name} yields {place} of shape {tuple(spec.shape)} for {total} replicas: "
+                f"expected a number of rows that is a multiple of {total}. Change the batch size, "
+                "or take input_context and batch for one replica."
+            )
+
+
+def _check_static(element_spec: Any, name: str) -> None:
+    """Refuses data that a TPU's program, compiled for one shape, cannot take."""
+    for place, spec in _components(element_spec):
+        given = f"{name} yields {place} as {spec} on a TPU"
+        if not isinstance(spec, tf.TensorSpec):
+            raise UserValueError(
+                f"{given}: expected a dense tensor. Use tf.sparse.to_dense, or "
+                "RaggedTensor.to_tensor(shape=...), in dataset.map."
+            )
+        if spec.dtype in (tf.string, tf.variant, tf.resource):
+            raise UserValueError(
+                f"{given}: expected numbers. Map strings to ids in input_fn, such as by "
+                "tf.strings.to_hash_bucket_fast."
+            )
+        if not spec.shape.is_fully_defined():
+            raise UserValueError(
+                f"{given}: expected a static shape. Use batch(..., drop_remainder=True), and "
+                "padded_batch with padded_shapes or tf.ensure_shape for other dimensions."
+            )
+
+
+def _components(element_spec: Any) -> list[tuple[str, Any]]:
+    features, labels = as_pair(element_spec)
+    return [*components(features, "features"), *components(labels, "labels")]
