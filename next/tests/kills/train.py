@@ -1,0 +1,160 @@
+"""Trains on one of ten pipelines: `train.py PIPELINE MODEL_DIR RESULT LAST_STEP`.
+
+Prints `STEP n`, and stops at step LAST_STEP to wait for its end, if that is before NUM_STEPS.
+At NUM_STEPS it writes the weights to RESULT.
+"""
+
+import os
+import sys
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import gin_estimator as ge
+
+NUM_STEPS = 240
+RNG = np.random.default_rng(0)
+ROWS = 97
+X = RNG.normal(size=(ROWS, 8)).astype("float32")
+Y = RNG.integers(3, size=ROWS)
+Dataset = tf.data.Dataset
+
+
+def rows():
+    return Dataset.from_tensor_slices((X, Y))
+
+
+def shuffle():
+    return rows().shuffle(ROWS, seed=3).repeat().batch(31).prefetch(2)
+
+
+def nested_shuffles():
+    parts = Dataset.range(7).shuffle(7, seed=1)
+    data = parts.interleave(lambda i: rows().shard(7, i).shuffle(5, seed=2), cycle_length=3)
+    return data.shuffle(20, seed=3).batch(31).repeat().prefetch(2)
+
+
+def interleave():
+    parts = Dataset.range(7).shuffle(7).repeat()
+    data = parts.interleave(
+        lambda i: Dataset.range(i * 13, i * 13 + 13), cycle_length=3, num_parallel_calls=2
+    )
+    return data.map(lambda i: (tf.gather(X, i), tf.gather(Y, i))).shuffle(20).batch(31)
+
+
+def cache():
+    data = rows().map(lambda x, y: (x * 2, y), num_parallel_calls=2).cache()
+    return data.shuffle(50).batch(31).repeat()
+
+
+def zipped():
+    return (
+        Dataset.zip(tuple(rows().map(part).shuffle(40, seed=1) for part in PARTS))
+        .repeat()
+        .batch(31)
+    )
+
+
+PARTS = (lambda x, y: x, lambda x, y: y)
+
+
+def flat_map():
+    return Dataset.range(5).repeat().flat_map(lambda i: rows().shard(5, i)).batch(31)
+
+
+def padded_batch():
+    data = rows().shuffle(ROWS, seed=3).repeat()
+    return data.map(lambda x, y: (x[: y + 2], y)).padded_batch(20, ([8], []))
+
+
+def repeats():
+    return rows().shuffle(30).repeat(2).batch(20).shuffle(4).repeat()
+
+
+def records(input_context):
+    """Yields the batches of one replica, with a ragged end in each pass."""
+    folder = os.path.dirname(os.path.dirname(sys.argv[2]))
+    files = sorted(tf.io.gfile.glob(os.path.join(folder, "*.tfrecord")))
+    data = Dataset.from_tensor_slices(files).shuffle(len(files), seed=5)
+    data = data.interleave(tf.data.TFRecordDataset).shard(
+        input_context.num_input_pipelines, input_context.input_pipeline_id
+    )
+    data = data.map(lambda row: tf.ensure_shape(tf.io.parse_tensor(row, tf.float32), [9]))
+    data = data.shuffle(30, seed=6).batch(input_context.get_per_replica_batch_size(30)).repeat()
+    return data.map(lambda row: (row[:, :8], tf.cast(row[:, 8], tf.int64)))
+
+
+def numpy_function():
+    data = rows().shuffle(ROWS).repeat()
+
+    def doubled(x, y):
+        x = tf.numpy_function(lambda value: value * 2, [x], tf.float32)
+        return tf.ensure_shape(x, [8]), y
+
+    return data.map(doubled).batch(31)
+
+
+PIPELINES = {
+    fn.__name__: fn
+    for fn in (
+        shuffle, nested_shuffles, interleave, cache, zipped, flat_map, padded_batch, repeats,
+        records, numpy_function,
+    )
+}  # fmt: skip
+
+
+def write_records(folder):
+    """Writes the rows to three files."""
+    for index in range(3):
+        with tf.io.TFRecordWriter(os.path.join(folder, f"{index}.tfrecord")) as writer:
+            for x, y in zip(X[index::3], Y[index::3], strict=True):
+                writer.write(tf.io.serialize_tensor(np.append(x, np.float32(y))).numpy())
+
+
+def make_network():
+    layers = keras.layers
+    several = (
+        [] if "TF_CONFIG" in os.environ else [layers.BatchNormalization(), layers.Dropout(0.2)]
+    )
+    return keras.Sequential([layers.Dense(16, "relu"), *several, layers.Dense(3)])
+
+
+def model_fn(features, labels, mode, network, optimizer):
+    logits = network(features, training=mode == ge.ModeKeys.TRAIN)
+    return ge.EstimatorSpec(
+        mode,
+        loss=keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True),
+        train_op=ge.TrainOp(optimizer, network.trainable_variables),
+    )
+
+
+class Slow(ge.Hook):
+    """Makes training so slow that it can be killed at any step."""
+
+    every_steps = 5
+
+    def after_step(self, run):
+        print("STEP", run.step, flush=True)
+        time.sleep(0.02 if run.step < last_step else 600)
+
+
+if __name__ == "__main__":
+    name, model_dir, result, last_step = sys.argv[1:]
+    last_step = int(last_step)
+    estimator = ge.Estimator(
+        model_fn,
+        modules={"network": make_network, "optimizer": lambda: keras.optimizers.Adam(0.01)},
+        config=ge.RunConfig(
+            model_dir,
+            tf_random_seed=1,
+            save_checkpoints_steps=7,
+            save_summary_steps=None,
+            execution="multi_worker" if "TF_CONFIG" in os.environ else "single_host",
+        ),
+    )
+    hooks = [Slow()] if last_step < NUM_STEPS else []
+    estimator.train(PIPELINES[name], max_steps=NUM_STEPS, hooks=hooks)
+    weights = [variable.numpy().ravel() for variable in estimator.state.variables().values()]
+    np.save(result, np.concatenate(weights))
