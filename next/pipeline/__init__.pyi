@@ -26,6 +26,7 @@ from .errors import Refusal as Refusal
 from .errors import RefusedTypeError as RefusedTypeError
 from .errors import RefusedValueError as RefusedValueError
 from .errors import SpecError as SpecError
+from .errors import StepError as StepError
 from .errors import StorageError as StorageError
 from .errors import UnreadableCheckpointError as UnreadableCheckpointError
 from .errors import UserError as UserError

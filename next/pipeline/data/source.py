@@ -1,19 +1,16 @@
 """Calls an input_fn with the arguments that it declares, and checks its dataset."""
 
-import contextlib
 import dataclasses
-import random
-import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from ..contract import calling
+from ..contract import calling, seeds
 from ..contract.run_config import RunConfig
 from ..contract.spec import ModeKeys
+from ..contract.user_errors import noted
 from ..errors import UserTypeError, UserValueError
 from .batch import components
 
@@ -22,9 +19,6 @@ _BATCH_SIZES = {
     ModeKeys.EVAL: "eval_batch_size",
     ModeKeys.PREDICT: "predict_batch_size",
 }
-_NO_SEED = 87654321  # What TensorFlow's get_seed returns if the program has set none.
-# Random states belong to the process: one thread at a time may change them.
-_random_states = threading.RLock()
 
 
 class InputContext(tf.distribute.InputContext):
@@ -78,9 +72,7 @@ class Source:
     @property
     def name(self) -> str:
         """Name of the input_fn and mode, for messages."""
-        inner = getattr(self.input_fn, "func", self.input_fn)
-        name = getattr(inner, "__name__", type(inner).__name__)
-        return f"input_fn {name}, mode {self.mode!r},"
+        return f"input_fn {calling.name_of(self.input_fn)}, mode {self.mode!r},"
 
     @property
     def yields_global_batches(self) -> bool:
@@ -112,12 +104,17 @@ class Source:
           UserTypeError: input_fn requires another argument, or returns something else.
           UserValueError: the batch size is given twice, or replicas cannot share it.
         """
-        arguments = {"mode": self.mode, "config": self.config, "params": self._params(context)}
+        arguments = {
+            "mode": self.mode,
+            "config": self.config,
+            "params": calling.own(self._params(context)),
+        }
         if not self.yields_global_batches:
             arguments["input_context"] = context
         if self.starts_anywhere:
             arguments["first_batch"] = first_batch
-        with seeded(self.seed if seed is None else seed):
+        name = f"input_fn {calling.name_of(self.input_fn)}"
+        with noted(name, mode=self.mode), seeds.seeded(self.seed if seed is None else seed):
             dataset = calling.call(self.input_fn, arguments, role="input_fn")
         self._check(dataset)
         spec = dataset.element_spec
@@ -179,20 +176,3 @@ class Source:
         for name, each in components(features, "features"):
             if isinstance(each, tf.NoneTensorSpec):
                 raise UserTypeError(f"{self.name} yields None as {name}: expected a tensor.")
-
-
-@contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seeds Python, NumPy and TensorFlow in the block, and restores their seeds after it."""
-    with _random_states:
-        python, numpy = random.getstate(), np.random.get_state()
-        before, _ = tf.compat.v1.get_seed(0)
-        try:
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
-            tf.random.set_seed(seed)
-            yield
-        finally:
-            tf.random.set_seed(None if before == _NO_SEED else before)
-            random.setstate(python)
-            np.random.set_state(numpy)

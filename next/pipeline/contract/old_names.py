@@ -1,0 +1,112 @@
+"""Names of tf.estimator that do not exist here, and the line to write instead of each."""
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from ..errors import UserTypeError
+
+_Class = TypeVar("_Class", bound=type)
+
+_HOOKS = "pass hooks to train(), evaluate(), TrainSpec or EvalSpec"
+_NO_SESSION = "leave it out: there are no sessions"
+_TF_CONFIG = "set the addresses in TF_CONFIG"
+
+# Arguments, by class or function.
+ARGUMENTS = {
+    "Estimator": {
+        "use_tpu": "config=RunConfig(execution='tpu')",
+        "train_batch_size": "config=RunConfig(train_batch_size=64)",
+        "eval_batch_size": "config=RunConfig(eval_batch_size=64)",
+        "predict_batch_size": "config=RunConfig(predict_batch_size=64)",
+        "export_to_tpu": "leave it out: an export runs on any device",
+        "eval_on_tpu": "config=RunConfig(eval_distribute=...)",
+    },
+    "RunConfig": {
+        "session_config": "devices=('GPU:0',), or tf.config for the rest",
+        "session_creation_timeout_secs": _NO_SESSION,
+        "device_fn": "devices=('GPU:0',), or a strategy as train_distribute",
+        "protocol": _NO_SESSION,
+        "experimental_distribute": "train_distribute and eval_distribute",
+        "experimental_max_worker_delay_secs": "leave it out: workers wait for each other",
+        "checkpoint_save_graph_def": "leave it out: checkpoints have no graph",
+        "tpu_config": "execution='tpu', steps_per_loop=1000",
+        "master": _TF_CONFIG,
+        "evaluation_master": _TF_CONFIG,
+    },
+    "EstimatorSpec": {
+        "training_hooks": _HOOKS,
+        "training_chief_hooks": f"{_HOOKS}; run.leads is True in the chief",
+        "evaluation_hooks": _HOOKS,
+        "prediction_hooks": "pass hooks to predict()",
+        "scaffold": "Estimator(warm_start_from=...) for initial values",
+        "scaffold_fn": "Estimator(warm_start_from=...) for initial values",
+        "eval_metrics": "metrics={'auc': metric(keras.metrics.AUC, labels, probabilities)}, or "
+        "host_metric(fn, labels, predicted) for a function of arrays",
+        "host_call": "scalars={'name': value}",
+    },
+    "ServingInputReceiver": {
+        "features": "to_features, a function of the tensors that are sent",
+        "receiver_tensors": "receiver_specs={'x': tf.TensorSpec([None, 4])}",
+    },
+}
+
+# Attributes of the package.
+NAMES = {
+    "SessionRunHook": "Hook",
+    "CheckpointSaverHook": "RunConfig(save_checkpoints_steps=1000)",
+    "CheckpointSaverListener": "SavingListener",
+    "LoggingTensorHook": "TensorHook",
+    "NanTensorHook": "RunConfig(on_nan='stop'), the default",
+    "SummarySaverHook": "RunConfig(save_summary_steps=100)",
+    "FeedFnHook": "an input_fn that returns a tf.data.Dataset",
+    "TPUEstimator": "Estimator with RunConfig(execution='tpu')",
+    "TPUEstimatorSpec": "EstimatorSpec",
+    "WarmStartSettings": "Estimator(warm_start_from=...)",
+    "DNNClassifier": "gin_estimator.models.classifier with gin_estimator.models.mlp",
+    "DNNRegressor": "gin_estimator.models.regressor with gin_estimator.models.mlp",
+    "LinearClassifier": "gin_estimator.models.classifier with gin_estimator.models.linear",
+    "LinearRegressor": "gin_estimator.models.regressor with gin_estimator.models.linear",
+}
+
+
+def hint(name: str, known: Iterable[str], old: dict[str, str]) -> str:
+    """Returns ` Write ...` for an old name, ` Did you mean ...?` for a near one, or nothing."""
+    if name in old:
+        return f" Write instead: {old[name]}."
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+def explained(cls: _Class) -> _Class:
+    """Decorates a class: an unknown keyword argument is an error with the line to write."""
+    init: Callable[..., None] = cls.__init__
+    known = list(inspect.signature(init).parameters)[1:]
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name in kwargs:
+            if name not in known:
+                remedy = hint(name, known, ARGUMENTS.get(cls.__name__, {}))
+                raise UserTypeError(
+                    f"{cls.__name__} has no argument {name!r}.{remedy} "
+                    f"Its arguments are {', '.join(known)}."
+                )
+        init(self, *args, **kwargs)
+
+    cls.__init__ = checked
+    return cls
+
+
+def kind_of_hook(value: Any) -> str:
+    """Returns a sentence for a hook of tf.estimator or Keras; nothing for other objects."""
+    if hasattr(value, "before_run") or hasattr(value, "after_run"):
+        return " It is a session hook: write its after_run as after_step(run), with every_steps."
+    if hasattr(value, "on_epoch_end") or hasattr(value, "on_train_batch_end"):
+        return (
+            " It is a Keras callback: write its on_train_batch_end as after_step(run), with "
+            "every_steps."
+        )
+    return ""

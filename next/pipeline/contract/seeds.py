@@ -1,0 +1,54 @@
+"""Keeps the random numbers of a run apart from those of the program around it.
+
+Keras draws the seeds of initializers and of dropout from Python's generator, functions of the
+user may draw from NumPy's, and tf.data draws from TensorFlow's seed. All belong to the process:
+one thread at a time calls factories and input_fns, and traces the model_fn that creates
+variables. Compiled steps draw from seeds that are part of their graph.
+"""
+
+import contextlib
+import random
+import threading
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+
+_NO_SEED = 87654321  # What TensorFlow's get_seed returns if the program has set none.
+
+_lock = threading.RLock()
+
+
+@contextlib.contextmanager
+def seeded(seed: int | None, name: str = "") -> Iterator[None]:
+    """Seeds Python, NumPy and TensorFlow in the block, and restores their states after it.
+
+    Other threads wait.
+
+    Args:
+      seed: any int; None changes nothing.
+      name: changes the seed, so that equal networks of other names get other weights.
+    """
+    with _lock:
+        if seed is None:
+            yield
+            return
+        seed = (seed + zlib.crc32(name.encode())) % 2**32
+        python, numpy = random.getstate(), np.random.get_state()
+        before, _ = tf.compat.v1.get_seed(0)
+        try:
+            random.seed(seed)
+            np.random.seed(seed)
+            tf.random.set_seed(seed)
+            yield
+        finally:
+            tf.random.set_seed(None if before == _NO_SEED else before)
+            random.setstate(python)
+            np.random.set_state(numpy)
+
+
+def seed_graph(seed: int | None) -> None:
+    """Seeds the random operations of the graph that is being traced; does nothing eagerly."""
+    if seed is not None and not tf.executing_eagerly():
+        tf.random.set_seed(seed)
