@@ -107,7 +107,7 @@ class Monitor:
           lost_after_secs: seconds of silence after which a task is considered failed.
         """
         self._silence = Silence(tasks, lost_after_secs)
-        self._workers_at = time.monotonic()
+        self._no_workers_since: float | None = None
         self._alive = watchdog.Watchdog(
             lost_after_secs + _LATE_SECS,
             f"error: TensorFlow has waited for another task for {lost_after_secs:g} s: one of "
@@ -117,7 +117,8 @@ class Monitor:
 
     def secs_without_workers(self) -> float:
         """Returns the seconds for which no worker has answered."""
-        return time.monotonic() - self._workers_at
+        since = self._no_workers_since
+        return 0.0 if since is None else time.monotonic() - since
 
     def _run(self) -> None:
         while True:
@@ -127,6 +128,6 @@ class Monitor:
                 os.write(2, f"error: {error}\n".encode())
                 os._exit(EXIT_RESTART)
             if any(a is Answer.RUNS for n, a in answers.items() if n.startswith("worker")):
-                self._workers_at = time.monotonic()
+                self._no_workers_since: float | None = None
             self._alive.reset()
             time.sleep(_POLL_SECS)

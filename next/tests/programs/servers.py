@@ -1,19 +1,22 @@
-"""Trains on parameter servers: `servers.py MODEL_DIR MAX_STEPS [key=value ...]`.
+"""Trains on parameter servers, in each task of the cluster.
 
-Each task runs it. The chief prints `STEP n` after each step, and lines `NAME JSON`. Keys are
-fields of RunConfig, arguments of `parameter_server`, and:
+    servers.py train MODEL_DIR [key=value ...]   one training
+    servers.py acts FOLDER                       several, one after the other
 
-    data    'endless', 'unequal' (30 and 10 batches) or 'plain' (40, without input_context)
+The chief prints lines `NAME JSON`, and in `train` `STEP n` after each step. Keys are fields of
+RunConfig, arguments of `parameter_server`, and:
+
+    steps   max_steps
     sleep   seconds that a hook sleeps after each step
     slow    seconds that each step takes on a worker
     fail    step at which a hook raises
-    optimizer  name in keras.optimizers
     plain   whether to call `main` without `ge.run`
 """
 
 import ast
 import functools
 import json
+import os
 import sys
 import time
 
@@ -23,12 +26,11 @@ import tensorflow as tf
 
 import gin_estimator as ge
 
-options = dict(each.split("=") for each in sys.argv[3:])
-options = {key: ast.literal_eval(value) for key, value in options.items()}
 ROWS, BATCH = 640, 16
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(ROWS, 8)).astype("float32"), RNG.integers(3, size=ROWS)
 IDS = np.arange(ROWS)
+ARGUMENTS = ("start_timeout_secs", "lost_after_secs", "allow_lost_updates")
 
 
 def say(name, value):
@@ -40,8 +42,8 @@ def make_network():
     return keras.Sequential([layers.Dense(16, "tanh"), layers.Dropout(0.1), layers.Dense(3)])
 
 
-def make_optimizer(name="Adam"):
-    return getattr(keras.optimizers, name)(0.01)
+def make_adam():
+    return keras.optimizers.Adam(0.01)
 
 
 def slice_data(rows):
@@ -54,51 +56,80 @@ def endless(input_context):
 
 
 def unequal(input_context):
+    """30 batches for worker 0, and 10 for worker 1."""
     rows = slice(0, 480) if input_context.input_pipeline_id == 0 else slice(480, ROWS)
     return slice_data(rows).batch(BATCH)
 
 
-def plain():
+def shared():
+    """40 batches, in an order that nobody seeds."""
     return slice_data(slice(None)).shuffle(ROWS).batch(BATCH)
 
 
-DATA = {"endless": endless, "unequal": unequal, "plain": plain}
+def python_data():
+    return tf.data.Dataset.from_generator(lambda: iter([X[:4]]), output_types=tf.float32)
 
 
-def model_fn(features, labels, mode, network, optimizer, second):
+def other_structures(input_context):
+    data = slice_data(slice(0, 32)).batch(BATCH)
+    return data if input_context.input_pipeline_id else data.map(lambda x, y: x)
+
+
+def model_fn(features, labels, mode, network, optimizer, second, params):
     logits = network(features["x"], training=mode == ge.ModeKeys.TRAIN)
     if mode == ge.ModeKeys.PREDICT:
         return ge.EstimatorSpec(mode, predictions={"logits": logits, "id": features["id"]})
-    if mode == ge.ModeKeys.TRAIN and SLOW:
-        until = tf.timestamp() + SLOW
-        waited = tf.while_loop(
-            lambda _: tf.timestamp() < until, lambda i: [i + 1], [tf.constant(0)]
-        )
-        with tf.control_dependencies(waited):
+    if mode == ge.ModeKeys.TRAIN and params["slow"]:
+        end = tf.timestamp() + params["slow"]
+        [waited] = tf.while_loop(lambda _: tf.timestamp() < end, lambda i: [i + 1], [0])
+        with tf.control_dependencies([waited]):
             logits = tf.identity(logits)
-    first, last = network.layers[0], network.layers[-1]
     return ge.EstimatorSpec(
         mode,
         loss=keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True),
         train_op=[
-            ge.TrainOp(optimizer, first.trainable_variables, clip_norm=5.0),
-            ge.TrainOp(second, last.trainable_variables, every=2),
+            ge.TrainOp(optimizer, network.layers[0].trainable_variables, clip_norm=5.0),
+            ge.TrainOp(second, network.layers[-1].trainable_variables, every=2),
         ],
         metrics={
             "accuracy": ge.metric(keras.metrics.SparseCategoricalAccuracy, labels, logits),
-            "examples": ge.metric(keras.metrics.Sum, tf.ones_like(labels, tf.float32)),
             "ids": ge.metric(keras.metrics.Sum, tf.cast(features["id"], tf.float32)),
         },
+    )
+
+
+def make_table():
+    words = tf.constant([str(i) for i in range(10)])
+    values = tf.lookup.KeyValueTensorInitializer(words, tf.range(10, dtype=tf.int64))
+    return tf.lookup.StaticHashTable(values, 3)
+
+
+def words_fn():
+    words = [str(i % 12) for i in range(64)]
+    return tf.data.Dataset.from_tensor_slices((words, [i % 3 for i in range(64)])).batch(4)
+
+
+def table_fn(features, labels, mode, table, dense, optimizer):
+    ids = table.lookup(features)
+    logits = dense(tf.one_hot(ids, 10))
+    return ge.EstimatorSpec(
+        mode,
+        loss=keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True),
+        train_op=ge.TrainOp(optimizer, dense.trainable_variables),
+        metrics={"ids": ge.metric(keras.metrics.Sum, tf.cast(ids, tf.float32))},
     )
 
 
 class PrintSteps(ge.Hook):
     every_steps = 1
 
+    def __init__(self, sleep, fail):
+        self.sleep, self.fail = sleep, fail
+
     def after_step(self, run):
         print("STEP", run.step, flush=True)
-        time.sleep(SLEEP)
-        if run.step == FAIL:
+        time.sleep(self.sleep)
+        if run.step == self.fail:
             raise RuntimeError("the user's own error")
 
 
@@ -111,45 +142,105 @@ class Sums(ge.Hook):
         self.values |= {key: value for key, value in report.metrics.items() if key != "accuracy"}
 
 
-def make_estimator(model_dir, **fields):
+class At(ge.Hook):
+    """Says something after a step."""
+
+    def __init__(self, step, text):
+        self.every_steps, self._text = step, text
+
+    def after_step(self, run):
+        if run.step == self.every_steps:
+            say(self._text, run.step)
+
+
+def make_estimator(model_dir, *, slow=0, optimizer=make_adam, **fields):
     fields = {"save_checkpoints_steps": 1000, "log_step_count_steps": None, **fields}
-    fields.setdefault("execution", "parameter_server")
-    return ge.Estimator(
-        model_fn,
-        modules={
-            "network": make_network,
-            "optimizer": functools.partial(make_optimizer, OPTIMIZER),
-            "second": make_optimizer,
-        },
-        config=ge.RunConfig(model_dir, tf_random_seed=1, **fields),
-    )
+    modules = {"network": make_network, "optimizer": optimizer, "second": make_adam}
+    config = ge.RunConfig(str(model_dir), tf_random_seed=1, **fields)
+    return ge.Estimator(model_fn, modules=modules, config=config, params={"slow": slow})
 
 
-def main():
-    arguments = ("start_timeout_secs", "lost_after_secs", "allow_lost_updates")
-    timeouts = {key: options.pop(key) for key in arguments if key in options}
+def updates(estimator):
+    names = ("optimizer/iteration", "second/iteration")
+    return [int(estimator.get_variable_value(name)) for name in names]
+
+
+def train(model_dir, *pairs):
+    options = dict(pair.split("=") for pair in pairs)
+    options = {key: ast.literal_eval(value) for key, value in options.items()}
+    options.pop("plain", None)
+    steps, sleep, fail = (options.pop(key, None) for key in ("steps", "sleep", "fail"))
+    timeouts = {key: options.pop(key) for key in ARGUMENTS if key in options}
     if timeouts:
         options["train_distribute"] = functools.partial(ge.parameter_server, **timeouts)
-    estimator = make_estimator(sys.argv[1], **options)
-    sums = Sums()
-    hooks = [sums, PrintSteps()] if SLEEP is not None else [sums]
-    max_steps = int(sys.argv[2]) or None
-    result = ge.train_and_evaluate(
-        estimator, ge.TrainSpec(DATA[KIND], max_steps, hooks), ge.EvalSpec(plain, name="x")
-    )
-    if estimator.config.task_type == "chief":
-        say("RESULT", result[0])
-        say("SUMS", sums.values)
-        updates = [
-            int(estimator.get_variable_value(f"{n}/iteration")) for n in ("optimizer", "second")
-        ]
-        say("UPDATES", updates)
+    estimator = make_estimator(model_dir, execution="parameter_server", **options)
+    hooks = [sums := Sums()] + ([] if sleep is None else [PrintSteps(sleep, fail)])
+    train_spec = ge.TrainSpec(endless, steps, hooks)
+    result = ge.train_and_evaluate(estimator, train_spec, ge.EvalSpec(shared))
+    if result is not None:
+        say("RESULT", {**result[0], **sums.values, "updates": updates(estimator)})
     print("DONE", flush=True)
 
 
-SLEEP, SLOW = options.pop("sleep", None), options.pop("slow", 0)
-FAIL, KIND = options.pop("fail", None), options.pop("data", "endless")
-OPTIMIZER, PLAIN = options.pop("optimizer", "Adam"), options.pop("plain", False)
+def acts(folder):
+    """Trains several models one after the other, since a process connects once."""
+    if ge.RunConfig(folder, execution="parameter_server").task_type != "chief":
+        make_estimator(folder, execution="parameter_server").train(endless)
+        print("SERVED", flush=True)
+        return
+
+    def run(name, input_fn, *parts, **options):
+        """Says the sums of each part; a part has a last step and maybe a hook."""
+        values = []
+        for max_steps, *hooks in parts:
+            estimator = make_estimator(
+                os.path.join(folder, name), execution="parameter_server", **options
+            )
+            estimator.train(input_fn, max_steps=max_steps, hooks=[sums := Sums(), *hooks])
+            values.append(sums.values)
+        say(name, {"parts": values, "updates": updates(estimator)})
+        return estimator
+
+    estimator = run("counts", endless, [60], [100])
+    say("evaluated", estimator.evaluate(shared))
+    say("predicted", sum(p["id"].item() for p in estimator.predict(shared)))
+    estimator = run("killed", endless, [300, At(50, "kill")], slow=0.005)
+    run("unequal", unequal, [None])
+    run("resumed", shared, [15], [None])
+    run("replaced", unequal, [None, At(5, "kill")], slow=0.05, steps_per_loop=1)
+
+    def refused(name, input_fn=endless, **options):
+        try:
+            run(name, input_fn, [2], **options)
+        except ge.UserError as error:
+            say(name, str(error))
+
+    refused("python", python_data)
+    refused("structures", other_structures)
+    refused("lost_updates", optimizer=lambda: keras.optimizers.Lion(0.01))
+
+    def train_table(name, fn, **modules):
+        config = ge.RunConfig(os.path.join(folder, name), execution="parameter_server")
+        modules = {"dense": lambda: keras.layers.Dense(3), "optimizer": make_adam, **modules}
+        estimator = ge.Estimator(fn, modules=modules, config=config)
+        try:
+            estimator.train(words_fn, hooks=[sums := Sums()])
+            say(name, sums.values)
+        except ge.UserError as error:
+            say(name, str(error))
+
+    train_table("table", table_fn, table=make_table)
+    captured = make_table()
+
+    def captured_fn(features, labels, mode, dense, optimizer):
+        return table_fn(features, labels, mode, captured, dense, optimizer)
+
+    train_table("captured", captured_fn)
+
+
+def main():
+    globals()[sys.argv[1]](*sys.argv[2:])
+
 
 if __name__ == "__main__":
-    main() if PLAIN else ge.run(main)
+    main() if "plain=True" in sys.argv else ge.run(main)

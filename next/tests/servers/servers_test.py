@@ -1,0 +1,89 @@
+"""A chief, two workers and a server: one cluster trains several models, one after the other."""
+
+import importlib.util
+import signal
+import time
+
+import pytest
+
+from tasks import PROGRAMS, servers
+
+IDS = sum(range(640))
+
+
+@pytest.fixture(scope="module")
+def program():
+    spec = importlib.util.spec_from_file_location("servers_program", PROGRAMS / "servers.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Returns the folder and the cluster after all acts; starts killed workers again."""
+    folder = tmp_path_factory.mktemp("servers")
+    with servers(folder, "acts", folder) as cluster:
+        killed, end = 0, time.monotonic() + 200
+        chief = cluster["chief 0"]
+        while chief.process.poll() is None and time.monotonic() < end:
+            if chief.output.count("\nkill ") > killed:
+                killed += 1
+                cluster["worker 1"].send(signal.SIGKILL)
+                cluster["worker 1"].wait()
+                cluster.start("worker 1")
+            time.sleep(0.01)
+        assert chief.wait() == 0, chief.output
+        assert killed == 2
+        yield folder, cluster
+
+
+def test_steps_examples_and_updates_are_exact(ran):
+    _, cluster = ran
+    counts = cluster.result("counts")
+    assert [part["steps"] for part in counts["parts"]] == [60, 40]
+    assert [part["examples"] for part in counts["parts"]] == [960, 640]
+    assert counts["updates"] == [100, 50]
+
+
+def test_they_are_exact_when_a_worker_is_killed(ran):
+    _, cluster = ran
+    killed = cluster.result("killed")
+    assert (killed["parts"][0]["steps"], killed["parts"][0]["examples"]) == (300, 4800)
+    assert killed["updates"] == [300, 150]
+
+
+@pytest.mark.parametrize("name", ["unequal", "resumed", "replaced"])
+def test_finite_data_are_used_once(ran, name):
+    """Also by a run that resumed, and by a worker that took the place of a killed one."""
+    _, cluster = ran
+    parts = cluster.result(name)["parts"]
+    assert sum(part["steps"] for part in parts) == 40
+    assert sum(part["ids"] for part in parts) == IDS
+
+
+def test_the_chief_evaluates_and_predicts_as_one_process_does(ran, program):
+    folder, cluster = ran
+    estimator = program.make_estimator(folder / "counts")
+    assert estimator.evaluate(program.shared) == pytest.approx(cluster.result("evaluated"))
+    assert cluster.result("evaluated")["ids"] == cluster.result("predicted") == IDS
+
+
+def test_refusals(ran):
+    _, cluster = ran
+    assert "the dataset of input_fn calls Python" in cluster.result("python")
+    assert "expected the same structure" in cluster.result("structures")
+    assert "Set parameter_server.allow_lost_updates = True" in cluster.result("lost_updates")
+    assert "expected a module. Set Estimator(modules=" in cluster.result("captured")
+
+
+def test_a_table_is_a_module(ran):
+    _, cluster = ran
+    ids = [min(i % 12, 10) if i % 12 < 10 else 3 for i in range(64)]
+    assert cluster.result("table") == {"steps": 16, "examples": 64, "ids": sum(ids)}
+
+
+def test_workers_and_servers_end_with_the_chief(ran):
+    _, cluster = ran
+    assert cluster.codes() == {"chief 0": 0, "worker 0": 0, "worker 1": 0, "ps 0": 0}
+    assert "SERVED" in cluster["worker 1"].output
