@@ -19,7 +19,7 @@ _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # 
 
 
 class Answer(enum.Enum):
-    """What a task answers."""
+    """Answers of a task."""
 
     RUNS = 1
     ENDED = 2  # Nothing listens at its address.

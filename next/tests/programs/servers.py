@@ -206,7 +206,7 @@ def acts(folder):
     say("predicted", sum(p["id"].item() for p in estimator.predict(shared)))
     estimator = run("killed", endless, [300, At(50, "kill")], slow=0.005)
     run("unequal", unequal, [None])
-    run("resumed", shared, [15], [None])
+    run("resumed", shared, [15], [None], [None])
     run("replaced", unequal, [None, At(5, "kill")], slow=0.05, steps_per_loop=1)
 
     def refused(name, input_fn=endless, **options):
