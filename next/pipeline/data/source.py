@@ -118,7 +118,7 @@ class Source:
             dataset = calling.call(self.input_fn, arguments, role="input_fn")
         self._check(dataset)
         spec = dataset.element_spec
-        if type(spec) is tuple and isinstance(spec[1], tf.NoneTensorSpec):
+        if type(spec) is tuple and _is_none(spec[1]):
             return dataset.map(lambda features, _: (features,))
         return dataset
 
@@ -174,5 +174,10 @@ class Source:
                 f"{self.name} yields no features: expected a tensor or a nest of tensors."
             )
         for name, each in components(features, "features"):
-            if isinstance(each, tf.NoneTensorSpec):
+            if _is_none(each):
                 raise UserTypeError(f"{self.name} yields None as {name}: expected a tensor.")
+
+
+def _is_none(spec: Any) -> bool:
+    """Returns whether a type spec is that of None; TensorFlow 2.16 has no public name for it."""
+    return type(spec).__name__ == "NoneTensorSpec"
