@@ -1,0 +1,195 @@
+"""Where a training continues in its data: after the last example that it was trained on."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import gin_estimator as ge
+from data.reads import Reads
+
+pytestmark = pytest.mark.oldest
+
+
+@pytest.fixture
+def reads(tmp_path):
+    return Reads(tmp_path / "run")
+
+
+def numbers(start, stop, size=1, change=lambda data: data):
+    return lambda: change(tf.data.Dataset.range(start, stop)).batch(size)
+
+
+def in_python(data):
+    return data.map(lambda i: tf.ensure_shape(tf.numpy_function(lambda j: j, [i], tf.int64), []))
+
+
+def test_steps_count_from_here_and_begin_another_pass(reads, caplog):
+    """A training of a number of steps is not limited by what is left of an earlier one's pass."""
+    caplog.set_level("INFO", "absl")
+    assert reads(numbers(0, 8), steps=5) == [0, 1, 2, 3, 4]
+    assert reads(numbers(0, 8), steps=5) == [5, 6, 7, 0, 1]
+    assert "resumed from step 5 of" in caplog.text
+    assert "input at step 5 of its pass" in caplog.text
+    assert reads(numbers(0, 8), steps=1) == [2]
+    assert "input at step 2 of its pass" in caplog.text
+
+
+@pytest.mark.parametrize("change", [lambda data: data, in_python], ids=["saved", "skipped"])
+def test_a_run_ends_with_its_data_and_a_later_one_begins_another_pass(reads, change):
+    input_fn = numbers(0, 5, change=change)
+    assert reads(input_fn, max_steps=3) == [0, 1, 2]
+    assert reads(input_fn, max_steps=9) == [3, 4]
+    assert reads.estimator.last_run.stop_reason == "end of input"
+    assert reads(input_fn, max_steps=7) == [0, 1]
+    assert reads(input_fn) == [2, 3, 4]
+    assert reads(input_fn) == [0, 1, 2, 3, 4]
+
+
+def test_each_pass_has_an_order_of_its_own_which_a_restart_repeats(tmp_path):
+    def input_fn():
+        start = np.random.randint(1000) * 100
+        return tf.data.Dataset.range(start, start + 6).shuffle(6).batch(1)
+
+    whole = Reads(tmp_path / "whole")
+    expected = whole(input_fn, steps=2, tf_random_seed=3) + whole(
+        input_fn, steps=9, tf_random_seed=3
+    )
+    passes = expected[:6], expected[6:]
+    assert (
+        len({row // 100 for row in passes[0]}) == 1 and passes[0][0] // 100 != passes[1][0] // 100
+    )
+    assert sorted(row % 100 for row in passes[0]) == list(range(6))
+    cut = Reads(tmp_path / "cut")
+    parts = [cut(input_fn, steps=steps, tf_random_seed=3) for steps in (2, 1, 5, 3)]
+    assert sum(parts, []) == expected
+    # Without a seed each model_dir has its own order, and a moved one keeps it.
+    other = Reads(tmp_path / "other")
+    first = other(input_fn, steps=3)
+    (tmp_path / "other").rename(tmp_path / "moved")
+    rest = Reads(tmp_path / "moved")(input_fn, steps=3)
+    assert sorted(row % 100 for row in first + rest) == list(range(6))
+    assert len({row // 100 for row in first + rest}) == 1
+    assert first[0] // 100 != expected[0] // 100
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ({"size": 4}, {"size": 2}, [12, 13, 14, 15]),
+        # 6 examples are a batch of 4 and a half: the rest of it is left out.
+        ({"size": 2}, {"size": 4}, [8, 9, 10, 11, 12, 13, 14, 15]),
+        ({"size": 2, "change": in_python}, {"size": 3, "change": in_python}, list(range(6, 12))),
+    ],
+    ids=["smaller", "larger", "python"],
+)
+def test_examples_are_counted_not_batches(reads, before, now, expected):
+    reads(numbers(0, 40, **before), steps=3)
+    assert reads(numbers(0, 40, **now), steps=2) == expected
+
+
+@pytest.mark.parametrize("change", [lambda data: data, in_python], ids=["saved", "skipped"])
+def test_micro_batches_and_replicas_may_change(reads, change):
+    input_fn = numbers(0, 40, 2, change)
+    assert reads(input_fn, steps=3) == [0, 1, 2, 3, 4, 5]
+    assert reads(input_fn, steps=1, gradient_accumulation_steps=2) == [6, 7, 8, 9]
+    devices = ["CPU:0", "CPU:1"]
+    mirrored = tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+    assert sorted(reads(input_fn, steps=1, train_distribute=mirrored)) == [10, 11]
+
+    def of_replicas(input_context):
+        return numbers(0, 40, input_context.get_per_replica_batch_size(4), change)()
+
+    assert sorted(reads(of_replicas, steps=1, train_distribute=mirrored)) == [12, 13, 14, 15]
+    assert reads(input_fn, steps=1) == [16, 17]
+
+
+def test_first_batch(reads):
+    calls = []
+
+    def input_fn(first_batch, size=2, stop=12):
+        calls.append(first_batch)
+        return tf.data.Dataset.range(stop).batch(size).skip(first_batch)
+
+    assert reads(input_fn, steps=2) == [0, 1, 2, 3]
+    assert reads(input_fn, steps=1, gradient_accumulation_steps=2) == [4, 5, 6, 7]
+    assert calls[-1] == 2
+    # Four batches of 2 were read: they are three batches of 3, of which one began.
+    smaller = functools.partial(input_fn, size=3)
+    assert reads(smaller, steps=1) == [9, 10, 11]
+    assert calls[-1] == 3
+    assert reads(smaller, steps=1) == [0, 1, 2]
+    assert calls[-1] == 0
+    assert not list(tf.io.gfile.glob(f"{reads.model_dir}/input/*.index"))
+
+
+def test_other_data_begin_at_their_start(reads, caplog):
+    a, b = numbers(0, 20), numbers(100, 120, change=lambda data: data.shuffle(20))
+    reads(a, steps=6)
+    assert min(reads(b, steps=3)) >= 100
+    assert "The input has other data" in caplog.text
+    assert reads(a, steps=2) == [0, 1]
+    caplog.clear()
+    assert reads(numbers(0, 20, change=lambda data: data.map(lambda i: i * 10)), steps=2) == [
+        20,
+        30,
+    ]
+    assert "same data in another pipeline" in caplog.text
+
+    def of_array(start):
+        return tf.data.Dataset.from_tensor_slices(np.arange(start, start + 9)).batch(1)
+
+    assert reads(functools.partial(of_array, 0), steps=3) == [0, 1, 2]
+    assert reads(functools.partial(of_array, 0), steps=1) == [3]
+    assert reads(functools.partial(of_array, 50), steps=2) == [50, 51]
+
+
+def test_changed_input_chooses(reads, caplog):
+    reads(numbers(0, 20), steps=3)
+    other = numbers(100, 120)
+    with pytest.raises(
+        ge.UserValueError, match="other data than .*set 'auto', 'anew' .* or 'skip'"
+    ):
+        reads(other, steps=2, changed_input="error")
+    assert reads(other, steps=2, changed_input="skip") == [103, 104]
+    repeated = numbers(100, 120, change=lambda data: data.repeat())
+    with pytest.raises(ge.UserValueError, match="the same data in another pipeline"):
+        reads(repeated, steps=2, changed_input="error")
+    assert reads(repeated, steps=2, changed_input="anew") == [100, 101]
+    assert "RunConfig.changed_input is 'anew'" in caplog.text
+    assert reads(repeated, steps=1, changed_input="error") == [102]
+
+
+def test_without_checkpoints_an_estimator_continues_too(reads):
+    estimator = reads.make(save_checkpoints_steps=0)
+    for _ in range(3):
+        estimator.train(numbers(0, 4), steps=3)
+    assert [rows[0] for _, rows in reads.modes] == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+
+
+def test_an_evaluation_does_not_rewind_the_training_input(reads):
+    estimator = reads.make(save_checkpoints_steps=2)
+    train = ge.TrainSpec(numbers(0, 40), max_steps=6)
+    ge.train_and_evaluate(estimator, train, ge.EvalSpec(numbers(50, 53), throttle_secs=0))
+    assert [row for mode, rows in reads.modes if mode == "train" for row in rows] == [*range(6)]
+    assert [row for mode, rows in reads.modes if mode == "eval" for row in rows] == [50, 51, 52] * 3
+
+
+def test_empty_and_endless_inputs_are_refused(reads):
+    empty = [
+        numbers(0, 0),
+        numbers(0, 3, change=lambda data: data.filter(lambda i: i > 5)),
+        lambda: tf.data.Dataset.range(3).batch(4, drop_remainder=True),
+    ]
+    for input_fn in empty:
+        with pytest.raises(
+            ge.UserValueError, match="mode 'train', returned an empty dataset.*filter"
+        ):
+            reads(input_fn, max_steps=3)
+    reads(numbers(0, 3))
+    for input_fn in empty:
+        with pytest.raises(ge.UserValueError, match="mode 'eval', returned an empty dataset"):
+            reads.estimator.evaluate(input_fn)
+    with pytest.raises(ge.UserValueError, match="endless.*drop its repeat.*steps=100"):
+        reads.estimator.evaluate(numbers(0, 3, change=lambda data: data.repeat()))
