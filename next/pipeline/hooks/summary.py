@@ -1,17 +1,11 @@
 """Writes scalars for TensorBoard."""
 
-from ..contract.hooks import Hook
+import os
+from collections.abc import Mapping
+from typing import Any
 
-
-class SummaryHook(Hook):
-    """Writes loss, metrics, scalars, learning rates and speed to `model_dir`.
-
-    Evaluations are written to their folders, with the same tags.
-    """
-
-    def __init__(self, every_steps: int = 100) -> None:
-        """Sets the steps between two points."""
-        raise NotImplementedError
+from ..contract.hooks import Hook, Report, Run
+from .events import EventWriter
 
 
 class StepCounterHook(Hook):
@@ -19,4 +13,65 @@ class StepCounterHook(Hook):
 
     def __init__(self, every_steps: int = 100) -> None:
         """Sets the steps between two points."""
-        raise NotImplementedError
+        self.every_steps = every_steps
+        self._writer: EventWriter | None = None
+
+    def begin(self, run: Run) -> None:
+        """Prepares the file."""
+        self._writer = EventWriter(run.model_dir)
+
+    def after_step(self, run: Run) -> None:
+        """Writes a point, in the process that leads."""
+        if run.leads:
+            report = run.report
+            self._writer.write(report.step, self._values(report))
+
+    def end(self, run: Run) -> None:
+        """Writes a point for the rest of the steps."""
+        report = run.report
+        if run.leads and report.num_steps:
+            self._writer.write(report.step, self._values(report))
+
+    def _values(self, report: Report) -> Mapping[str, Any]:
+        return {"global_step/sec": report.steps_per_sec}
+
+
+class SummaryHook(StepCounterHook):
+    """Writes loss, metrics, scalars, learning rates and speed to `model_dir`.
+
+    Evaluations are written to their folders, with the same tags.
+    """
+
+    def __init__(self, every_steps: int = 100) -> None:
+        """Sets the steps between two points."""
+        super().__init__(every_steps)
+        self._evaluations: dict[str, EventWriter] = {}
+
+    def begin(self, run: Run) -> None:
+        """Prepares the files."""
+        super().begin(run)
+        self._evaluations = {}
+
+    def after_evaluation(self, run: Run, name: str, metrics: Mapping[str, Any]) -> None:
+        """Writes a point of an evaluation."""
+        if run.leads:
+            folder = os.path.join(run.model_dir, f"eval_{name}" if name else "eval")
+            writer = self._evaluations.setdefault(folder, EventWriter(folder))
+            write_evaluation(writer, metrics)
+
+    def _values(self, report: Report) -> Mapping[str, Any]:
+        wait = {} if report.input_wait is None else {"input_wait": report.input_wait}
+        return {
+            "loss": report.loss,
+            **report.metrics,
+            **report.scalars,
+            "global_step/sec": report.steps_per_sec,
+            "examples/sec": report.examples_per_sec,
+            **wait,
+        }
+
+
+def write_evaluation(writer: EventWriter, metrics: Mapping[str, Any]) -> None:
+    """Writes the results of an evaluation at its `global_step`."""
+    values = {name: value for name, value in metrics.items() if name != "global_step"}
+    writer.write(metrics["global_step"], values)

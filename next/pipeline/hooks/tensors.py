@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 
-from ..contract.hooks import Hook
+from absl import logging
+
+from ..contract.hooks import Hook, Run
+from ..errors import UserValueError
 
 
 class TensorHook(Hook):
@@ -15,4 +18,23 @@ class TensorHook(Hook):
           every_steps: steps between two log lines.
           tensors: names of the tensors; None for all.
         """
-        raise NotImplementedError
+        self.every_steps = every_steps
+        self.wants_tensors = True if tensors is None else tuple(tensors)
+
+    def after_step(self, run: Run) -> None:
+        """Logs the arrays of this step, in the process that leads.
+
+        Raises:
+          UserValueError: a name is not in `EstimatorSpec.tensors`.
+        """
+        arrays = run.report.tensors
+        names = tuple(arrays) if self.wants_tensors is True else self.wants_tensors
+        missing = [name for name in names if name not in arrays]
+        if missing:
+            raise UserValueError(
+                f"TensorHook.tensors has {missing}: expected names of EstimatorSpec.tensors, "
+                f"{sorted(arrays)}."
+            )
+        if run.leads:
+            values = "".join(f" | {name} = {arrays[name]}" for name in names)
+            logging.info("train | step %d%s", run.step, values)

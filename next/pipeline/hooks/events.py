@@ -1,0 +1,65 @@
+"""Writes event files for TensorBoard.
+
+TensorFlow's own writer of scalars needs the tensorboard package, which TensorFlow 2.21 does not
+install. An event file is a TFRecord file of `Event` protocol buffers.
+"""
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+class EventWriter:
+    """Appends points to one event file in a folder; the first point creates the file."""
+
+    def __init__(self, folder: str) -> None:
+        """Sets the folder, which TensorBoard shows as a run."""
+        self._folder = folder
+        self._file: tf.io.TFRecordWriter | None = None
+        self._path = ""
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        """Writes one point for each number, and for each element of an array as `name/0`.
+
+        The points are on disk when the method returns. A file that was deleted is replaced.
+        """
+        summary = tf.compat.v1.Summary()
+        for name, value in by_element(values).items():
+            summary.value.add(tag=name, simple_value=value)
+        if not summary.value:
+            return
+        if self._file is None or not tf.io.gfile.exists(self._path):
+            self._open()
+        self._append(step=step, summary=summary)
+
+    def _open(self) -> None:
+        tf.io.gfile.makedirs(self._folder)
+        # TensorBoard reads files in the order of their names.
+        now = f"{time.time_ns():019d}"
+        unique = f"{now[:-9]}.{now[-9:]}.{socket.gethostname()}.{uuid.uuid4().hex[:8]}"
+        self._path = os.path.join(self._folder, f"events.out.tfevents.{unique}")
+        self._file = tf.io.TFRecordWriter(self._path)
+        self._append(file_version="brain.Event:2")  # The first record has to be this one.
+
+    def _append(self, **fields: Any) -> None:
+        event = tf.compat.v1.Event(wall_time=time.time(), **fields)
+        self._file.write(event.SerializeToString())
+        self._file.flush()
+
+
+def by_element(values: Mapping[str, Any]) -> dict[str, float]:
+    """Returns floats by name; the elements of an array are `name/0`, `name/1`."""
+    result: dict[str, float] = {}
+    for name, value in values.items():
+        elements = np.ravel(value).tolist()
+        if np.ndim(value) == 0:
+            result[name] = float(elements[0])
+        else:
+            result.update({f"{name}/{i}": float(each) for i, each in enumerate(elements)})
+    return result

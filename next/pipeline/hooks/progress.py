@@ -1,0 +1,31 @@
+"""Shows the progress bar of a training."""
+
+from ..contract.hooks import Hook, Run
+from ..run.progress import Progress
+from .stock import as_text
+
+
+class ProgressHook(Hook):
+    """Shows a bar with the loss and the metrics of the last call, in a terminal or notebook."""
+
+    def __init__(self) -> None:
+        """Shows nothing before `begin`."""
+        self._progress: Progress | None = None
+
+    def begin(self, run: Run) -> None:
+        """Shows the bar."""
+        self._progress = Progress("train", total=run.max_step, start=run.step)
+
+    def after_loop(self, run: Run) -> None:
+        """Moves the bar."""
+
+        def values() -> str:
+            report = run.report
+            return as_text({"loss": report.loss, **report.metrics})
+
+        self._progress.update(run.step, values)
+
+    def close(self) -> None:
+        """Removes the bar; called at the end of each training, also after an error."""
+        if self._progress is not None:
+            self._progress.close()

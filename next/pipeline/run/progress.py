@@ -1,0 +1,121 @@
+"""Shows how far a long phase is: a bar in a terminal or notebook, or a log line at times."""
+
+import contextlib
+import logging as standard_logging
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tqdm.auto
+from absl import logging
+
+from .durations import clock
+
+# Seconds between two values on a bar; reading them fetches them from the device.
+_MIN_SECS = 0.2
+
+
+class Progress:
+    """The progress of one phase; close it at the end, also after an error."""
+
+    def __init__(
+        self,
+        title: str,
+        *,
+        total: int | None,
+        start: int = 0,
+        bar: bool = True,
+        line_secs: float = math.inf,
+    ) -> None:
+        """Shows the bar if this is a terminal or a notebook.
+
+        Args:
+          title: name of the phase.
+          total: number of the last step; None if unknown.
+          start: number of the first step.
+          bar: whether to show a bar.
+          line_secs: seconds between two log lines if there is no bar.
+        """
+        self._title, self._total, self._start = title, total, start
+        self._line_secs = line_secs
+        self._began = self._shown_at = time.monotonic()
+        self._closing = contextlib.ExitStack()
+        self._bar = None
+        if bar and _can_move():
+            self._bar = tqdm.auto.tqdm(
+                desc=title,
+                total=total,
+                initial=start,
+                unit=" steps",
+                file=sys.stderr,
+                mininterval=_MIN_SECS,
+                dynamic_ncols=True,
+                leave=False,
+            )
+            self._closing.enter_context(_log_above_bars())
+            self._closing.callback(self._bar.close)
+
+    def update(self, step: int, values: Callable[[], str] = str) -> None:
+        """Shows that `step` is reached.
+
+        Args:
+          step: number of the step.
+          values: returns ` | loss 0.312`; called only if it is shown.
+        """
+        now = time.monotonic()
+        if self._bar is not None and now - self._shown_at >= _MIN_SECS:
+            self._bar.set_postfix_str(values().removeprefix(" | "), refresh=False)
+            self._bar.update(step - self._bar.n)
+            self._shown_at = now
+        elif self._bar is None and now - self._shown_at >= self._line_secs:
+            speed = (step - self._start) / (now - self._began)
+            left = ""
+            if self._total is not None and speed:
+                left = f" of {self._total} | {clock((self._total - step) / speed)} left"
+            logging.info("%s | %d steps%s", self._title, step, left)
+            self._shown_at = now
+
+    def close(self) -> None:
+        """Removes the bar."""
+        self._closing.close()
+
+
+def _can_move() -> bool:
+    """Returns whether stderr is a terminal, or this is a notebook with widgets."""
+    is_notebook = not issubclass(tqdm.std.tqdm, tqdm.autonotebook.tqdm)
+    return is_notebook or (sys.stderr is not None and sys.stderr.isatty())
+
+
+class _AboveBars:
+    """A stream that writes above the bars that are shown."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with tqdm.auto.tqdm.external_write_mode(file=self._stream):
+            self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def _log_above_bars() -> Iterator[None]:
+    """Makes the handlers of the log write above the bars."""
+    handlers = [logging.get_absl_handler().python_handler, *standard_logging.root.handlers]
+    changed = []
+    for handler in handlers:
+        stream = getattr(handler, "stream", None)
+        if isinstance(handler, standard_logging.StreamHandler) and stream in (
+            sys.stderr,
+            sys.stdout,
+        ):
+            changed.append((handler, handler.setStream(_AboveBars(stream))))
+    try:
+        yield
+    finally:
+        for handler, stream in changed:
+            handler.setStream(stream)

@@ -1,0 +1,315 @@
+"""Hooks of a training: when they are called, what they get, and what the stock ones write."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import gin_estimator as ge
+from small import X, Y, checkpoints, eval_input, make, model_fn, points, train_input
+
+
+class Recorder(ge.Hook):
+    """Records its calls and reports."""
+
+    def __init__(self, every_steps=None):
+        self.every_steps = every_steps
+        self.calls = []
+
+    def after_step(self, run):
+        self.calls.append((run.step, run.report))
+
+    def end(self, run):
+        self.calls.append(("end", run.report))
+
+
+class Own(ge.Hook):
+    def __init__(self, steps):
+        self.steps = steps
+        self.calls = []
+
+    def next_step(self, step):
+        return next((each for each in self.steps if each > step), None)
+
+    def after_step(self, run):
+        self.calls.append(run.step)
+
+
+class Loops(ge.Hook):
+    def __init__(self):
+        self.calls = []
+
+    def after_loop(self, run):
+        self.calls.append((run.step, run.report.num_steps))
+
+
+def test_hooks_are_called_exactly_at_their_steps(tmp_path):
+    threes, own, loops = Recorder(3), Own([4, 9]), Loops()
+    make(tmp_path).train(train_input, [threes, own, loops], max_steps=10)
+    assert [step for step, _ in threes.calls] == [3, 6, 9, "end"]
+    assert own.calls == [4, 9]
+    assert [report.num_steps for _, report in threes.calls] == [3, 3, 3, 1]
+    assert [report.num_examples for _, report in threes.calls] == [24, 24, 24, 8]
+    # Calls begin with one step and double, and end at each step of a hook.
+    assert [step for step, _ in loops.calls] == [1, 3, 4, 6, 9, 10]
+    assert sum(number for _, number in loops.calls) == 10
+    report = threes.calls[0][1]
+    assert report.step == 3 and report.seconds > 0
+    assert report.steps_per_sec == pytest.approx(3 / report.seconds)
+    assert report.examples_per_sec == pytest.approx(24 / report.seconds)
+    assert set(report.metrics) == {"accuracy"}
+    assert report.scalars["learning_rate"] == pytest.approx(0.1)
+
+
+def test_a_report_is_the_mean_over_its_steps(tmp_path):
+    each, both = Recorder(1), Recorder(2)
+    make(tmp_path).train(train_input, [each, both], max_steps=4)
+    losses = [report.loss for step, report in each.calls if step != "end"]
+    assert [r.loss for s, r in both.calls if s != "end"] == pytest.approx(
+        [np.mean(losses[:2]), np.mean(losses[2:])]
+    )
+
+
+class NotAhead(ge.Hook):
+    def next_step(self, step):
+        return step
+
+
+class Never(ge.Hook):
+    def after_step(self, run):
+        pass
+
+
+def test_hooks_that_cannot_be_called_are_refused(tmp_path):
+    one = make(tmp_path)
+    with pytest.raises(ge.UserValueError, match=r"NotAhead.next_step\(0\) returned 0.*Return 1"):
+        one.train(train_input, [NotAhead()], max_steps=1)
+    with pytest.raises(ge.UserTypeError, match="Never.every_steps is None"):
+        one.train(train_input, [Never()], max_steps=1)
+    for every in (0, -1, 2.5, True):
+        with pytest.raises(ge.UserError, match=f"Recorder.every_steps is {every}"):
+            one.train(train_input, [Recorder(every)], max_steps=1)
+    hook = Recorder(1)
+    with pytest.raises(ge.UserValueError, match="twice"):
+        one.train(train_input, [hook, hook], max_steps=1)
+    with pytest.raises(ge.UserTypeError, match=r"Hook"):
+        one.train(train_input, [Recorder], max_steps=1)
+    for hook in (Recorder(1), ge.LoggingHook(1), ge.TensorHook(1)):
+        with pytest.raises(ge.UserTypeError, match=f"has a {type(hook).__name__}"):
+            one.evaluate(eval_input, hooks=[hook])
+
+
+def test_reasons_to_stop_accumulate(tmp_path):
+    class Stop(ge.Hook):
+        every_steps = 2
+
+        def __init__(self, reason):
+            self.reason = reason
+
+        def after_step(self, run):
+            run.request_stop(self.reason)
+
+    one = make(tmp_path)
+    one.train(train_input, [Stop("a"), Stop("b"), Stop("a")], max_steps=9)
+    assert one.last_run.stop_reasons == ["a", "b"]
+    assert one.last_run.stop_reason == "a; b"
+    assert checkpoints(tmp_path) == [0, 2]
+
+
+def test_stop_at_step(tmp_path):
+    one = make(tmp_path)
+    one.train(train_input, [ge.StopAtStepHook(num_steps=3)])
+    assert one.state.step == 3
+    one.train(train_input, [ge.StopAtStepHook(num_steps=3)])  # A finished run does not count.
+    assert one.state.step == 6
+    one.train(train_input, [ge.StopAtStepHook(last_step=8)])
+    assert one.state.step == 8
+    one.train(train_input, [ge.StopAtStepHook(last_step=5)])
+    assert one.state.step == 9
+    with pytest.raises(RuntimeError, match="killed"):
+        one.train(train_input, [ge.StopAtStepHook(num_steps=6), Fail(13)], max_steps=None)
+    again = make(tmp_path)
+    again.train(train_input, [ge.StopAtStepHook(num_steps=6)])
+    assert again.state.step == 15
+    for options in ({}, {"num_steps": 1, "last_step": 2}, {"last_step": 0}, {"last_step": "5"}):
+        with pytest.raises(ge.UserValueError, match="expected one int greater than 0"):
+            ge.StopAtStepHook(**options)
+
+
+class Fail(ge.Hook):
+    """Saves nothing at its step, and fails there."""
+
+    def __init__(self, at):
+        self.every_steps = at
+
+    def after_step(self, run):
+        raise RuntimeError("killed")
+
+
+class Listener(ge.SavingListener):
+    def __init__(self, stop_at=None):
+        self.calls = []
+        self.stop_at = stop_at
+
+    def begin(self, run):
+        self.calls.append("begin")
+
+    def before_save(self, run):
+        self.calls.append(("before", run.step, run.report.num_steps))
+
+    def after_save(self, run):
+        self.calls.append(("after", run.step, run.report.num_steps))
+        return run.step == self.stop_at
+
+    def end(self, run):
+        self.calls.append("end")
+
+
+def test_saving_listeners(tmp_path):
+    listener = Listener(stop_at=4)
+    one = make(tmp_path, save_checkpoints_steps=2, log_step_count_steps=None)
+    one.train(train_input, saving_listeners=[listener], max_steps=9)
+    pairs = [(name, step, step and 2) for step in (0, 2, 4) for name in ("before", "after")]
+    assert listener.calls == ["begin", *pairs, "end"]
+    assert one.last_run.stop_reason == "Listener.after_save returned True"
+    again = Listener()
+    one.train(train_input, saving_listeners=[again], max_steps=4)
+    assert again.calls == ["begin", "end"]
+    assert checkpoints(tmp_path) == [0, 2, 4]
+
+
+def schedule_fn(features, labels, mode, network, optimizer):
+    spec = model_fn(features, labels, mode, network, optimizer)
+    if mode == ge.ModeKeys.PREDICT:
+        return spec
+    logits = network(features, training=False)
+    hot = tf.one_hot(labels, 3)
+    array = ge.metric(keras.metrics.F1Score, hot, tf.nn.softmax(logits))
+    return ge.EstimatorSpec(
+        mode,
+        loss=spec.loss,
+        train_op=spec.train_op,
+        metrics={**spec.metrics, "f1": array},
+        scalars={"batch_mean": tf.reduce_mean(features)},
+    )
+
+
+def test_points_for_tensorboard(tmp_path):
+    rate = keras.optimizers.schedules.PiecewiseConstantDecay([1, 3], [0.4, 0.2, 0.1])
+    one = make(
+        tmp_path,
+        fn=schedule_fn,
+        optimizer=lambda: keras.optimizers.SGD(rate),
+        save_summary_steps=2,
+        save_checkpoints_steps=3,
+    )
+    seen = []
+
+    class Look(ge.Hook):
+        every_steps = 2
+
+        def after_step(self, run):
+            seen.append(sorted(points(tmp_path)["loss"]))  # Points are on disk at once.
+
+    every = Recorder(2)
+    spec = ge.EvalSpec(eval_input, name="test")
+    train = ge.TrainSpec(train_input, 5, [Look(), every])
+    metrics, _ = ge.train_and_evaluate(one, train, spec)
+    assert seen == [[2], [2, 4]]
+    found = points(tmp_path)
+    assert set(found) == {
+        *("loss", "accuracy", "f1/0", "f1/1", "f1/2", "batch_mean", "learning_rate"),
+        *("global_step/sec", "examples/sec"),
+    } | ({"input_wait"} & set(found))
+    assert {step: pytest.approx(r.loss) for step, r in every.calls[:2]} == {
+        step: found["loss"][step] for step in (2, 4)
+    }
+    assert sorted(found["loss"]) == [2, 4, 5]
+    # The rate of the step itself, which the schedule computes from the updates before.
+    assert found["learning_rate"] == pytest.approx({2: 0.4, 4: 0.2, 5: 0.1})
+    evaluated = points(tmp_path / "eval_test")
+    assert set(evaluated) == {"loss", "accuracy", "f1/0", "f1/1", "f1/2"}
+    assert evaluated["loss"] == pytest.approx({3: evaluated["loss"][3], 5: metrics["loss"]})
+    one.evaluate(eval_input, name="more")
+    assert points(tmp_path / "eval_more")["loss"] == pytest.approx({5: metrics["loss"]})
+
+
+def test_no_event_file_without_a_value_and_the_speed_alone(tmp_path):
+    one = make(tmp_path, save_summary_steps=None)
+    one.train(train_input, max_steps=2)
+    one.evaluate(eval_input)
+    assert not list(tmp_path.rglob("events.*"))
+    one.train(train_input, [ge.StepCounterHook(2)], max_steps=5)
+    assert {tag: sorted(each) for tag, each in points(tmp_path).items()} == {
+        "global_step/sec": [4, 5]
+    }
+
+
+def test_a_deleted_event_file_is_replaced(tmp_path):
+    class Delete(ge.Hook):
+        every_steps = 3
+
+        def after_step(self, run):
+            for path in tmp_path.glob("events.*"):
+                path.unlink()
+
+    make(tmp_path, save_summary_steps=2).train(train_input, [Delete()], max_steps=5)
+    assert sorted(points(tmp_path)["loss"]) == [4, 5]
+
+
+def test_log_lines(tmp_path, caplog):
+    caplog.set_level("INFO", logger="absl")
+    one = make(tmp_path, log_step_count_steps=2)
+    one.train(train_input, max_steps=3)
+    one.evaluate(eval_input, name="test")
+    lines = [record.getMessage() for record in caplog.records]
+    [first, last] = [line for line in lines if "steps/s" in line]
+    assert first.startswith("train | step 2 | ") and " examples/s" in first
+    assert " | accuracy 0." in first and " | ETA 0:00:0" in first and first.endswith("to step 3")
+    assert last.startswith("train | step 3 | ") and "ETA" not in last
+    assert any(line.startswith("eval test | step 3 | loss ") for line in lines)
+    assert "train | ended at step 3 | max_steps is 3" in lines
+    caplog.clear()
+    one.train(train_input, max_steps=3)
+    warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert warnings == ["train | step 3 is at max_steps 3 already"]
+    assert len(X) == len(Y)
+
+
+def test_a_state_is_restored_or_dropped(tmp_path, caplog):
+    class Count(ge.Hook):
+        every_steps = 1
+        count = 0
+
+        def after_step(self, run):
+            self.count += 1
+
+        def state(self):
+            return self.count
+
+        def restore(self, run, state):
+            self.count = state
+
+    one, hook = make(tmp_path), Count()
+    one.train(train_input, [hook], max_steps=2)
+    hook = Count()
+    one.train(train_input, [hook], max_steps=3)
+    assert hook.count == 3
+    caplog.set_level("INFO", logger="absl")
+    one.train(train_input, max_steps=4)
+    assert "states of hooks that are gone: ['Count']" in caplog.text
+
+
+def test_a_nan_ends_training_before_other_hooks_and_checkpoints(tmp_path):
+    def nan_input():
+        values = X.copy()
+        values[26] = np.nan  # In the fourth batch.
+        return tf.data.Dataset.from_tensor_slices((values, Y)).batch(8).repeat()
+
+    every = Recorder(1)
+    one = make(tmp_path, save_summary_steps=1, save_checkpoints_steps=2)
+    with pytest.raises(ge.NanLossDuringTrainingError, match="in step 4"):
+        one.train(nan_input, [every], max_steps=9)
+    assert [step for step, _ in every.calls] == [1, 2, 3]
+    assert checkpoints(tmp_path) == [0, 2]
+    assert sorted(points(tmp_path)["loss"]) == [1, 2, 3]
