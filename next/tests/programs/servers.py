@@ -120,6 +120,11 @@ def table_fn(features, labels, mode, table, dense, optimizer):
     )
 
 
+def constant_fn(features, labels, mode, vector, optimizer):
+    loss = tf.reduce_sum(vector) + 0 * tf.reduce_sum(features["x"])
+    return ge.EstimatorSpec(mode, loss=loss, train_op=ge.TrainOp(optimizer, [vector]))
+
+
 class PrintSteps(ge.Hook):
     every_steps = 1
 
@@ -228,6 +233,16 @@ def acts(folder):
             say(name, sums.values)
         except ge.UserError as error:
             say(name, str(error))
+
+    config = ge.RunConfig(os.path.join(folder, "constant"), execution="parameter_server")
+    modules = {
+        "vector": lambda: tf.Variable(tf.zeros([20_000, 8])),
+        "optimizer": lambda: keras.optimizers.SGD(1.0),
+    }
+    estimator = ge.Estimator(constant_fn, modules=modules, config=config)
+    estimator.train(endless, max_steps=200)
+    value = estimator.get_variable_value("vector")
+    say("constant", [float(value.min()), float(value.max())])
 
     train_table("table", table_fn, table=make_table)
     captured = make_table()

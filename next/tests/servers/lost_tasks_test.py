@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tasks import servers
+from tasks import PROGRAMS, servers
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,8 @@ def measured(record_property):
 
 
 def training(folder, *options, **others):
-    return servers(folder, "train", folder / "model", "sleep=0.02", *options, **others)
+    arguments = "train", folder / "model", "sleep=0.02", *options
+    return servers(folder, PROGRAMS / "servers.py", *arguments, **others)
 
 
 def test_a_killed_server_ends_all(tmp_path, measured):
@@ -166,3 +167,15 @@ def test_a_chief_that_never_starts_is_named(tmp_path):
     with training(tmp_path, *options, absent=["chief 0"]) as cluster:
         assert set(cluster.codes().values()) == {75}
         assert re.search(r"error: chief 0 \(.*\) did not start", cluster["ps 0"].output)
+
+
+def test_the_command_in_each_task(tmp_path):
+    flags = "--gin_file=gin/digits.gin", f"--model_dir={tmp_path / 'model'}"
+    server = "--execution=parameter_server", "--gin.parameter_server.lost_after_secs=60"
+    steps = "--gin.TRAIN_STEPS=50"
+    command = "-m", "gin_estimator.main", *flags, *server, steps
+    with servers(tmp_path, *command) as cluster:
+        assert cluster.codes() == {"chief 0": 0, "worker 0": 0, "worker 1": 0, "ps 0": 0}
+        assert "accuracy" in cluster["chief 0"].output
+        assert "SavedModel" in cluster["chief 0"].output
+        assert "SavedModel" not in cluster["worker 0"].output

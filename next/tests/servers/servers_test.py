@@ -23,7 +23,7 @@ def program():
 def ran(tmp_path_factory):
     """Returns the folder and the cluster after all acts; starts killed workers again."""
     folder = tmp_path_factory.mktemp("servers")
-    with servers(folder, "acts", folder) as cluster:
+    with servers(folder, PROGRAMS / "servers.py", "acts", folder) as cluster:
         killed, end = 0, time.monotonic() + 200
         chief = cluster["chief 0"]
         while chief.process.poll() is None and time.monotonic() < end:
@@ -69,6 +69,11 @@ def test_the_chief_evaluates_and_predicts_as_one_process_does(ran, program):
     estimator = program.make_estimator(folder / "counts")
     assert estimator.evaluate(program.shared) == pytest.approx(cluster.result("evaluated"))
     assert cluster.result("evaluated")["ids"] == cluster.result("predicted") == IDS
+
+
+def test_no_update_of_two_workers_is_lost(ran):
+    _, cluster = ran
+    assert cluster.result("constant") == [-200.0, -200.0]
 
 
 def test_refusals(ran):

@@ -1,0 +1,87 @@
+"""Updates by kernels that lock agree with Keras'."""
+
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from gin_estimator.contract.train_op import TrainOp
+from gin_estimator.train.locked_updates import lock
+
+CASES = [
+    ("SGD", {}),
+    ("SGD", {"momentum": 0.9}),
+    ("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+    ("Adagrad", {}),
+    ("Ftrl", {"l1_regularization_strength": 0.01, "l2_regularization_strength": 0.02}),
+    ("Ftrl", {"beta": 0.1, "l2_shrinkage_regularization_strength": 0.03}),
+    ("Adam", {}),
+    ("Adam", {"amsgrad": True, "clipnorm": 0.5}),
+    ("AdamW", {"weight_decay": 0.1}),
+    ("Adamax", {}),
+    ("Adadelta", {"learning_rate": 1.0}),
+    ("RMSprop", {}),
+    ("RMSprop", {"momentum": 0.9, "centered": True}),
+]
+
+
+def make(name, options, *, locked):
+    rng = np.random.default_rng(0)
+    variables = [keras.Variable(rng.normal(size=shape), name="v") for shape in ((4, 3), (5,))]
+    optimizer = getattr(keras.optimizers, name)(**{"learning_rate": 0.05, **options})
+    optimizer.build(variables)
+    if locked:
+        lock(TrainOp(optimizer, variables), tf.distribute.get_strategy())
+    return optimizer, variables
+
+
+@pytest.mark.oldest
+@pytest.mark.parametrize("name, options", CASES)
+def test_twenty_updates_are_those_of_keras(name, options):
+    results = []
+    for locked in (False, True):
+        rng = np.random.default_rng(1)
+        optimizer, variables = make(name, options, locked=locked)
+        for _ in range(20):
+            gradients = [tf.constant(rng.normal(size=v.shape), tf.float32) for v in variables]
+            optimizer.apply(gradients, variables)
+        results.append([np.asarray(v) for v in [*variables, *optimizer.variables]])
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_threads_lose_no_update():
+    variable = keras.Variable(np.zeros([1000, 100]), name="v")
+    optimizer = keras.optimizers.Adagrad(1.0, initial_accumulator_value=0.0)
+    optimizer.build([variable])
+    lock(TrainOp(optimizer, [variable]), tf.distribute.get_strategy())
+    ones = tf.ones(variable.shape)
+
+    @tf.function(autograph=False)
+    def update():
+        optimizer.update_step(ones, variable.value, 1.0)
+
+    threads = [threading.Thread(target=lambda: [update() for _ in range(50)]) for _ in range(4)]
+    update()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert np.all(np.asarray(optimizer.variables[-1]) == 201)
+
+
+@pytest.mark.parametrize("options", [{"use_ema": True}, {"name": "Lion"}])
+def test_what_would_lose_updates_is_refused(options):
+    with pytest.raises(ValueError, match="allow_lost_updates = True"):
+        make(options.pop("name", "Adam"), options, locked=True)
+
+
+def test_a_constraint_is_refused():
+    dense = keras.layers.Dense(2, kernel_constraint="non_neg")
+    dense.build([None, 3])
+    optimizer = keras.optimizers.SGD()
+    optimizer.build(dense.trainable_variables)
+    with pytest.raises(ValueError, match="a variable has a constraint"):
+        lock(TrainOp(optimizer, dense.trainable_variables), tf.distribute.get_strategy())
