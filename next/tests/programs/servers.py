@@ -10,6 +10,8 @@ RunConfig, arguments of `parameter_server`, and:
     sleep   seconds that a hook sleeps after each step
     slow    seconds that each step takes on a worker
     fail    step at which a hook raises
+    lost    index of the worker that gets the signal `signal` before it serves
+    connect_secs  seconds in which TensorFlow must connect
     plain   whether to call `main` without `ge.run`
 """
 
@@ -25,6 +27,7 @@ import numpy as np
 import tensorflow as tf
 
 import gin_estimator as ge
+from gin_estimator.cluster import connect
 
 ROWS, BATCH = 640, 16
 RNG = np.random.default_rng(0)
@@ -174,6 +177,11 @@ def train(model_dir, *pairs):
     options = dict(pair.split("=") for pair in pairs)
     options = {key: ast.literal_eval(value) for key, value in options.items()}
     options.pop("plain", None)
+    if options.pop("lost", None) == ge.RunConfig(model_dir, execution="parameter_server").task_id:
+        number = options.pop("signal")
+        tf.distribute.Server = lambda *_, **__: os.kill(os.getpid(), number)
+    options.pop("signal", None)
+    connect.CONNECT_SECS = options.pop("connect_secs", connect.CONNECT_SECS)
     steps, sleep, fail = (options.pop(key, None) for key in ("steps", "sleep", "fail"))
     timeouts = {key: options.pop(key) for key in ARGUMENTS if key in options}
     if timeouts:

@@ -154,6 +154,18 @@ def test_an_error_of_the_user_ends_all(tmp_path, measured):
         assert "RuntimeError: the user's own error" in cluster["chief 0"].output
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_task_lost_after_the_meeting_ends_the_others(tmp_path, measured, number):
+    """TensorFlow holds Python's lock while it connects."""
+    done = measured()
+    options = "steps=10", "lost=1", f"signal={int(number)}", "connect_secs=8"
+    with training(tmp_path, *options) as cluster:
+        assert cluster["chief 0"].wait(60) == -signal.SIGKILL
+        assert "TensorFlow did not connect chief 0, worker 0, worker 1" in cluster["chief 0"].output
+        assert {cluster[name].wait(60) for name in ("worker 0", "ps 0")} <= {0, 75}
+        done("all, from the start")
+
+
 def test_each_task_names_an_absent_one(tmp_path):
     options = "steps=10", "start_timeout_secs=10"
     with training(tmp_path, *options, absent=["worker 1"]) as cluster:
