@@ -42,9 +42,15 @@ class SummaryHook(StepCounterHook):
     Evaluations are written to their folders, with the same tags.
     """
 
-    def __init__(self, every_steps: int = 100) -> None:
-        """Sets the steps between two points."""
+    def __init__(self, every_steps: int = 100, *, writes_evaluations: bool = True) -> None:
+        """Sets the steps between two points.
+
+        Args:
+          every_steps: steps between two points.
+          writes_evaluations: False if an evaluator job writes them.
+        """
         super().__init__(every_steps)
+        self._writes_evaluations = writes_evaluations
         self._evaluations: dict[str, EventWriter] = {}
 
     def begin(self, run: Run) -> None:
@@ -54,7 +60,7 @@ class SummaryHook(StepCounterHook):
 
     def after_evaluation(self, run: Run, name: str, metrics: Mapping[str, Any]) -> None:
         """Writes a point of an evaluation."""
-        if run.leads:
+        if run.leads and self._writes_evaluations:
             folder = os.path.join(run.model_dir, f"eval_{name}" if name else "eval")
             writer = self._evaluations.setdefault(folder, EventWriter(folder))
             write_evaluation(writer, metrics)

@@ -1,0 +1,243 @@
+"""The evaluator job: evaluates the checkpoints that a training in other processes writes.
+
+It shares only model_dir with the training: checkpoints, records of evaluations, and the record
+of how training ended.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+from absl import logging
+
+from ..checkpoint import files, retention
+from ..checkpoint.checkpoints import Checkpoints
+from ..errors import UnreadableCheckpointError
+from ..hooks.events import EventWriter
+from ..hooks.stock import as_text
+from ..hooks.summary import write_evaluation
+from ..model_dir import claim, records
+from .evaluation import Evaluation
+from .evaluations import AfterEvaluation
+from .run_files import RunFiles
+from .train_state import TrainState
+
+_POLL_SECS = 2.0
+_LOG_SECS = 60.0
+# A training that starts at the same time removes the record of an earlier end within this time.
+_DOUBT_SECS = 60.0
+_THROTTLE_SECS = 600.0
+_CLAIM = "evaluation.claim"
+
+
+class Evaluator:
+    """Evaluates each checkpoint of model_dir by its step, until training has ended.
+
+        wait start_delay_secs, or until training has ended
+        until training has ended and its last checkpoint was evaluated:
+            restore the next checkpoint; make the evaluations that are due: record, export
+            if there is none: wait
+        export the last one as final
+
+    The records of evaluations are its only state, so that it can be killed and started again.
+
+    Training has ended if its record or a checkpoint of `max_steps` shows it. A record that was
+    there before this job may belong to a training that is about to continue: it counts after a
+    minute, or at once if training finished at `max_steps`.
+    """
+
+    def __init__(
+        self,
+        state: TrainState,
+        evaluations: Sequence[Evaluation],
+        run_files: RunFiles,
+        *,
+        max_steps: int | None,
+        export: AfterEvaluation,
+    ) -> None:
+        """Takes the parts; reads which evaluations were made before a restart.
+
+        Args:
+          state: modules to evaluate.
+          evaluations: evaluations with different names.
+          run_files: where results are recorded.
+          max_steps: global step at which training ends; None for the end of its input.
+          export: called after each evaluation, such as for exporters.
+        """
+        self._state = state
+        self._model_dir = state.config.model_dir
+        self._evaluations = evaluations
+        self._files = run_files
+        self._max_steps = max_steps
+        self._export = export
+        self._delay_secs = min(each.spec.start_delay_secs for each in evaluations)
+        self._started_at = time.monotonic()
+        self._logged_at = -_LOG_SECS
+        self._found_end: records.Ended | None = None
+        self._unreadable: set[tuple[str, int]] = set()
+        self._last_step = -1  # Checkpoints up to this step were taken.
+        self._claims: list[Callable[[], None]] = []
+        self._writers = {each: EventWriter(self._folder(each)) for each in evaluations}
+
+    def run(self) -> None:
+        """Evaluates until training has ended; results are in the evaluations.
+
+        Raises:
+          ClaimedError: another evaluator makes an evaluation of the same name.
+          StorageError: model_dir cannot be written.
+        """
+        with contextlib.ExitStack() as stack:
+            for each in self._evaluations:
+                held = claim.held(self._folder(each), file=_CLAIM)
+                self._claims.append(stack.enter_context(held))
+            self._begin()
+            while not self._step():
+                pass
+
+    def _begin(self) -> None:
+        for each in self._evaluations:
+            found, _ = records.read(self._folder(each))
+            each.result = found[-1] if found else None
+        self._last_step = min(map(_step_of, self._evaluations))
+        logging.info("eval | watching %s from step %d on", self._model_dir, self._last_step + 1)
+        self._found_end = records.read_end(self._model_dir)
+        while self._ended() is None and self._running_secs() < self._delay_secs:
+            self._wait(f"start_delay_secs, {self._delay_secs:g}")
+
+    def _step(self) -> bool:
+        """Takes the next checkpoint, or waits; returns whether the last one was taken."""
+        ended = self._ended()  # First, so that the list has all checkpoints before the end.
+        paths = [path for path in files.committed(self._model_dir) if self._is_readable(path)]
+        if paths and files.step_of(paths[-1]) < self._last_step:
+            logging.info("eval | training was started again: evaluating from its first step")
+            self._last_step = -1
+            for each in self._evaluations:
+                each.result = None
+        new = [path for path in paths if files.step_of(path) > self._last_step]
+        if ended is not None and len(new) <= 1:
+            details = "".join(f" | {detail}" for detail in ended.details)
+            if not paths:
+                logging.warning("eval | training %s without a checkpoint%s", ended.reason, details)
+                return True
+            if self._take(paths[-1], finished=True):
+                logging.info("eval | training %s at step %d%s", ended.reason, ended.step, details)
+                return True
+        elif new:
+            self._take(new[0], finished=False)
+        else:
+            after = f" after step {self._last_step}" if self._last_step >= 0 else ""
+            self._wait(f"a checkpoint{after}, or the end of training")
+        return False
+
+    def _take(self, path: str, *, finished: bool) -> bool:
+        """Makes the evaluations of a checkpoint that are due; returns whether it was readable."""
+        step, state = files.step_of(path), self._state
+        due = [each for each in self._evaluations if self._is_due(each, step, finished)]
+        if due or finished:
+            for check in self._claims:
+                check()
+            try:
+                with retention.leased(path):
+                    checkpoints = Checkpoints(self._model_dir, state.variables(optimizers=False))
+                    run_state = checkpoints.restore(path, partial=True)
+                    state.restored(path)
+                    self._files.run_id = run_state.get("run_id")
+                    self._evaluate(path, due, finished)
+            except UnreadableCheckpointError as error:
+                if files.path_of(self._model_dir, step) in files.committed(self._model_dir):
+                    logging.warning("eval | step %d is skipped: %s", step, error)
+                    self._unreadable.add(_identity(path))
+                else:
+                    logging.warning(
+                        "eval | step %d is skipped: its checkpoint was deleted before it could be "
+                        "evaluated. Set a larger RunConfig.keep_checkpoint_max.",
+                        step,
+                    )
+                return False
+        self._last_step = step
+        return True
+
+    def _evaluate(self, path: str, due: Sequence[Evaluation], finished: bool) -> None:
+        errors: list[Exception] = []
+        for each in self._evaluations:
+            try:
+                if each in due:
+                    result = each()
+                    self._files.add(each.spec, result, path)
+                    logging.info("%s | step %d%s", each.title, result.step, as_text(result.metrics))
+                    if self._state.config.save_summary_steps:
+                        write_evaluation(self._writers[each], result.metrics)
+                    self._logged_at = time.monotonic()
+                if each in due or finished:
+                    self._export(each, path, finished)
+            except UnreadableCheckpointError:
+                raise
+            except Exception as error:  # The other evaluations do not depend on it.
+                error.add_note(f"{each.title} of step {files.step_of(path)} failed.")
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _is_due(self, each: Evaluation, step: int, finished: bool) -> bool:
+        last = _step_of(each)
+        if finished:
+            return last != step
+        every = each.spec.every_steps
+        if step <= last or (every and step // every == last // every):
+            return False
+        throttle = each.spec.throttle_secs
+        throttle = _THROTTLE_SECS if throttle is None else throttle
+        wait = each.result.time + throttle - time.time() if each.result else 0
+        if wait > 0:
+            logging.info(
+                "%s | step %d is skipped: throttle_secs is %g | the next is in %.0f s or later",
+                each.title,
+                step,
+                throttle,
+                wait,
+            )
+        return wait <= 0
+
+    def _ended(self) -> records.Ended | None:
+        """Returns how training ended; None while it runs, or may be about to continue."""
+        ended, limit = records.read_end(self._model_dir), self._max_steps
+        if ended is None:
+            newest = files.latest(self._model_dir)
+            step = files.step_of(newest) if newest else -1
+            if limit is None or step < limit:
+                return None
+            return records.Ended(step=step, reason=records.FINISHED, checkpoint_step=step)
+        is_at_limit = limit is not None and ended.step >= limit
+        if ended != self._found_end or (is_at_limit and ended.reason == records.FINISHED):
+            return ended
+        doubt_secs = max(_DOUBT_SECS, self._delay_secs)
+        return ended if self._running_secs() >= doubt_secs else None
+
+    def _folder(self, evaluation: Evaluation) -> str:
+        return os.path.join(self._model_dir, evaluation.spec.folder)
+
+    def _is_readable(self, path: str) -> bool:
+        return not self._unreadable or _identity(path) not in self._unreadable
+
+    def _running_secs(self) -> float:
+        return time.monotonic() - self._started_at
+
+    def _wait(self, reason: str) -> None:
+        if time.monotonic() - self._logged_at >= _LOG_SECS:
+            logging.info("eval | waiting for %s", reason)
+            self._logged_at = time.monotonic()
+        time.sleep(_POLL_SECS)
+
+
+def _step_of(evaluation: Evaluation) -> int:
+    return evaluation.result.step if evaluation.result else -1
+
+
+def _identity(path: str) -> tuple[str, int]:
+    """Returns the path and the time of writing: training may write the same step again."""
+    try:
+        return path, tf.io.gfile.stat(f"{path}.index").mtime_nsec
+    except tf.errors.NotFoundError:
+        return path, 0
