@@ -99,6 +99,7 @@ def steps(model_dir, folder="eval"):
     return [each.step for each in records.read(str(model_dir / folder))[0]]
 
 
+@pytest.mark.oldest
 def test_each_checkpoint_is_evaluated_and_the_last_is_final(run):
     calls = Calls()
     metrics, _ = evaluate(run, spec(exporters=[calls]))
@@ -212,6 +213,7 @@ class Appends(ge.Hook):
             run.request_stop("good enough")
 
 
+@pytest.mark.oldest
 def test_training_sends_recorded_evaluations_to_hooks(tmp_path, monkeypatch):
     monkeypatch.setattr(recorded, "_POLL_SECS", 0.0)
     options = {"evaluation": "evaluator", "async_checkpoint": False}
