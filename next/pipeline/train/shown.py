@@ -1,0 +1,109 @@
+"""Tensors of single examples that a step returns in addition to its sums.
+
+These are tensors for hooks, the arguments of host metrics, and predictions.
+"""
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ..contract.spec import EstimatorSpec
+from ..data.batch import Batch
+from ..distribute.replicas import Replicas
+from ..errors import SpecError
+
+
+class Shown:
+    """Which tensors `[batch, ...]` of a spec a step shows, and how its parts are joined."""
+
+    def __init__(
+        self, choose: Callable[[EstimatorSpec], Any], outline: EstimatorSpec, field: str
+    ) -> None:
+        """Checks the tensors.
+
+        Args:
+          choose: returns a nest of tensors of a spec.
+          outline: spec of the build trace.
+          field: name of the nest in errors.
+
+        Raises:
+          SpecError: the nest has something else than tensors with a batch dimension.
+        """
+        self._choose = choose
+        self._outline = tf.nest.map_structure(tf.convert_to_tensor, choose(outline))
+        for leaf in tf.nest.flatten(choose(outline)):
+            is_dense = not isinstance(leaf, tf.RaggedTensor | tf.SparseTensor)
+            if not is_dense or tf.convert_to_tensor(leaf).shape.rank in (None, 0):
+                raise SpecError(
+                    f"{field} has {leaf!r}: expected tensors [batch, ...]. Convert a ragged or "
+                    "sparse tensor to a dense one, and set an unknown rank by tf.ensure_shape."
+                )
+
+    def of(self, spec: EstimatorSpec) -> tuple[Any, ...]:
+        """Returns the tensors of one replica's batch as the only part."""
+        return (tf.nest.map_structure(tf.convert_to_tensor, self._choose(spec)),)
+
+    def zeros(self) -> tuple[Any, ...]:
+        """Returns a part without rows, of the static shapes of a part with any number of them."""
+
+        def no_rows(like: tf.Tensor) -> tf.Tensor:
+            shape = [None, *like.shape[1:]]
+            empty = tf.zeros([0, *(size or 0 for size in shape[1:])], like.dtype)
+            return tf.raw_ops.PlaceholderWithDefault(input=empty, shape=shape)
+
+        return (tf.nest.map_structure(no_rows, self._outline),)
+
+    def joined(self, parts: Sequence[Any], batches: Sequence[Sequence[Batch]]) -> tuple[Any, ...]:
+        """Joins the parts of a step in the order of its input, in cross-replica context.
+
+        Args:
+          parts: parts by local replica and micro-batch.
+          batches: batches by micro-batch and local replica; placeholders have no rows.
+
+        Returns:
+          One part.
+        """
+        count = len(batches)
+        ordered, flat = [], []
+        for index, by_replica in enumerate(batches):
+            ordered += parts[index::count]
+            flat += by_replica
+
+        def rows_of(tensor: tf.Tensor, batch: Batch) -> tf.Tensor:
+            if batch.share is None:
+                return tensor
+            return tensor[: tf.shape(tensor)[0] * tf.cast(batch.share, tf.int32)]
+
+        def join(*tensors: tf.Tensor) -> tf.Tensor:
+            filled = [rows_of(t, batch) for t, batch in zip(tensors, flat, strict=True)]
+            return tf.concat(filled, axis=0) if len(filled) > 1 else filled[0]
+
+        return (tf.nest.map_structure(join, *ordered),)
+
+
+def of_all_processes(steps: Sequence[Any], replicas: Replicas) -> list[Any]:
+    """Exchanges the arrays of some steps; every process must call it.
+
+    Args:
+      steps: nests of arrays of this process, one for each step.
+      replicas: replicas of all processes.
+
+    Returns:
+      Nests of the arrays of all processes, one for each step, in the order of the input.
+    """
+    if replicas.num_processes == 1:
+        return list(steps)
+    by_process = [pickle.loads(each) for each in replicas.gather_bytes(pickle.dumps(steps))]
+    return [concatenated(parts) for parts in zip(*by_process, strict=True)]
+
+
+def concatenated(parts: Sequence[Any]) -> Any:
+    """Returns nests of arrays as one nest, with the rows of all.
+
+    Raises:
+      ValueError: examples of different shapes.
+    """
+    return tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
