@@ -1,0 +1,40 @@
+"""The files of gin/: complete, commented, and repeatable."""
+
+import re
+
+import pytest
+from conftest import ROOT
+
+from gin_estimator import main
+
+FILES = sorted(path.name for path in (ROOT / "gin").glob("*.gin"))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_opens_with_its_purpose_and_overrides(name, gin_folder, capsys):
+    comment, _, _ = (ROOT / "gin" / name).read_text().partition("\n\n")
+    assert all(line.startswith("#") for line in comment.splitlines())
+    assert f"python -m pipeline.main --gin_file=gin/{name} --model_dir=" in comment
+    assert re.search("Nothing must be set|Must be set", comment)
+    overrides = re.findall(r"""(--gin[._](?:"[^"]*"|param="[^"]*"|\S)+)""", comment)
+    overrides = [each for each in overrides if not each.startswith("--gin_file")]
+    assert len(overrides) >= 3
+    for flag in overrides:
+        assert main.main(["main", f"--gin_file={name}", "--dry_run", flag.replace('"', "")]) == 0
+    assert "error" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_written_reads_as_the_same(name, gin_folder, capsys):
+    def dry_run(file):
+        assert main.main(["main", f"--gin_file={file}", "--model_dir=x", "--dry_run"]) == 0
+        return capsys.readouterr().out
+
+    text = dry_run(name)
+    (gin_folder / "again.gin").write_text(text.partition("\njob ")[0])
+    assert dry_run("again.gin") == text
+
+
+def test_the_folder_has_no_python_file():
+    """It would hide gin-config."""
+    assert not list((ROOT / "gin").rglob("*.py"))
