@@ -2,7 +2,7 @@
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import tensorflow as tf
@@ -140,20 +140,24 @@ class Source:
                 f"RunConfig.{field} is {size}, and {self.name} takes no params: expected "
                 "dataset.batch(params['batch_size']). Add the argument, or do not set the field."
             )
-        params = {} if self.params is None else self.params
-        if not isinstance(params, Mapping):
-            raise UserTypeError(
-                f"RunConfig.{field} is {size}, and params is {params!r}: expected a dict. Do not "
-                "set the field, or make params a dict."
-            )
-        if "batch_size" in params:
+        params = {} if self.params is None else calling.own(self.params)
+        is_dict = isinstance(params, MutableMapping)
+        given = params.get("batch_size") if is_dict else getattr(params, "batch_size", None)
+        if given is not None:
             raise UserValueError(
-                f"params['batch_size'] is {params['batch_size']}, and RunConfig.{field} is {size}: "
-                "set one of them."
+                f"params['batch_size'] is {given}, and RunConfig.{field} is {size}: set one of "
+                "them."
             )
         if not self.yields_global_batches:
             size = context.get_per_replica_batch_size(size)
-        return {**params, "batch_size": size}
+        try:
+            (params.__setitem__ if is_dict else params.__setattr__)("batch_size", size)
+        except AttributeError:
+            raise UserTypeError(
+                f"RunConfig.{field} is {size}, and params is {params!r}: expected a dict, or an "
+                "object that takes the attribute batch_size. Do not set the field."
+            ) from None
+        return params
 
     def _check(self, dataset: Any) -> None:
         if not isinstance(dataset, tf.data.Dataset):

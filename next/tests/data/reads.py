@@ -39,7 +39,7 @@ class Reads:
         )
         return self.estimator
 
-    def _model_fn(self, features, mode, weight, optimizer):
+    def _model_fn(self, features, mode, weight, optimizer, labels=None):
         def note(rows):
             self.modes.append((mode, rows.tolist()))
             return rows
