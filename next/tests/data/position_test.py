@@ -41,7 +41,7 @@ def test_a_run_ends_with_its_data_and_a_later_one_begins_another_pass(reads, cha
     input_fn = numbers(0, 5, change=change)
     assert reads(input_fn, max_steps=3) == [0, 1, 2]
     assert reads(input_fn, max_steps=9) == [3, 4]
-    assert reads.estimator.last_run.stop_reason == "end of input"
+    assert reads.estimator.last_run.stop_reason == "the input ended"
     assert reads(input_fn, max_steps=7) == [0, 1]
     assert reads(input_fn) == [2, 3, 4]
     assert reads(input_fn) == [0, 1, 2, 3, 4]

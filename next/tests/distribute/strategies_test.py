@@ -69,7 +69,7 @@ def test_kinds_of_strategies():
     for choice in (Unknown(), Unknown):
         with pytest.raises(ge.UserTypeError, match="is a Unknown: expected one of"):
             create(train_distribute=choice)
-    with pytest.raises(ge.UserTypeError, match="train_distribute is a str"):
+    with pytest.raises(ge.UserValueError, match="train_distribute is 'mirrored'"):
         create(train_distribute="mirrored")
 
 
