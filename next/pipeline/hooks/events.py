@@ -32,6 +32,16 @@ class EventWriter:
         summary = tf.compat.v1.Summary()
         for name, value in by_element(values).items():
             summary.value.add(tag=name, simple_value=value)
+        self._write(step, summary)
+
+    def write_text(self, step: int, name: str, text: str) -> None:
+        """Writes Markdown."""
+        summary = tf.compat.v1.Summary()
+        value = summary.value.add(tag=name, tensor=tf.make_tensor_proto(text))
+        value.metadata.plugin_data.plugin_name = "text"
+        self._write(step, summary)
+
+    def _write(self, step: int, summary: tf.compat.v1.Summary) -> None:
         if not summary.value:
             return
         if self._file is None or not tf.io.gfile.exists(self._path):

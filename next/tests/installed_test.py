@@ -1,0 +1,65 @@
+"""What pip installs: one package with everything in it, next to a user's `models` and `inputs`."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+USER_MODELS = """
+import gin
+from gin_estimator.models import mlp
+
+@gin.configurable
+def my_net():
+    return mlp(num_outputs=10)
+"""
+
+
+@pytest.mark.slow
+def test_an_installation_runs_from_any_folder(tmp_path):
+    pytest.importorskip("setuptools")
+    pytest.importorskip("pip")
+    source, target, user = (tmp_path / name for name in ("source", "target", "user"))
+    for name in ("pipeline", "models", "inputs", "gin"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, source / name, ignore=ignored)
+    for name in ("setup.cfg", "pyproject.toml"):
+        shutil.copy(ROOT / name, source)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, f"--target={target}", source], check=True, timeout=300)
+    assert os.listdir(target / "gin_estimator/gin") == os.listdir(ROOT / "gin")
+
+    user.mkdir()
+    for name, text in (("models", USER_MODELS), ("inputs", "")):
+        (user / name).mkdir()
+        (user / name / "__init__.py").write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(target)}
+
+    def run(*flags):
+        return subprocess.run(
+            [sys.executable, "-m", "gin_estimator.main", *flags],
+            cwd=user,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    bare = run()
+    assert bare.returncode == 2
+    assert "python -m gin_estimator.main --gin_file=digits.gin --model_dir=" in bare.stderr
+    result = run(
+        "--gin_file=digits.gin",
+        "--gin_param=import models",
+        "--gin_param=import inputs",
+        "--gin_param=Estimator.modules={'network': @my_net, 'optimizer': @Adam}",
+        "--gin.TRAIN_STEPS=2",
+        "--model_dir=run",
+    )
+    assert result.returncode == 0, result.stderr
+    assert "global_step 2" in result.stdout
+    assert str(ROOT) not in result.stderr
