@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import gin_estimator as ge
+from gin_estimator.data.batch import Batch
 from gin_estimator.estimator.evaluation import Evaluation
 from gin_estimator.estimator.trainer import Trainer
 
@@ -129,3 +130,30 @@ def test_running_takes_a_tpu_and_exports_and_checkpoints_do_not(tmp_path, strate
     np.testing.assert_allclose(served, [p["logits"] for p in predicted], 1e-5, 1e-6)
     with pytest.raises(ge.StepError, match="TPUReplicate"):
         next(estimator.predict(input_fn))
+
+
+def test_xla_compiles_a_whole_training_step(tmp_path):
+    """On the CPU, with the batch as an argument, as on a TPU."""
+
+    def network():
+        layers = keras.layers
+        dense = layers.Dense(4, use_bias=False)  # Its gradient would be rounding errors only.
+        return keras.Sequential([dense, layers.BatchNormalization(), layers.Dense(3)])
+
+    def trained(jit_compile):
+        estimator = make_estimator(tmp_path, None, network, save_checkpoints_steps=0)
+        trainer = Trainer(estimator.state, model_fn, input_fn, estimator.config)
+        step = trainer._run_steps._step
+
+        @tf.function(jit_compile=jit_compile, autograph=False)
+        def run(x, y, number):
+            return step([[Batch(x, y)]], number).loss
+
+        for number in range(3):
+            loss = run(tf.constant(X[:16]), tf.range(16) % 3, tf.constant(number, tf.int64))
+        values = {name: v.numpy() for name, v in estimator.state.variables().items()}
+        return {**values, "loss": loss.numpy()}
+
+    compiled, expected = trained(True), trained(False)
+    for name, value in expected.items():
+        np.testing.assert_allclose(compiled[name], value, 1e-4, 1e-5, err_msg=name)
