@@ -1,0 +1,102 @@
+"""Layers and optimizers whose variables differ between replicas, or have one copy for all."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import gin_estimator as ge
+
+TWO = ("CPU:0", "CPU:1")
+X = np.random.default_rng(0).normal(size=(64, 6)).astype("float32")
+Y = np.arange(64) % 3
+
+
+def input_fn():
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(32)
+
+
+def model_fn(features, labels, mode, network, optimizer):
+    logits = network(features, training=mode == ge.ModeKeys.TRAIN)
+    return ge.EstimatorSpec(
+        mode,
+        loss=keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True),
+        train_op=ge.TrainOp(optimizer, network.trainable_variables),
+    )
+
+
+def trained(folder, network, optimizer, strategy, devices=TWO):
+    config = ge.RunConfig(
+        str(folder),
+        tf_random_seed=1,
+        save_checkpoints_steps=0,
+        train_distribute=strategy,
+        devices=devices,
+    )
+    modules = {"network": network, "optimizer": optimizer}
+    estimator = ge.Estimator(model_fn, modules=modules, config=config)
+    estimator.train(input_fn)
+    state = estimator.state
+    state.synchronize()
+    return {name: value.numpy() for name, value in state.variables().items()}
+
+
+def test_central_storage_trains_a_constraint_and_nadam_as_one_replica(tmp_path):
+    """Both assign to trainable variables."""
+
+    def network():
+        constraint = keras.constraints.MaxNorm(0.5)
+        first = keras.layers.Dense(8, "relu", kernel_constraint=constraint)
+        return keras.Sequential([first, keras.layers.Dense(3)])
+
+    def nadam():
+        return keras.optimizers.Nadam(0.01, epsilon=1e-3)
+
+    two = trained(tmp_path / "two", network, nadam, ge.central_storage)
+    one = trained(tmp_path / "one", network, nadam, None, devices=None)
+    for name, value in one.items():
+        np.testing.assert_allclose(two[name], value, 1e-5, 2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("strategy", [ge.mirrored, ge.central_storage])
+def test_statistics_dropout_and_averages(tmp_path, strategy):
+    layers = keras.layers
+
+    def network():
+        return keras.Sequential(
+            [layers.Dense(8), layers.BatchNormalization(), layers.Dropout(0.5), layers.Dense(3)]
+        )
+
+    values = trained(tmp_path, network, lambda: keras.optimizers.SGD(0.1, use_ema=True), strategy)
+    assert all(np.isfinite(value).all() for value in values.values())
+    [mean] = [value for name, value in values.items() if name.endswith("moving_mean")]
+    assert np.abs(mean).max() > 0
+
+
+def trained_kernel(folder, strategy):
+    """Makes a step of two examples, one on each replica, which move a row each by their mask."""
+
+    def mask_fn(features, mode, network, optimizer):
+        loss = tf.reduce_sum(network(features, training=True), 1)
+        train_op = ge.TrainOp(optimizer, network.trainable_variables)
+        return ge.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    def network():
+        kernel = keras.layers.Dense(64, use_bias=False, kernel_initializer="ones")
+        return keras.Sequential([kernel, keras.layers.Dropout(0.5)])
+
+    config = ge.RunConfig(str(folder), tf_random_seed=1, train_distribute=strategy, devices=TWO)
+    modules = {"network": network, "optimizer": lambda: keras.optimizers.SGD(1.0)}
+    estimator = ge.Estimator(mask_fn, modules=modules, config=config)
+    # The gradient of a row of the kernel is the mask of the example that has a 1 there.
+    estimator.train(lambda: tf.data.Dataset.from_tensors(tf.eye(2)), steps=1)
+    return estimator.get_variable_value("network/dense/kernel")
+
+
+@pytest.mark.parametrize("strategy", [ge.mirrored, ge.central_storage])
+def test_dropout_differs_between_replicas_and_after_a_restore(tmp_path, strategy):
+    first = trained_kernel(tmp_path, strategy)
+    mask = first != 1
+    assert 0 < mask.sum() < mask.size
+    assert not np.array_equal(*mask)
+    assert not np.array_equal(*(trained_kernel(tmp_path, strategy) != first))
