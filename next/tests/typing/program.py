@@ -87,7 +87,7 @@ def mistakes(estimator: ge.Estimator) -> None:
     # pyright reports a comment below that has nothing to suppress.
     ge.RunConfig(steps_per_loop="10")  # pyright: ignore[reportArgumentType]
     ge.RunConfig(session_config=None)  # pyright: ignore[reportCallIssue]
-    ge.Estimator(model_fn)  # pyright: ignore[reportCallIssue]
+    ge.Estimator()  # pyright: ignore[reportCallIssue]
     estimator.train(input_fn, hooks=[StopAtAccuracy])  # pyright: ignore[reportArgumentType]
     ge.RunConfg()  # pyright: ignore[reportAttributeAccessIssue]
 
