@@ -1,6 +1,7 @@
 """Finds tasks of a cluster that are stopped or stuck, which TensorFlow waits for without end."""
 
 import enum
+import math
 import os
 import socket
 import threading
@@ -108,6 +109,7 @@ class Monitor:
         """
         self._silence = Silence(tasks, lost_after_secs)
         self._no_workers_since: float | None = None
+        self._end_at = math.inf
         self._alive = watchdog.Watchdog(
             lost_after_secs + _LATE_SECS,
             f"error: TensorFlow has waited for another task for {lost_after_secs:g} s: one of "
@@ -120,14 +122,21 @@ class Monitor:
         since = self._no_workers_since
         return 0.0 if since is None else time.monotonic() - since
 
+    def end_after(self, secs: float) -> None:
+        """Ends this process with exit code 75 after `secs`, if it has not ended by then."""
+        self._end_at = time.monotonic() + secs
+
     def _run(self) -> None:
-        while True:
+        while time.monotonic() < self._end_at:
             try:
                 answers = self._silence.ask()
             except PeerLostError as error:
                 os.write(2, f"error: {error}\n".encode())
-                os._exit(EXIT_RESTART)
+                break
             if any(a is Answer.RUNS for n, a in answers.items() if n.startswith("worker")):
-                self._no_workers_since: float | None = None
+                self._no_workers_since = None
+            elif self._no_workers_since is None:
+                self._no_workers_since = time.monotonic()
             self._alive.reset()
             time.sleep(_POLL_SECS)
+        os._exit(EXIT_RESTART)
