@@ -11,7 +11,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterable
 
-from ..errors import UserError
+from ..errors import StepError, UserError
 
 NOTE = "This happened in "
 
@@ -50,11 +50,13 @@ def in_message(text: str) -> list[Frame]:
     """Returns the user's frames that the message of a failed operation has, each once.
 
     They are those of Python code that the operation called, if it did, or else those of the
-    code that created the operation.
+    function that the driver called, which created the operation.
     """
     _, python, inner = text.partition("Traceback (most recent call last):")
-    found = _FRAME.findall(inner if python else text)
-    return list(dict.fromkeys((f, int(line), name) for f, line, name in found if is_users(f)))
+    found = [(f, int(line), name) for f, line, name in _FRAME.findall(inner if python else text)]
+    own = [f.startswith(_PACKAGE) and not is_users(f) for f, _, _ in found]
+    called = len(own) - own[::-1].index(True) if True in own else 0
+    return list(dict.fromkeys(frame for frame in found[called:] if is_users(frame[0])))
 
 
 def lines(frames: Iterable[Frame]) -> list[str]:
@@ -75,11 +77,11 @@ def is_noted(error: BaseException) -> bool:
 def text_of(error: BaseException) -> str:
     """Returns the text to print for an error: its type, its message and its notes.
 
-    A refusal of this project is printed without its type. Colors and the lines of gin are left
+    An error of this project is printed without its type. Colors and the lines of gin are left
     out.
     """
     text = _GIN.sub("", _STYLE.sub("", str(error))).rstrip()
-    if not isinstance(error, UserError):
+    if not isinstance(error, UserError | StepError):
         text = f"{type(error).__name__}: {text}"
     return "\n".join([text, *getattr(error, "__notes__", ())])
 

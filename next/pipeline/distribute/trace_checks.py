@@ -1,0 +1,129 @@
+"""Finds mistakes in the first trace of a model_fn that would be silent later."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from ..contract.spec import EstimatorSpec
+from ..errors import SpecError
+from ..run import frames
+from .names import layers_of, variable_of, variables_of
+
+# Keras reads a table of this size in a step in about the time of a small network.
+_LARGE_TABLE = 10_000_000
+# The first integer above which a dtype does not have every integer.
+_EXACT = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24}
+# Without a writer tf.summary leaves one constant; nothing writes the summaries of TensorFlow 1.
+_SUMMARY = re.compile(r"(?:(.*)/)?write_summary(?:_\d+)?/Const")
+_OF_VARIABLES = re.compile("ReadVariableOp|ResourceGather.*|Assign.*VariableOp|Resource.*Apply.*")
+_OLD_SUMMARIES = {"ScalarSummary", "HistogramSummary", "ImageSummary", "TensorSummaryV2"}
+
+
+def check_graph(graph: Any, modules: Mapping[str, Any], strategy: tf.distribute.Strategy) -> None:
+    """Checks which variables a model_fn reads and writes.
+
+    Args:
+      graph: graph into which model_fn was traced.
+      modules: modules by name.
+      strategy: strategy of the modules.
+
+    Raises:
+      SpecError: it uses a variable that is in no module, or applies an optimizer.
+    """
+    if isinstance(strategy, (tf.distribute.ParameterServerStrategy, tf.distribute.TPUStrategy)):
+        return  # They capture other handles than those of the variables.
+    owned = set()
+    for variable in variables_of(modules).values():
+        for each in getattr(variable, "variables", [variable]):
+            owned |= {id(v.handle) for v in strategy.experimental_local_results(each)}
+    for outer, inner in graph.captures:
+        if outer.dtype == tf.resource and id(outer) not in owned:
+            for operation in inner.consumers():
+                if _OF_VARIABLES.fullmatch(operation.type):
+                    found = [(f.filename, f.lineno, f.name) for f in operation.traceback]
+                    own = [frame for frame in found if frames.is_users(frame[0])]
+                    lines = "".join(f"\n{line}" for line in frames.lines(own[-1:]))
+                    raise SpecError(
+                        f"model_fn uses a variable that is in no module, by {operation.name}: "
+                        "expected modules for all variables, since checkpoints would miss it. "
+                        "Create the layer in a factory, Estimator(modules={'network': "
+                        f"make_network}}), and a metric by metric(...).{lines}"
+                    )
+    for name, module in modules.items():
+        if isinstance(module, keras.optimizers.Optimizer):
+            count = variable_of(module.iterations)
+            handles = [each.handle for each in strategy.experimental_local_results(count)]
+            inner = [i for outer, i in graph.captures if any(outer is h for h in handles)]
+            if any(op.type.startswith("Assign") for each in inner for op in each.consumers()):
+                raise SpecError(
+                    f"model_fn applies gradients by {name!r}: expected none of its own updates, "
+                    "since the driver updates on all replicas. Set train_op=TrainOp("
+                    f"{name}, network.trainable_variables)."
+                )
+
+
+def log_remarks(graph: Any, modules: Mapping[str, Any], spec: EstimatorSpec) -> None:
+    """Warns of what has no effect, or costs much.
+
+    Args:
+      graph: graph into which model_fn was traced.
+      modules: modules by name, built.
+      spec: spec that model_fn returned.
+
+    Raises:
+      SpecError: a model rounds ids before it looks them up.
+    """
+    tags = _summaries(graph)
+    if tags and spec.mode == "train":
+        logging.warning(
+            "tf.summary of %s in model_fn has no effect: write EstimatorSpec(..., "
+            "scalars={%r: value}), or metrics.",
+            ", ".join(tags),
+            tags[0],
+        )
+    for name, module in modules.items():
+        for prefix, layer in layers_of(module):
+            path = f"{name}/{prefix}".rstrip("/")
+            if isinstance(layer, keras.Sequential) and layer.built:
+                _check_keeps_ids(path, layer)
+            if isinstance(layer, keras.layers.Embedding) and layer.built and spec.mode == "train":
+                size = layer.input_dim * layer.output_dim * tf.as_dtype(layer.variable_dtype).size
+                if size >= _LARGE_TABLE:
+                    logging.warning(
+                        "%s is a keras.layers.Embedding of %d MB, of which each step reads and "
+                        "updates every row: use gin_estimator.models.Embedding.",
+                        path,
+                        size // 10**6,
+                    )
+
+
+def _check_keeps_ids(path: str, model: keras.Sequential) -> None:
+    """Refuses a Sequential that casts ids to a dtype that cannot hold them.
+
+    Without keras.Input it casts its input to the compute dtype of its first layer.
+    """
+    first = model.layers[0] if model.layers else None
+    if not isinstance(first, keras.layers.Embedding):
+        return
+    for each in getattr(model, "inputs", None) or ():
+        most = _EXACT.get(keras.backend.standardize_dtype(each.dtype))
+        if most is not None and first.input_dim > most:
+            raise SpecError(
+                f"{path} is a keras.Sequential that casts ids to {each.dtype}, which has all "
+                f"integers up to {most}, before a table of {first.input_dim} rows: expected "
+                "integers. Begin it with keras.Input([...], dtype='int64')."
+            )
+
+
+def _summaries(graph: Any) -> list[str]:
+    tags = []
+    for operation in graph.get_operations():
+        if found := _SUMMARY.fullmatch(operation.name):
+            tags.append(found[1] or "a tensor")
+        elif operation.type in _OLD_SUMMARIES:
+            tags.append(operation.name)
+    return tags
