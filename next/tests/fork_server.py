@@ -64,6 +64,9 @@ def become(request):
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     np.random.seed()
+    # The tests may run under nohup, which ignores SIGHUP, or in the background of a shell.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     first, *rest = request["argv"]
     if first == "-m":
         sys.path[0] = os.getcwd()

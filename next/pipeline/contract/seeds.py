@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context  # No public way; see `_set_eager_seed`.
 
 _NO_SEED = 87654321  # What TensorFlow's get_seed returns if the program has set none.
 
@@ -21,7 +22,7 @@ _lock = threading.RLock()
 
 
 @contextlib.contextmanager
-def seeded(seed: int | None, name: str = "") -> Iterator[None]:
+def seeded(seed: int | None, name: str = "", *, clears: bool = False) -> Iterator[None]:
     """Seeds Python, NumPy and TensorFlow in the block, and restores their states after it.
 
     Other threads wait.
@@ -29,6 +30,8 @@ def seeded(seed: int | None, name: str = "") -> Iterator[None]:
     Args:
       seed: any int; None changes nothing.
       name: changes the seed, so that equal networks of other names get other weights.
+      clears: whether `tf.random.normal` and the like begin again in the block if they were run
+        with this seed before. Then those of compiled steps begin again as well.
     """
     with _lock:
         if seed is None:
@@ -40,12 +43,24 @@ def seeded(seed: int | None, name: str = "") -> Iterator[None]:
         try:
             random.seed(seed)
             np.random.seed(seed)
-            tf.random.set_seed(seed)
+            if clears:
+                tf.random.set_seed(seed)
+            _set_eager_seed(seed)
             yield
         finally:
-            tf.random.set_seed(None if before == _NO_SEED else before)
+            _set_eager_seed(None if before == _NO_SEED else before)
             random.setstate(python)
             np.random.set_state(numpy)
+
+
+def _set_eager_seed(seed: int | None) -> None:
+    """Sets the seed from which input_fns and factories draw.
+
+    `tf.random.set_seed` would also clear all compiled kernels. Random operations in the steps of
+    a training would repeat their numbers after each evaluation.
+    """
+    eager = context.context()
+    eager._seed, eager._rng = seed, random.Random(seed)
 
 
 def seed_graph(seed: int | None) -> None:

@@ -147,7 +147,7 @@ def _cause(error: Exception, details: dict[str, Any]) -> str | None:
         )
     if "features" not in details:
         return None
-    if details.get("labels") is None:
+    if details.get("labels") is None and "None" in str(error):
         if details.get("mode") == "infer":
             return "PREDICT has no labels: return EstimatorSpec(mode, predictions=...) before."
         return "input_fn yields no labels: return a dataset of (features, labels)."

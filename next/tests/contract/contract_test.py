@@ -1,0 +1,340 @@
+"""What the contract promises: arguments, copies of params, seeds, threads, RunConfig."""
+
+import argparse
+import copy
+import dataclasses
+import os
+import random
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from mistakes import X, Y, data, make, make_network, train, with_spec
+
+import gin_estimator as ge
+
+
+def weights(estimator):
+    return np.concatenate([w.numpy().ravel() for w in estimator.state.modules["network"].weights])
+
+
+def seeded(model_fn=None, modules=(), seed=3, **options):
+    config = ge.RunConfig(tf_random_seed=seed, save_checkpoints_steps=0, **options)
+    return make(model_fn, config, modules=dict(modules))
+
+
+# RunConfig.
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error"),
+    [
+        ("steps_per_loop", True, "is True: expected an int > 0. Set steps_per_loop=1000."),
+        ("steps_per_loop", None, "is None: expected an int > 0"),
+        ("steps_per_loop", "30s", "is '30s': expected an int > 0"),
+        ("tf_random_seed", 2**32, "expected an int from 0 to 4294967295 or None"),
+        ("save_checkpoints_secs", float("nan"), "is nan: expected a number > 0 or None"),
+        ("save_checkpoints_secs", float("inf"), "is inf: expected a number > 0 or None"),
+        ("keep_checkpoint_steps", 5, r"expected a list of global steps. Set .*\[1000, 5000\]"),
+        ("keep_checkpoint_max", -1, "expected an int > -1 or None"),
+        ("max_call_secs", np.zeros(3), "expected a number > 0"),
+        ("precision", "half", "expected 'float32', 'mixed_bfloat16' or 'mixed_float16'"),
+        ("jit_compile", 1, "is 1: expected True or False"),
+        ("train_distribute", "mirrored", "expected a tf.distribute strategy, or a function"),
+        ("devices", 3, "is 3: expected a list or None"),
+        ("evaluation", "none", "expected 'auto', 'inline' or 'evaluator'"),
+    ],
+)
+def test_a_wrong_value_is_refused(field, value, error):
+    with pytest.raises(ge.UserError, match=rf"^RunConfig\.{field} is .*") as info:
+        ge.RunConfig(**{field: value})
+    info.match(error)
+    assert isinstance(info.value, ValueError | TypeError)
+
+
+@pytest.mark.parametrize("name", [name for name in ge.RunConfig.__dataclass_fields__])
+def test_any_value_is_taken_or_refused_by_name(name):
+    for value in (object, object(), {}, (1,), [[]], b"x", "", -1, 1e300, np.zeros(2), lambda: 0):
+        try:
+            ge.RunConfig(**{name: value})
+        except ge.UserError as error:
+            assert name in str(error)
+
+
+def test_numbers_of_numpy_are_numbers():
+    config = ge.RunConfig(steps_per_loop=np.int64(5), max_call_secs=np.float32(1))
+    assert config.changes() == {"steps_per_loop": 5, "max_call_secs": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"save_checkpoints_steps": 1, "save_checkpoints_secs": 1}, "expected one of them"),
+        ({"save_checkpoints_steps": 0, "keep_checkpoint_max": 3}, "Leave out keep_checkpoint_max"),
+        ({"run_eagerly": True, "jit_compile": True}, "run_eagerly is True, and jit_compile is"),
+        ({"session_config": 1}, "no argument 'session_config'. Write instead: devices="),
+        ({"sav_summary_steps": 1}, "Did you mean save_summary_steps?"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options, error):
+    with pytest.raises(ge.UserError, match=error):
+        ge.RunConfig(**options)
+
+
+def test_replace_unsets_the_other_interval():
+    config = ge.RunConfig(save_checkpoints_steps=5).replace(save_checkpoints_secs=60)
+    assert (config.save_checkpoints_steps, config.save_checkpoints_secs) == (None, 60)
+    assert config.replace(steps_per_loop=7).save_checkpoints_secs == 60
+
+
+def test_model_dir_is_that_of_the_config_or_of_the_estimator(tmp_path):
+    model_fn, modules = (lambda features, **modules: None), {"network": make_network}
+    folder = os.fspath(tmp_path / "a")
+    for estimator in (
+        ge.Estimator(model_fn, tmp_path / "a", modules=modules),
+        ge.Estimator(model_fn, config=ge.RunConfig(tmp_path / "a"), modules=modules),
+        ge.Estimator(model_fn, f"file://{folder}", ge.RunConfig(tmp_path / "a"), modules=modules),
+    ):
+        assert estimator.model_dir == estimator.config.model_dir == folder
+    temporary = ge.Estimator(model_fn, config=ge.RunConfig(), modules=modules)
+    assert os.path.isdir(temporary.model_dir)
+
+
+# Names of tf.estimator, positions of arguments.
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("TPUEstimator", "Estimator with RunConfig"),
+        ("SessionRunHook", "Write instead: Hook"),
+        ("EstimatorSpecs", "Did you mean EstimatorSpec?"),
+    ],
+)
+def test_names_that_do_not_exist_have_a_hint(name, hint):
+    with pytest.raises(AttributeError, match=hint):
+        getattr(ge, name)
+
+
+def test_arguments_have_the_order_of_tf_estimator(tmp_path):
+    spec = ge.EstimatorSpec("infer", {"x": tf.zeros([1])})
+    assert set(spec.predictions) == {"x"}
+    estimator = make(config=ge.RunConfig(save_checkpoints_steps=0))
+    assert estimator.train(data(), None, 1) is estimator
+    assert estimator.state.step == 1
+    assert ge.EvalSpec(data(), None, "a", None, None).hooks == ()
+    assert ge.TrainSpec(data(), 3, None, None).saving_listeners == ()
+
+
+def test_a_spec_is_valid_in_each_mode_and_can_be_replaced():
+    variable = tf.Variable(1.0)
+    op = ge.TrainOp(keras.optimizers.SGD(), [variable])
+    for mode in ("train", "eval", "infer"):
+        spec = ge.EstimatorSpec(
+            mode,
+            {"x": tf.zeros([2])},
+            loss=tf.zeros([2]),
+            train_op=op,
+            eval_metric_ops={"a": tf.zeros([2])},
+        )
+        assert list(spec.metrics) == ["a"]
+        assert len(spec.train_op) == (mode == "train")
+        assert dataclasses.replace(spec, loss=tf.ones([2])).metrics == spec.metrics
+
+
+# params and config.
+
+
+@pytest.mark.parametrize("kind", [dict, argparse.Namespace])
+def test_each_function_gets_its_own_copy_of_params(kind):
+    table = tf.Variable(1.0)
+    seen = []
+
+    def model_fn(features, labels, mode, network, optimizer, params, config):
+        seen.append(params)
+        change(params)
+        assert config.tf_random_seed == 3
+        return with_spec()(features, labels, mode, network, optimizer)
+
+    def change(params):
+        rates = params["rates"] if kind is dict else params.rates
+        assert rates == [1]
+        rates.append(2)
+        assert (params["table"] if kind is dict else params.table) is table
+
+    def network(params, config):
+        change(params)
+        return make_network()
+
+    def input_fn(params):
+        change(params)
+        return data()()
+
+    params = kind(rates=[1], table=table)
+    before = copy.copy(vars(params) if kind is argparse.Namespace else params)
+    estimator = ge.Estimator(
+        model_fn,
+        config=ge.RunConfig(tf_random_seed=3, save_checkpoints_steps=0),
+        params=params,
+        modules={"network": network, "optimizer": keras.optimizers.SGD},
+    )
+    estimator.train(input_fn, max_steps=2)
+    assert len(seen) >= 2
+    assert before["rates"] == [1]
+
+
+# Random numbers and threads.
+
+
+def random_network():
+    return keras.Sequential([keras.layers.Dropout(0.5), keras.layers.Dense(3)])
+
+
+def random_variable():
+    return tf.Variable(np.random.normal(size=3) + random.random() + tf.random.normal([3]).numpy())
+
+
+def noisy(features, labels, mode, network, noise, optimizer):
+    features = network(features + tf.random.normal([6]), training=mode == "train")
+    features += tf.cast(noise, tf.float32)
+    loss = keras.losses.sparse_categorical_crossentropy(labels, features, True)
+    return ge.EstimatorSpec(
+        mode, loss=loss, train_op=ge.TrainOp(optimizer, network.trainable_variables)
+    )
+
+
+def shuffled():
+    return tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(64).repeat().batch(16)
+
+
+def trained(seed=3, max_steps=3):
+    estimator = seeded(noisy, {"network": random_network, "noise": random_variable}, seed)
+    return weights(estimator.train(shuffled, max_steps=max_steps))
+
+
+@pytest.mark.oldest
+def test_a_seed_decides_all_numbers_and_leaves_those_of_the_program():
+    first = trained()
+    random.seed(5), np.random.seed(5), tf.random.set_seed(5)
+    random.random(), np.random.normal(), tf.random.normal([])
+    state, numpy = random.getstate(), np.random.get_state()
+    np.testing.assert_array_equal(trained(), first)
+    assert random.getstate() == state
+    assert all(np.array_equal(a, b) for a, b in zip(np.random.get_state(), numpy, strict=True))
+    assert not np.allclose(trained(4), first)
+
+
+def test_equal_networks_have_other_weights():
+    def model_fn(features, mode, one, two, optimizer):
+        loss = tf.square(one(features) - two(features))
+        return ge.EstimatorSpec(
+            mode, loss=loss, train_op=ge.TrainOp(optimizer, one.trainable_variables)
+        )
+
+    modules = {"one": make_network, "two": make_network, "optimizer": keras.optimizers.SGD}
+    config = ge.RunConfig(tf_random_seed=3, save_checkpoints_steps=0)
+    estimator = ge.Estimator(model_fn, config=config, modules=modules)
+    estimator.train(data(y=None), max_steps=1)
+    one, two = (estimator.state.modules[name].weights[0].numpy() for name in ("one", "two"))
+    assert not np.allclose(one, two, atol=0.1)
+
+
+def test_estimators_in_two_threads_train_as_alone():
+    def trained(seed):
+        estimator = seeded(modules={"network": random_network}, seed=seed)
+        return weights(estimator.train(shuffled, max_steps=3))
+
+    expected = [trained(seed) for seed in (3, 4)]
+    results = {}
+
+    def work(seed):
+        results[seed] = [trained(seed) for _ in range(3)]
+
+    threads = [threading.Thread(target=work, args=[seed]) for seed in (3, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    for seed, alone in zip((3, 4), expected, strict=True):
+        for result in results[seed]:
+            np.testing.assert_array_equal(result, alone)
+
+
+def test_a_second_thread_in_one_estimator_is_refused_and_a_hook_is_not():
+    errors = []
+
+    class Evaluate(ge.Hook):
+        every_steps = 2
+
+        def after_step(self, run):
+            if run.step > 2:
+                return
+
+            def work():
+                with pytest.raises(RuntimeError, match="another thread uses it") as info:
+                    estimator.evaluate(data())
+                errors.append(info.value)
+
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join(60)
+            assert np.isfinite(estimator.evaluate(data())["loss"])
+
+    modules = {"network": random_network, "noise": random_variable}
+    estimator = seeded(noisy, modules)
+    estimator.train(shuffled, hooks=[Evaluate()], max_steps=4)
+    assert errors
+    np.testing.assert_array_equal(weights(estimator), trained(max_steps=4))
+
+
+def test_a_factory_may_return_a_model_with_weights():
+    def network():
+        model = make_network()
+        model.build([None, 6])
+        model.set_weights([np.full([6, 3], 0.5), np.zeros(3)])
+        return model
+
+    class Frozen(keras.optimizers.SGD):
+        pass
+
+    estimator = seeded(modules={"network": network, "optimizer": lambda: Frozen(0.0)})
+    estimator.train(data(), max_steps=1)
+    assert np.all(weights(estimator)[:18] == 0.5)
+
+
+def test_what_has_no_effect_is_warned_of(caplog):
+    caplog.set_level("INFO", logger="absl")
+
+    def model_fn(features, labels, mode, network, optimizer):
+        tf.summary.scalar("spread", tf.reduce_max(features), step=0)
+        return with_spec()(features, labels, mode, network, optimizer)
+
+    def network():
+        table = keras.layers.Embedding(400_000, 8)
+        return keras.Sequential([table, keras.layers.Flatten(), keras.layers.Dense(3)])
+
+    config = ge.RunConfig(save_checkpoints_steps=0, steps_per_loop=7)
+    estimator = make(model_fn, config, params={"a": 1}, modules={"network": network})
+    ids = data(np.zeros([64, 1], "int64"))
+    estimator.train(ids, max_steps=1, saving_listeners=[ge.SavingListener()])
+    for text in (
+        "config | save_checkpoints_steps 0, steps_per_loop 7",
+        "params has no effect",
+        "saving_listeners have no effect",
+        "tf.summary of spread in model_fn has no effect",
+        "is a keras.layers.Embedding of 12 MB",
+    ):
+        assert text in caplog.text, text
+
+
+def test_other_errors_keep_their_type_and_get_one_note():
+    def model_fn(features, labels, mode, network, optimizer):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as info:
+        train(model_fn)
+    [note] = info.value.__notes__
+    assert note.startswith("This happened in model_fn model_fn, mode 'train', features float32")
+    assert f'File "{__file__}"' in note
