@@ -39,7 +39,7 @@ def noted(what: str, **details: Any) -> Iterator[None]:
 
     Args:
       what: kind and name of the function: 'model_fn my_model'.
-      **details: what it was called with, by name; tensors are shown by dtype and shape.
+      **details: its arguments by name; tensors are shown by dtype and shape.
     """
     try:
         yield

@@ -86,7 +86,7 @@ def text_of(error: BaseException) -> str:
     return "\n".join([text, *getattr(error, "__notes__", ())])
 
 
-# Lines of an operation's message without information on what is wrong.
+# Lines of an operation's message that do not explain the failure.
 _NOISE = re.compile(
     r"Graph execution error:|Detected at node .*|<stack traces unavailable>|\s.*|"
     r"Traceback \(most recent call last\):|\d+ root error\(s\) found\.|"
@@ -99,7 +99,7 @@ _ASSERTION = re.compile(r"assertion failed: \[(.*)\]")
 
 
 def words_of(message: str) -> str:
-    """Returns what the message of a failed operation has to say, without its stack."""
+    """Returns the message of a failed operation without its stack."""
     text = re.sub(r"\{\{function_node [^}]*\}\}\s*|\{\{node [^}]*\}\}", "", message)
     text = _TRANSFORMATION.sub("", re.sub(r"\s*\[Op:\w+\].*", "", text))
     text = _ASSERTION.sub(lambda found: _asserted(found[1]), text)

@@ -1,4 +1,4 @@
-"""What the contract promises: arguments, copies of params, seeds, threads, RunConfig."""
+"""The contract: arguments, copies of params, seeds, threads, RunConfig."""
 
 import argparse
 import copy
