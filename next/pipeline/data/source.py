@@ -31,7 +31,7 @@ class InputContext(tf.distribute.InputContext):
           global_batch_size: number of examples of all replicas.
 
         Raises:
-          UserValueError: it is no multiple of the number of replicas.
+          UserValueError: the replicas cannot have equal parts of it.
         """
         number = self.num_replicas_in_sync
         size, rest = divmod(global_batch_size, number)
@@ -123,7 +123,7 @@ class Source:
         return dataset
 
     def empty_error(self) -> UserValueError:
-        """Returns the error to raise if there is no data."""
+        """Returns the error to raise if the data are empty."""
         return UserValueError(
             f"{self.name} returned an empty dataset: expected at least one batch. Check the names "
             "of the files, filter(), the split, and drop_remainder=True with fewer examples than "

@@ -48,8 +48,7 @@ def test_arguments_come_by_name(tmp_path, two_replicas):
     for _, params, config, context, first_batch in seen:
         assert (params, config, first_batch) == ({"a": 1}, estimator.config, 0)
         assert (context.num_input_pipelines, context.input_pipeline_id) == (1, 0)
-    # In PREDICT one replica of each process reads all data.
-    assert [each[3].num_replicas_in_sync for each in seen] == [2, 2, 1]
+    assert [each[3].num_replicas_in_sync for each in seen] == [2, 2, 2]
 
 
 def test_batch_sizes_of_the_run_config(tmp_path, two_replicas):
@@ -69,7 +68,7 @@ def test_batch_sizes_of_the_run_config(tmp_path, two_replicas):
         estimator.train(input_fn, steps=1)
         estimator.evaluate(input_fn)
         list(estimator.predict(input_fn))
-    assert [each.pop("batch_size") for each in found] == [8, 6, 2, 4, 3, 2]
+    assert [each.pop("batch_size") for each in found] == [8, 6, 2, 4, 3, 1]
     assert found == [given] * 6 and "batch_size" not in given
     for params, input_fn, size, message in [
         (None, lambda: rows(4), 4, "train_batch_size is 4, and input_fn <lambda>.* no params"),

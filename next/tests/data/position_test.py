@@ -26,7 +26,7 @@ def in_python(data):
 
 
 def test_steps_count_from_here_and_begin_another_pass(reads, caplog):
-    """A training of a number of steps is not limited by what is left of an earlier one's pass."""
+    """The rest of the pass of an earlier training does not limit the number of steps."""
     caplog.set_level("INFO", "absl")
     assert reads(numbers(0, 8), steps=5) == [0, 1, 2, 3, 4]
     assert reads(numbers(0, 8), steps=5) == [5, 6, 7, 0, 1]
