@@ -1,4 +1,4 @@
-"""Hooks of a training: when they are called, what they get, and what the stock ones write."""
+"""Hooks of a training: the steps of their calls, their reports, and the files of stock hooks."""
 
 import keras
 import numpy as np
