@@ -66,11 +66,10 @@ def _train_in_lockstep(model_dir: str) -> None:
     compare(ours, {"2 workers over the tutorial's loop (bar 1.0)": theirs}, 300, 5)
 
 
-def _train_on_servers(model_dir: str, cluster: dict[str, Any]) -> None:
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(cluster), task_type="chief", task_id=0, rpc_layer="grpc"
-    )
-    strategy = tf.distribute.ParameterServerStrategy(resolver)
+def _train_on_servers(model_dir: str) -> None:
+    """Trains as the chief; as a worker or server, serves the chief and exits with it."""
+    config = ge.RunConfig(model_dir, execution="parameter_server")
+    strategy = ge.parameter_server(config)
     ours = _SMALL.estimator(model_dir=model_dir, train_distribute=strategy)
     name = "parameter servers, 2 workers over one step a closure (bar 1.0)"
     compare(ours, {name: _closures(strategy)}, 300, 5)
@@ -113,16 +112,8 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as model_dir:
                 _run_tasks(jobs, model_dir)
         return
-    config = json.loads(os.environ["TF_CONFIG"])
-    cluster, task = config["cluster"], config["task"]
-    if "ps" not in cluster:
-        _train_in_lockstep(sys.argv[1])
-    elif task["type"] == "chief":
-        del os.environ["TF_CONFIG"]
-        _train_on_servers(sys.argv[1], cluster)
-    else:
-        spec = tf.train.ClusterSpec(cluster)
-        tf.distribute.Server(spec, job_name=task["type"], task_index=task["index"]).join()
+    on_servers = "ps" in json.loads(os.environ["TF_CONFIG"])["cluster"]
+    (_train_on_servers if on_servers else _train_in_lockstep)(sys.argv[1])
 
 
 if __name__ == "__main__":

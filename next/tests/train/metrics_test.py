@@ -1,4 +1,4 @@
-"""Metrics on one and two replicas, compared with Keras', and what is refused."""
+"""Metrics on one and two replicas, compared with those of Keras, and refused ones."""
 
 import keras
 import numpy as np

@@ -1,0 +1,102 @@
+"""Steps without updates: of evaluations and of predictions."""
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from ..data.batch import Batch, num_rows
+from ..distribute.replicas import Replicas
+from . import losses
+from .metrics import MetricSet
+from .shown import Shown
+from .step import Batches, BoundModelFn, compiled
+from .totals import Totals, sum_of, totals_of, zeros_of
+
+
+class EvalStep:
+    """One step of an evaluation, which changes no variable."""
+
+    def __init__(
+        self,
+        model_fn: BoundModelFn,
+        metrics: MetricSet,
+        replicas: Replicas,
+        global_step: tf.Variable,
+        *,
+        shown: Shown | None = None,
+        jit_compile: bool = False,
+    ) -> None:
+        """Takes model_fn in mode EVAL, and the step that it gets.
+
+        Args:
+          model_fn: model_fn in mode EVAL.
+          metrics: metrics of mode EVAL.
+          replicas: replicas to run on.
+          global_step: int64 variable, number of training steps.
+          shown: tensors that the totals show; None for none.
+          jit_compile: whether XLA compiles the forward pass.
+        """
+        self._model_fn = model_fn
+        self._shown = shown
+        self._global_step = global_step
+        self._metrics = metrics
+        self._replicas = replicas
+        self._jit_compile = jit_compile
+
+    def zeros(self) -> Totals:
+        """Returns the totals of no step."""
+        return zeros_of(self._metrics, (), self._shown)
+
+    def __call__(self, batches: Batches, step: tf.Tensor) -> Totals:
+        """Returns the totals of one step's batches; `step` counts the steps of the evaluation."""
+        [batch] = batches
+        global_step = tf.identity(self._global_step)
+        forward = compiled(functools.partial(self._forward, global_step), self._jit_compile)
+        return sum_of(self._replicas.run(forward, batch), batches, self._shown)
+
+    def _forward(self, step: tf.Tensor, batch: Batch) -> Totals:
+        with losses.per_replica_means():
+            spec = self._model_fn(batch.features, batch.labels, step)
+        totals = totals_of(spec, batch, num_rows(batch.features), self._metrics, self._shown)
+        return totals._replace(scalars={})
+
+
+class PredictStep:
+    """One step of a prediction, which shows `EstimatorSpec.predictions`."""
+
+    def __init__(
+        self,
+        model_fn: BoundModelFn,
+        shown: Shown,
+        replicas: Replicas,
+        global_step: tf.Variable,
+    ) -> None:
+        """Takes model_fn in mode PREDICT, and the step that it gets.
+
+        Args:
+          model_fn: model_fn in mode PREDICT.
+          shown: the predictions.
+          replicas: replicas to run on.
+          global_step: int64 variable, number of training steps.
+        """
+        self._model_fn = model_fn
+        self._global_step = global_step
+        self._replicas = replicas
+        self._metrics = MetricSet({})
+        self._shown = shown
+
+    def zeros(self) -> Totals:
+        """Returns the totals of no step."""
+        return zeros_of(self._metrics, (), self._shown)
+
+    def __call__(self, batches: Batches, step: tf.Tensor) -> Totals:
+        """Returns the totals of one step's batches, which are 0 except for what is shown."""
+        [batch] = batches
+        global_step = tf.identity(self._global_step)
+
+        def forward(each: Batch) -> Any:
+            return self._shown.of(self._model_fn(each.features, None, global_step))
+
+        parts = [part for [part] in self._replicas.run(forward, batch)]
+        return self.zeros()._replace(shown=self._shown.joined(parts, batches))
