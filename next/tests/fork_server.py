@@ -73,7 +73,8 @@ def become(request):
         sys.argv = rest
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     else:
-        sys.path[0] = os.path.dirname(os.path.abspath(first))
+        # Programs may import helpers of the tests, from the folder of this file.
+        sys.path.insert(0, os.path.dirname(os.path.abspath(first)))
         sys.argv = [first, *rest]
         runpy.run_path(first, run_name="__main__")
 
