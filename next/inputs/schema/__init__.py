@@ -1,0 +1,1 @@
+"""Declares each feature of tabular data once, for readers, networks and SavedModels."""

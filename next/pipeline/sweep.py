@@ -1,0 +1,1 @@
+"""Searches hyperparameters: many trainings by the command, in processes of this machine."""
