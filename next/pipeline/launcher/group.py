@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from typing import IO
 
 # The system closes the guard's stdin when the launcher ends, by SIGKILL too. A scheduler sends
 # SIGTERM to all processes of a job: the guard ignores it, so that the tasks can save.
@@ -42,15 +43,28 @@ class ProcessGroup:
         self._guard.stdin.close()
 
     def start(
-        self, command: Sequence[str], environment: Mapping[str, str]
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        output: IO[bytes] | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Starts a process in the group, with pipes for its stdout and stderr."""
+        """Starts a process in the group.
+
+        Args:
+          command: program and arguments.
+          environment: all environment variables.
+          output: file for its stdout and stderr; None for two pipes.
+
+        Returns:
+          The process.
+        """
         process = subprocess.Popen(
             command,
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=output or subprocess.PIPE,
+            stderr=subprocess.STDOUT if output else subprocess.PIPE,
             process_group=self._guard.pid,
         )
         self._processes.append(process)
