@@ -7,12 +7,12 @@ An error keeps its type and its traceback, and gets a note:
       File "model.py", line 12, in my_model
         x = features["imgae"]
 
-Both functions are context managers around the call, which add no frame to its stack.
+All are context managers around the call, which add no frame to its stack.
 """
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -111,12 +111,36 @@ def step_errors(
         raise StepError("\n".join(lines)) from None
 
 
-def raise_first(errors: Sequence[Exception]) -> None:
-    """Raises the first of several errors with the others as notes; nothing if there is none.
+@contextlib.contextmanager
+def collected(*, at_once: bool = False) -> Iterator[Callable[..., Any]]:
+    """Makes calls that do not depend on each other; raises the first error at the end.
+
+        with collected() as attempt:
+            for hook in hooks:
+                with attempt(f"{hook} failed."):
+                    hook.end()
 
     Args:
-      errors: errors of calls that were all made, whatever the others did.
+      at_once: whether an error is raised right away instead.
+
+    Yields:
+      A context manager around one call. Its argument is a note for an error. Later errors become
+      notes of the first one.
     """
+    errors: list[Exception] = []
+
+    @contextlib.contextmanager
+    def attempt(note: str | None = None) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if note:
+                error.add_note(note)
+            if at_once:
+                raise
+            errors.append(error)
+
+    yield attempt
     for other in errors[1:]:
         errors[0].add_note(f"After it, this failed as well: {frames.text_of(other)}")
     if errors:

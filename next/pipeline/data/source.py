@@ -115,7 +115,7 @@ class Source:
             arguments["first_batch"] = first_batch
         name = f"input_fn {calling.name_of(self.input_fn)}"
         with noted(name, mode=self.mode), seeds.seeded(self.seed if seed is None else seed):
-            dataset = calling.call(self.input_fn, arguments, role="input_fn")
+            dataset = self.input_fn(**calling.arguments(self.input_fn, arguments, role="input_fn"))
         self._check(dataset)
         spec = dataset.element_spec
         if type(spec) is tuple and _is_none(spec[1]):

@@ -14,11 +14,12 @@ from absl import logging
 
 from ..checkpoint import files, retention
 from ..checkpoint.checkpoints import Checkpoints
+from ..contract.user_errors import collected
 from ..errors import UnreadableCheckpointError
 from ..hooks.events import EventWriter
-from ..hooks.stock import as_text
 from ..hooks.summary import write_evaluation
 from ..model_dir import claim, records
+from ..model_dir.evaluated import Evaluated
 from .evaluation import Evaluation
 from .evaluations import AfterEvaluation
 from .run_files import RunFiles
@@ -41,7 +42,8 @@ class Evaluator:
             if there is none: wait
         export the last one as final
 
-    The records of evaluations are its only state, so that it can be killed and started again.
+    The records of evaluations are its only state, so that it can be killed and started again. It
+    then makes the last evaluation again, if training has ended since.
 
     Training has ended if its record or a checkpoint of `max_steps` shows it. A record that was
     there before this job may belong to a training that is about to continue: it counts after a
@@ -57,25 +59,15 @@ class Evaluator:
         max_steps: int | None,
         export: AfterEvaluation,
     ) -> None:
-        """Takes the parts; reads which evaluations were made before a restart.
-
-        Args:
-          state: modules to evaluate.
-          evaluations: evaluations with different names.
-          run_files: where results are recorded.
-          max_steps: global step at which training ends; None for the end of its input.
-          export: called after each evaluation, such as for exporters.
-        """
-        self._state = state
+        """Takes the parts; training ends at `max_steps`, or at the end of its input."""
+        self._state, self._evaluations, self._files = state, evaluations, run_files
         self._model_dir = state.config.model_dir
-        self._evaluations = evaluations
-        self._files = run_files
-        self._max_steps = max_steps
-        self._export = export
+        self._max_steps, self._export = max_steps, export
         self._delay_secs = min(each.spec.start_delay_secs for each in evaluations)
         self._started_at = time.monotonic()
         self._logged_at = -_LOG_SECS
         self._found_end: records.Ended | None = None
+        self._found: dict[Evaluation, Evaluated] = {}  # Made before this job was started.
         self._unreadable: set[tuple[str, int]] = set()
         self._last_step = -1  # Checkpoints up to this step were taken.
         self._claims: list[Callable[[], None]] = []
@@ -99,8 +91,8 @@ class Evaluator:
     def _begin(self) -> None:
         for each in self._evaluations:
             found, _ = records.read(self._folder(each))
-            each.result = found[-1] if found else None
-        self._last_step = min(map(_step_of, self._evaluations))
+            self._found.update({each: found[-1]} if found else {})
+        self._last_step = min(map(self._step_of, self._evaluations))
         logging.info("eval | watching %s from step %d on", self._model_dir, self._last_step + 1)
         self._found_end = records.read_end(self._model_dir)
         while self._ended() is None and self._running_secs() < self._delay_secs:
@@ -113,6 +105,7 @@ class Evaluator:
         if paths and files.step_of(paths[-1]) < self._last_step:
             logging.info("eval | training was started again: evaluating from its first step")
             self._last_step = -1
+            self._found.clear()
             for each in self._evaluations:
                 each.result = None
         new = [path for path in paths if files.step_of(path) > self._last_step]
@@ -146,59 +139,46 @@ class Evaluator:
                     self._files.run_id = run_state.get("run_id")
                     self._evaluate(path, due, finished)
             except UnreadableCheckpointError as error:
+                reason: object = error
                 if files.path_of(self._model_dir, step) in files.committed(self._model_dir):
-                    logging.warning("eval | step %d is skipped: %s", step, error)
                     self._unreadable.add(_identity(path))
                 else:
-                    logging.warning(
-                        "eval | step %d is skipped: its checkpoint was deleted before it could be "
-                        "evaluated. Set a larger RunConfig.keep_checkpoint_max.",
-                        step,
+                    reason = (
+                        "its checkpoint was deleted before it could be evaluated. Set a larger "
+                        "RunConfig.keep_checkpoint_max."
                     )
+                logging.warning("eval | step %d is skipped: %s", step, reason)
                 return False
         self._last_step = step
         return True
 
     def _evaluate(self, path: str, due: Sequence[Evaluation], finished: bool) -> None:
-        errors: list[Exception] = []
-        for each in self._evaluations:
-            try:
-                if each in due:
-                    result = each()
-                    self._files.add(each.spec, result, path)
-                    logging.info("%s | step %d%s", each.title, result.step, as_text(result.metrics))
-                    if self._state.config.save_summary_steps:
-                        write_evaluation(self._writers[each], result.metrics)
-                    self._logged_at = time.monotonic()
-                if each in due or finished:
-                    self._export(each, path, finished)
-            except UnreadableCheckpointError:
-                raise
-            except Exception as error:  # The other evaluations do not depend on it.
-                error.add_note(f"{each.title} of step {files.step_of(path)} failed.")
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        with collected() as attempt:
+            for each in self._evaluations:
+                with attempt(f"{each.title} of step {files.step_of(path)} failed."):
+                    if each in due:
+                        result = each()
+                        self._files.add(each.spec, result, path)
+                        if self._state.config.save_summary_steps:
+                            write_evaluation(self._writers[each], result.metrics)
+                        self._logged_at = time.monotonic()
+                    if each in due or finished:
+                        self._export(each, path, finished)
 
     def _is_due(self, each: Evaluation, step: int, finished: bool) -> bool:
-        last = _step_of(each)
-        if finished:
-            return last != step
-        every = each.spec.every_steps
-        if step <= last or (every and step // every == last // every):
+        if finished:  # The last step is evaluated again after a restart.
+            return each.result is None or each.result.step != step
+        last, every = self._last(each), each.spec.every_steps
+        if last and (step <= last.step or (every and step // every == last.step // every)):
             return False
-        throttle = each.spec.throttle_secs
-        throttle = _THROTTLE_SECS if throttle is None else throttle
-        wait = each.result.time + throttle - time.time() if each.result else 0
-        if wait > 0:
-            logging.info(
-                "%s | step %d is skipped: throttle_secs is %g | the next is in %.0f s or later",
-                each.title,
-                step,
-                throttle,
-                wait,
-            )
-        return wait <= 0
+        return not each.is_throttled(step, last, default_secs=_THROTTLE_SECS)
+
+    def _last(self, each: Evaluation) -> Evaluated | None:
+        return each.result or self._found.get(each)
+
+    def _step_of(self, each: Evaluation) -> int:
+        last = self._last(each)
+        return last.step if last else -1
 
     def _ended(self) -> records.Ended | None:
         """Returns how training ended; None while it runs, or may be about to continue."""
@@ -229,10 +209,6 @@ class Evaluator:
             logging.info("eval | waiting for %s", reason)
             self._logged_at = time.monotonic()
         time.sleep(_POLL_SECS)
-
-
-def _step_of(evaluation: Evaluation) -> int:
-    return evaluation.result.step if evaluation.result else -1
 
 
 def _identity(path: str) -> tuple[str, int]:

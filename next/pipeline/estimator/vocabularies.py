@@ -21,13 +21,7 @@ def checksums(modules: Mapping[str, Any]) -> dict[str, int]:
 
 
 def warn_of_changes(before: Mapping[str, int], now: Mapping[str, int], path: str) -> None:
-    """Logs a warning for each vocabulary that differs from that of a checkpoint.
-
-    Args:
-      before: checksums of the checkpoint.
-      now: checksums of the model.
-      path: path prefix of the checkpoint.
-    """
+    """Logs a warning for each vocabulary that is not as `before`, in the checkpoint at `path`."""
     for name in sorted(before.keys() & now):
         if before[name] != now[name]:
             logging.warning(

@@ -169,14 +169,14 @@ def test_hooks_of_an_evaluation(tmp_path, caplog):
         def end(self, run):
             self.calls.append(("end", run.report.num_examples))
 
-    one = make(tmp_path, save_checkpoints_steps=2)
+    one = make(tmp_path, save_checkpoints_steps=2, max_call_secs=600)
     hook = Loops()
     one.train(train_input, max_steps=1)
     one.evaluate(eval_input, hooks=[hook])
     assert hook.calls == [("begin", 1), (1, 1), (3, 1), (5, 1), ("end", 40)]
     stopping = ge.EvalSpec(eval_input, name="dev", hooks=[Loops(stop=True)])
     ge.train_and_evaluate(one, ge.TrainSpec(train_input, 9), stopping)
-    assert one.last_run.stop_reason == "eval dev: good enough"
+    assert one.last_run.stop_reason == "evaluation dev: good enough"
     assert one.state.step == 2
     assert lines(tmp_path / "eval_dev")[-1]["stop"] == ["good enough"]
 

@@ -85,7 +85,7 @@ def nodes_of(loop, iterator):
 
 def trained_nodes(folder, strategy, model_fn=model_fn, **config):
     estimator = make_estimator(folder, strategy, **config)
-    trainer = Trainer(estimator.state, model_fn, input_fn, estimator.config)
+    trainer = Trainer(estimator.state, model_fn, input_fn)
     return nodes_of(trainer._run_steps, trainer._runner.open(0, None, None).iterator)
 
 
@@ -142,7 +142,7 @@ def test_xla_compiles_a_whole_training_step(tmp_path):
 
     def trained(jit_compile):
         estimator = make_estimator(tmp_path, None, network, save_checkpoints_steps=0)
-        trainer = Trainer(estimator.state, model_fn, input_fn, estimator.config)
+        trainer = Trainer(estimator.state, model_fn, input_fn)
         step = trainer._run_steps._step
 
         @tf.function(jit_compile=jit_compile, autograph=False)
