@@ -19,8 +19,8 @@ def test_a_file_opens_with_its_purpose_and_overrides(name, gin_folder, capsys):
     overrides = re.findall(r"""(--gin[._](?:"[^"]*"|param="[^"]*"|\S)+)""", comment)
     overrides = [each for each in overrides if not each.startswith("--gin_file")]
     assert len(overrides) >= 3
-    for flag in overrides:
-        assert main.main(["main", f"--gin_file={name}", "--dry_run", flag.replace('"', "")]) == 0
+    flags = [flag.replace('"', "") for flag in overrides]
+    assert main.main(["main", f"--gin_file={name}", "--dry_run", *flags]) == 0
     assert "error" not in capsys.readouterr().err
 
 
