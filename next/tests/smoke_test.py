@@ -7,6 +7,8 @@ import tensorflow as tf
 
 import gin_estimator as ge
 
+pytestmark = pytest.mark.oldest
+
 FEATURES = np.random.default_rng(0).normal(size=(97, 4)).astype("float32")
 LABELS = (FEATURES.sum(axis=1) > 0).astype("int64")
 

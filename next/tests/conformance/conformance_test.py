@@ -33,6 +33,8 @@ from outcome import (
 )
 from tasks import workers
 
+pytestmark = pytest.mark.oldest
+
 CPUS = ("CPU:0", "CPU:1", "CPU:2", "CPU:3")
 LOCAL = {
     "default": {},
@@ -57,7 +59,6 @@ THIN = [
     ("2 workers x 2", "split"),
     ("2 workers x 2", "per_replica"),
 ]
-OLDEST = [("mirrored 2", "split"), ("central 2", "per_replica"), ("2 workers x 2", "split")]
 WORKER = pathlib.Path(__file__).parent / "worker.py"
 
 
@@ -65,7 +66,6 @@ def cases():
     for name in (*CONFIGS, *CLUSTERS):
         for kind in ("split", "per_replica"):
             marks = [] if (name, kind) in THIN else [pytest.mark.slow]
-            marks += [pytest.mark.oldest] if (name, kind) in OLDEST else []
             if (name, kind) != ("default", "split"):
                 yield pytest.param(name, kind, marks=marks, id=f"{name}, {kind}")
 
@@ -135,7 +135,6 @@ def test_all_strategies_agree(outcomes, reference, name, kind):
     np.testing.assert_allclose(found[0]["served"], reference["logits"], 1e-4, 1e-5)
 
 
-@pytest.mark.oldest
 def test_the_default_strategy_trains_as_a_loop_by_hand(reference, folders):
     network, optimizer = make_network(), make_optimizer()
     network(X[:1])

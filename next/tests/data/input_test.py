@@ -141,8 +141,18 @@ def nested_model_fn(features, labels, mode, network, optimizer):
     return ge.EstimatorSpec(mode, loss=loss, train_op=ge.TrainOp(optimizer, network.variables))
 
 
+NESTED = {
+    "one replica": {},
+    "replicas": {"strategy": 4},
+    "micro-batches": {"strategy": 2, "gradient_accumulation_steps": 2},
+}
+
+
 @pytest.mark.oldest
-def test_nested_ragged_and_sparse_components_are_split(tmp_path):
+@pytest.mark.parametrize(
+    "cases", [("replicas",), pytest.param(NESTED, marks=pytest.mark.slow)], ids=["thin", "all"]
+)
+def test_nested_ragged_and_sparse_components_are_split(tmp_path, cases):
     """In the last step a replica has one example, another one has none."""
 
     def results(folder, change, strategy=None, **config):
@@ -156,17 +166,17 @@ def test_nested_ragged_and_sparse_components_are_split(tmp_path):
         estimator = ge.Estimator(
             nested_model_fn,
             modules={"network": dense, "optimizer": lambda: keras.optimizers.SGD(0.01)},
-            config=ge.RunConfig(tmp_path / folder, train_distribute=strategy, **config),
+            config=ge.RunConfig(
+                tmp_path / folder, train_distribute=strategy and mirrored(strategy), **config
+            ),
         )
         estimator.train(input_fn)
         loss = estimator.evaluate(input_fn)["loss"]
         return [loss, *estimator.predict(input_fn)]
 
     expected = results("plain", lambda x, y: (x, y))
-    cases = {"one": {}, "several": {"strategy": mirrored(4)}}
-    cases["micro-batches"] = {"strategy": mirrored(2), "gradient_accumulation_steps": 2}
-    for name, options in cases.items():
-        found = results(name, nested, **options)
+    for name in cases:
+        found = results(name, nested, **NESTED[name])
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5, err_msg=name)
 
 

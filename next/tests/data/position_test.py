@@ -77,7 +77,7 @@ def test_each_pass_has_an_order_of_its_own_which_a_restart_repeats(tmp_path):
 @pytest.mark.parametrize(
     ("before", "now", "expected"),
     [
-        ({"size": 4}, {"size": 2}, [12, 13, 14, 15]),
+        pytest.param({"size": 4}, {"size": 2}, [12, 13, 14, 15], marks=pytest.mark.slow),
         # 6 examples are a batch of 4 and a half: the rest of it is left out.
         ({"size": 2}, {"size": 4}, [8, 9, 10, 11, 12, 13, 14, 15]),
         ({"size": 2, "change": in_python}, {"size": 3, "change": in_python}, list(range(6, 12))),
@@ -89,7 +89,11 @@ def test_examples_are_counted_not_batches(reads, before, now, expected):
     assert reads(numbers(0, 40, **now), steps=2) == expected
 
 
-@pytest.mark.parametrize("change", [lambda data: data, in_python], ids=["saved", "skipped"])
+@pytest.mark.parametrize(
+    "change",
+    [lambda data: data, pytest.param(in_python, marks=pytest.mark.slow)],
+    ids=["saved", "skipped"],
+)
 def test_micro_batches_and_replicas_may_change(reads, change):
     input_fn = numbers(0, 40, 2, change)
     assert reads(input_fn, steps=3) == [0, 1, 2, 3, 4, 5]

@@ -92,7 +92,10 @@ def logits(estimator, input_fn):
 
 
 # Of global batches, the input drops those that the replicas cannot share.
-@pytest.mark.parametrize(("per_replica", "rows"), [(True, NUM_ROWS), (False, 192)])
+@pytest.mark.parametrize(
+    ("per_replica", "rows"),
+    [(True, NUM_ROWS), pytest.param(False, 192, marks=pytest.mark.slow)],
+)
 def test_a_tpu_trains_evaluates_and_predicts_as_one_replica(
     tmp_path,
     like_a_tpu,  # noqa: F811
@@ -136,7 +139,10 @@ def test_several_hosts_share_global_batches():
     assert hosts == [[[0, 1], [2, 3], [8, 9], [10, 11]], [[4, 5], [6, 7], [12, 13], [14, 15]]]
 
 
-@pytest.mark.parametrize(("per_replica", "ends"), [(True, True), (False, False)])
+@pytest.mark.parametrize(
+    ("per_replica", "ends"),
+    [pytest.param(True, True, marks=pytest.mark.slow), (False, False)],
+)
 def test_a_resumed_run_continues_with_the_next_example(tmp_path, like_a_tpu, per_replica, ends):  # noqa: F811
     input_fn = make_input_fn(per_replica=per_replica, ends=ends)
     for steps in (3, 5):

@@ -12,6 +12,8 @@ import tensorflow as tf
 
 import gin_estimator as ge
 
+pytestmark = pytest.mark.oldest
+
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3) / 10
 WORDS = np.array(["a", "b", "c", "a"])
 IDS = np.array([1, 3, 0, 2], np.int32)

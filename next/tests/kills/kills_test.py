@@ -97,26 +97,26 @@ def results(pipeline, tmp_path, num_workers, num_kills):
     return killed.run(), expected, f"seed {SEED}: {killed.log}"
 
 
+@pytest.mark.oldest
 def test_one_process_is_killed_twice(tmp_path):
     weights, expected, kills = results("shuffle", tmp_path, 1, 2)
     np.testing.assert_array_equal(weights, expected, kills)
 
 
 @pytest.mark.slow
-@pytest.mark.oldest
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_one_process(pipeline, tmp_path):
     weights, expected, kills = results(pipeline, tmp_path, 1, 10)
     np.testing.assert_array_equal(weights, expected, kills)
 
 
+@pytest.mark.oldest
 def test_two_workers_are_killed_once(tmp_path):
     weights, expected, kills = results("records", tmp_path, 2, 1)
     np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-6, err_msg=kills)
 
 
 @pytest.mark.slow
-@pytest.mark.oldest
 @pytest.mark.parametrize("pipeline", ["interleave", "records", "numpy_function"])
 def test_two_workers(pipeline, tmp_path):
     weights, expected, kills = results(pipeline, tmp_path, 2, 10)

@@ -1,31 +1,31 @@
-"""A signal is answered in about five seconds, also where steps take a second."""
+"""A signal is answered in about five seconds: within a few of the steps, which take a second."""
 
 import signal
-import time
 
 import pytest
 
 from tasks import PROGRAMS, Task, workers
 
 LOCAL = "execution='single_host'"
-# Calls take about 5 s. The rest is for noise, and for a machine that does other work as well.
-LIMIT_SECS = 8
+# Calls end after about five seconds, with the step that is running then.
+MOST_STEPS = 8
 
 
-def ended_after(*tasks):
-    """Sends SIGTERM to the first task; returns the seconds in which all end with code 75."""
-    began = time.monotonic()
+def steps_after_sigterm(*tasks):
+    """Sends SIGTERM to the first task, waits for all; returns the steps that followed.
+
+    Steps are counted, since seconds would depend on the other work of the machine.
+    """
+    before = tasks[0].output.count("STEP")
     tasks[0].send(signal.SIGTERM)
-    assert [task.wait(60) for task in tasks] == [75] * len(tasks), tasks[0].output
-    secs = time.monotonic() - began
-    print(f"ended {secs:.1f} s after SIGTERM")
-    return secs
+    assert [task.wait(120) for task in tasks] == [75] * len(tasks), tasks[0].output
+    return tasks[0].output.count("STEP") - before
 
 
 def test_in_the_first_steps(tmp_path):
     task = Task("task", [PROGRAMS / "slow.py", tmp_path / "model", "train", LOCAL], tmp_path)
     task.wait_for("STEP 2")
-    assert ended_after(task) < LIMIT_SECS
+    assert steps_after_sigterm(task) < MOST_STEPS
     assert "stopped by SIGTERM at step" in task.output
     assert list((tmp_path / "model").glob("model.ckpt-*.index"))
 
@@ -43,7 +43,7 @@ def test_in_the_first_steps(tmp_path):
 def test_in_the_middle(tmp_path, mode, step):
     task = Task("task", [PROGRAMS / "slow.py", tmp_path / "model", mode, LOCAL], tmp_path)
     task.wait_for(step)
-    assert ended_after(task) < LIMIT_SECS
+    assert steps_after_sigterm(task) < MOST_STEPS
 
 
 @pytest.mark.slow
@@ -52,4 +52,4 @@ def test_two_workers(tmp_path, mode, step):
     options = [tmp_path / "model", mode, "execution='multi_worker'"]
     with workers(tmp_path, *options, program="slow.py") as tasks:
         tasks[1].wait_for(f"STEP {step}")
-        assert ended_after(tasks[1], tasks[0]) < LIMIT_SECS
+        assert steps_after_sigterm(tasks[1], tasks[0]) < MOST_STEPS

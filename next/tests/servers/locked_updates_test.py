@@ -10,6 +10,8 @@ import tensorflow as tf
 from gin_estimator.contract.train_op import TrainOp
 from gin_estimator.train.locked_updates import lock
 
+pytestmark = pytest.mark.oldest
+
 CASES = [
     ("SGD", {}),
     ("SGD", {"momentum": 0.9}),
@@ -37,7 +39,6 @@ def make(name, options, *, locked):
     return optimizer, variables
 
 
-@pytest.mark.oldest
 @pytest.mark.parametrize("name, options", CASES)
 def test_twenty_updates_are_those_of_keras(name, options):
     results = []

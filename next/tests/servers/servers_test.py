@@ -8,6 +8,8 @@ import pytest
 
 from tasks import PROGRAMS, servers
 
+pytestmark = pytest.mark.oldest
+
 IDS = sum(range(640))
 
 

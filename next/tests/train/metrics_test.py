@@ -103,6 +103,9 @@ def test_every_class_of_keras_is_tried():
     assert classes - {"Metric", "MeanMetricWrapper"} == set(CASES)
 
 
+@pytest.mark.parametrize(
+    "one_or_two", [pytest.param("default", marks=pytest.mark.slow), "mirrored 2"], indirect=True
+)
 def test_all_classes_equal_keras(tmp_path, one_or_two):
     def metrics(features):
         found = {

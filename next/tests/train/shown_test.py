@@ -68,6 +68,9 @@ def test_a_tensor_that_is_not_there_is_refused_before_training(tmp_path):
         train(tmp_path, [Tensors(1, ["y"])])
 
 
+@pytest.mark.parametrize(
+    "one_or_two", ["default", pytest.param("mirrored 2", marks=pytest.mark.slow)], indirect=True
+)
 def test_programs_are_traced_once_for_each_shape(tmp_path, one_or_two):
     traces = collections.Counter()
 
