@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..data.batch import Batch, num_rows
+from ..data.batch import Batch
 from ..distribute.replicas import Replicas
 from . import losses
 from .metrics import MetricSet
@@ -58,7 +58,7 @@ class EvalStep:
     def _forward(self, step: tf.Tensor, batch: Batch) -> Totals:
         with losses.per_replica_means():
             spec = self._model_fn(batch.features, batch.labels, step)
-        totals = totals_of(spec, batch, num_rows(batch.features), self._metrics, self._shown)
+        totals = totals_of(spec, batch, self._metrics, self._shown)
         return totals._replace(scalars={})
 
 
