@@ -1,5 +1,8 @@
 """The public names and their modules; `__init__.py` imports a name at its first use."""
 
+from .contract.compiled import CompileParts as CompileParts
+from .contract.compiled import compile_parts as compile_parts
+from .contract.compiled import compiled_spec as compiled_spec
 from .contract.hooks import Hook as Hook
 from .contract.hooks import Report as Report
 from .contract.hooks import Run as Run
