@@ -91,6 +91,9 @@ class GaussianNoise(keras.layers.Layer):
           images: images `[batch, ...]`.
           training: whether to draw from the layer's generator, which advances it. Otherwise the
             pixels of the batch are the seed, so that an evaluation changes no training.
+
+        Returns:
+          Noise `[batch, dim]`.
         """
         shape = (tf.shape(images)[0], self.dim)
         if training:

@@ -1,5 +1,7 @@
 """The public names and their modules; `__init__.py` imports a name at its first use."""
 
+from .checkpoint.vocabulary import VocabInfo as VocabInfo
+from .checkpoint.warm_start_settings import WarmStartSettings as WarmStartSettings
 from .contract.compiled import CompileParts as CompileParts
 from .contract.compiled import compile_parts as compile_parts
 from .contract.compiled import compiled_spec as compiled_spec
@@ -61,3 +63,4 @@ from .hooks.summary import StepCounterHook as StepCounterHook
 from .hooks.summary import SummaryHook as SummaryHook
 from .hooks.tensors import TensorHook as TensorHook
 from .run.run import run as run
+from .train.unfrozen import unfrozen as unfrozen

@@ -1,0 +1,190 @@
+"""Opens the checkpoints and files that a run can be warm-started from."""
+
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+from ..contract.paths import normal
+from ..distribute import names
+from ..errors import CheckpointMismatchError, UnreadableCheckpointError, UserValueError
+from . import files, find, keys
+from .reader import STEP, Reader
+
+KERAS_ENDS = (".keras", ".h5", ".hdf5")
+_NAME = "ckpt_to_initialize_from"
+
+
+class ForeignReader(Reader):
+    """A checkpoint of another program, by the names that its variables had there.
+
+    tf.estimator and `Saver` save by names: `dense/kernel`. tf.train.Checkpoint and Keras save by
+    paths of objects, `model/layer-1/kernel`, and keep the names of most variables. A SavedModel
+    has either kind.
+
+    Attributes:
+      paths: names by paths of objects, with and without TensorFlow's suffix.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Reads the index, and the object graph if there is one."""
+        super().__init__(path)
+        shapes = self._reader.get_variable_to_shape_map()
+        self.paths: dict[str, str] = {}
+        if keys.OBJECTS in shapes:
+            self._keys = self._by_objects(shapes)
+        else:
+            self._keys = {key: key for key in shapes}
+        self.shapes = {name: list(shapes[key]) for name, key in self._keys.items()}
+        self.tables = {}
+
+    def value(self, name: str) -> np.ndarray:
+        """Returns the value of a variable as an array."""
+        return self._tensor(self._keys[name])
+
+    def name_of(self, given: str) -> str:
+        """Returns the name of a variable that a user may have named by its path."""
+        return given if given in self.shapes else self.paths.get(given, given)
+
+    def _by_objects(self, shapes: Mapping[str, Any]) -> dict[str, str]:
+        """Returns keys by name; equal names of different variables are replaced by paths."""
+        graph = trackable_object_graph_pb2.TrackableObjectGraph()
+        graph.ParseFromString(self._tensor(keys.OBJECTS))
+        names = {a.checkpoint_key: a.full_name for node in graph.nodes for a in node.attributes}
+        by_name: dict[str, list[str]] = {}
+        for key in sorted(shapes):
+            path = key.removesuffix(keys.VARIABLE)
+            if path != key and path != "save_counter":
+                by_name.setdefault(names.get(key) or path, []).append(key)
+        found = {}
+        for name, same in by_name.items():
+            # Keras exports each variable twice.
+            is_one = len(same) == 1 or self._are_equal(same)
+            for key in same:
+                path = key.removesuffix(keys.VARIABLE)
+                found[name if is_one else path] = key
+                self.paths |= dict.fromkeys([path, key], name if is_one else path)
+        return found
+
+    def _are_equal(self, same: Sequence[str]) -> bool:
+        first, *others = (self._tensor(key) for key in same)
+        return all(np.array_equal(first, other) for other in others)
+
+    def _tensor(self, key: str) -> Any:
+        with self._errors():
+            return self._reader.get_tensor(key)
+
+
+class KerasFile:
+    """The weights in a file of Keras, by the names of the model that they are for.
+
+    Keras itself loads them, into the model; then the model gets its values back. The file's
+    optimizer is not read.
+
+    Attributes:
+      path: path of the file.
+      shapes: shapes of the variables by full name.
+    """
+
+    def __init__(self, path: str, name: str, model: keras.Model) -> None:
+        """Reads the file.
+
+        Args:
+          path: path that ends with `.keras`, `.weights.h5` or `.h5`.
+          name: name of the module.
+          model: the module; all of its layers are built.
+
+        Raises:
+          CheckpointMismatchError: the file is of another model.
+          UnreadableCheckpointError: the file is damaged.
+        """
+        self.path, self.tables = path, {}
+        variables = names.variables_of({name: model})
+        before = {key: _array(variable) for key, variable in variables.items()}
+        try:
+            model.load_weights(path)
+            self._values = {key: _array(variable) for key, variable in variables.items()}
+        except ValueError as error:
+            raise CheckpointMismatchError(
+                f"{path} does not fit module {name!r}: {_first_line(error)}. Set the model that "
+                "wrote it, or init_fn."
+            ) from error
+        except (OSError, KeyError, zipfile.BadZipFile) as error:
+            raise UnreadableCheckpointError(
+                f"{path} cannot be read: {_first_line(error)}. Use another file."
+            ) from error
+        finally:
+            for key, variable in variables.items():
+                variable.assign(before[key])
+        self.shapes = {key: list(value.shape) for key, value in self._values.items()}
+
+    def value(self, name: str) -> np.ndarray:
+        """Returns the value of a variable as an array."""
+        return self._values[name]
+
+    def name_of(self, given: str) -> str:
+        """Returns the name of a variable, which is the given one."""
+        return given
+
+
+def opened(given: str, models: Mapping[str, keras.Model]) -> Reader | KerasFile:
+    """Returns the content of a checkpoint, a SavedModel or a file of Keras.
+
+    Args:
+      given: path prefix, folder, file, or a spelling of `checkpoint.find` such as `runs/a/best`.
+      models: Keras models that take values; a file of Keras needs exactly one.
+
+    Raises:
+      UserValueError: the path has no checkpoint; describes its content.
+      UnreadableCheckpointError: the checkpoint is damaged.
+    """
+    if given.endswith(KERAS_ENDS) and tf.io.gfile.exists(given):
+        if len(models) != 1:
+            raise UserValueError(
+                f"{_NAME} is {given!r}, which has the weights of one Keras model, and these are "
+                f"to be set: {sorted(models)}. Set vars_to_warm_start='NAME/.*' with one of them."
+            )
+        [(name, model)] = models.items()
+        return KerasFile(given, name, model)
+    reader = Reader(_prefix(given))
+    return reader if STEP in reader.shapes else ForeignReader(reader.path)
+
+
+def _prefix(given: str) -> str:
+    """Returns the path prefix of a checkpoint."""
+    path = normal(given, _NAME)
+    if tf.io.gfile.exists(os.path.join(path, "saved_model.pb")):
+        return os.path.join(path, "variables", "variables")
+    if tf.io.gfile.isdir(path):
+        # The list of a folder that was copied in part may be missing.
+        newest = files.latest(path) or tf.train.latest_checkpoint(path) or _only(path)
+        if newest is not None:
+            return newest
+    elif tf.io.gfile.exists(f"{path}.index"):
+        return path
+    return find.found(given, os.getcwd(), name=_NAME)
+
+
+def _only(folder: str) -> str | None:
+    """Returns the path prefix of the one checkpoint in a folder, or None."""
+    indexes = sorted(n for n in tf.io.gfile.listdir(folder) if n.endswith(".index"))
+    prefixes = [os.path.join(folder, name.removesuffix(".index")) for name in indexes]
+    if len(prefixes) > 1:
+        raise UserValueError(
+            f"{_NAME} is {folder!r}, which has the checkpoints {prefixes}, and no file "
+            f"`checkpoint` that lists the newest: expected one. Set {_NAME}={prefixes[-1]!r}."
+        )
+    return next(iter(prefixes), None)
+
+
+def _array(variable: Any) -> np.ndarray:
+    return tf.convert_to_tensor(variable).numpy()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).partition("\n")[0].rstrip(".")
