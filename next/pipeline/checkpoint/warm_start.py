@@ -132,7 +132,8 @@ class Plan:
         for name in own:
             if (previous := settings.previous_name(name)) is not None:
                 self._given[name] = self.source.name_of(previous) if self._slots else previous
-        self._weights = {}
+        self._weights: dict[str, str] = {}
+        self._reshaped: list[str] = []
         self.unused: Sequence[str] = ()
 
     def run(self) -> dict[str, str]:
@@ -193,7 +194,9 @@ class Plan:
         wanted = [name for name in self.chosen if not self._prefix(name)]
         wanted += filter(None, map(self._variable_of_slot, self.chosen))
         there = {*self.source.shapes, *self.source.tables}
-        roots = {n.partition("/")[0] for n in self._slots.weights} if self._slots else {}
+        weights = self._slots.weights if self._slots else ()
+        # A name without a slash is a counter.
+        roots = {name.partition("/")[0] for name in weights if "/" in name}
         root = f"{next(iter(roots))}/" if len(roots) == 1 else ""
         found = {name: self._given[name] for name in wanted if name in self._given}
         used = set(found.values())
@@ -321,6 +324,7 @@ class Plan:
             return origin
         is_given = name in self._given or variable in self._given
         if not is_given or not _is_split(shape, previous):
+            self._reshaped.append(f"{name} {shape}, {origin.name} {previous}")
             return None
         return origin.then(lambda v: np.reshape(v, shape), f"{previous} as {shape}")
 
@@ -349,18 +353,21 @@ class Plan:
         used = {origin.name for origin in origins.values() if origin}
         names = self._slots.weights if self._slots else self.source.shapes
         free = [n for n in names if n not in used and not n.startswith(DRIVER)]
-        wanted = [
-            f"{n} {list(self._own[n].shape)}" if hasattr(self._own[n], "shape") else n
-            for n in missing
-        ]
+        reshaped = {line.partition(" ")[0] for line in self._reshaped}
+        shapes = {n: list(getattr(value, "shape", ())) for n, value in self._own.items()}
+        problems = {
+            "missing": [f"{name} {shapes[name]}" for name in missing if name not in reshaped],
+            "of another shape (model, checkpoint)": self._reshaped,
+            "not used of the checkpoint": [f"{n} {list(self.source.shapes[n])}" for n in free],
+        }
+        lines = [f"  {title}: {_short(found)}" for title, found in problems.items() if found]
         fitting = list(_whole(missing, [name for name in origins if name not in missing]))
-        remedy = f"vars_to_warm_start={fitting} for what fits, " if fitting else ""
+        remedy = f"vars_to_warm_start={fitting} to load only these, or " if fitting else ""
         raise CheckpointMismatchError(
-            f"{self.source.path} does not have all variables that vars_to_warm_start chooses; "
-            "nothing was set.\n"
-            f"  missing, or of another shape: {_short(wanted)}\n"
-            f"  not used: {_short([f'{n} {list(self.source.shapes[n])}' for n in sorted(free)])}\n"
-            f"Set {remedy}or var_name_to_prev_var_name={{{missing[0]!r}: '...'}} for other names."
+            f"{self.source.path} does not fit the chosen variables; none was set.\n"
+            + "\n".join(lines)
+            + f"\nSet {remedy}var_name_to_prev_var_name={{{missing[0]!r}: '...'}} for names that "
+            "differ."
         )
 
 
