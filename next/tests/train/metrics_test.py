@@ -206,7 +206,11 @@ def test_an_error_of_a_metric_names_it(tmp_path):
     assert any("metric 'm', Fails.result" in note for note in caught.value.__notes__)
 
 
-@pytest.mark.parametrize("config", [{}, {"run_eagerly": True}], ids=["compiled", "eager"])
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"run_eagerly": True}, pytest.param({"jit_compile": True}, marks=pytest.mark.slow)],
+    ids=["compiled", "eager", "xla"],
+)
 def test_host_metrics_get_each_example_once_in_order(tmp_path, strategy, config):
     calls = []
 
