@@ -17,33 +17,32 @@ _EXACT = {
     "ParallelBatch", "ParallelInterleave", "ParallelMap", "Prefetch", "Range", "Repeat", "Shard",
     "Shuffle", "Skip", "TFRecord", "Take", "Tensor", "TensorSlice", "Zip",
 }  # fmt: skip
-# Operations in functions of a dataset whose state is not saved, or not exactly.
+# Parts of names of operations whose state is not saved, or not exactly.
 _INEXACT = ("Cache", "PyFunc", "Random", "Repeat", "Shuffle")
 _MAX_BYTES = 64 << 20  # TensorFlow takes about 10 s for 1 GB, and cannot copy 2 GB.
 # Numbers that float64, which processes exchange, can hold.
 _MASK = 2**52 - 1
 
 
-def restores_exactly(dataset: tf.data.Dataset) -> bool:
-    """Returns whether a saved iterator continues as the original, in later passes as well.
+def why_inexact(dataset: tf.data.Dataset) -> str:
+    """Returns why a saved iterator may not continue as the original; '' if it does.
 
     A shuffle that has ended is not saved, so later passes of a `repeat` would have another
     order, unless the repeat is directly behind the shuffle: TensorFlow fuses these two.
     """
     for each in _datasets(dataset):
         if _kind(each) not in _EXACT:
-            return False
+            return f"the place in {type(each).__name__} is not saved exactly"
         if _kind(each) == "Repeat":
             below = [d for i in each._inputs() for d in (i._inputs() if _is_shuffle(i) else [i])]
             if any(_is_shuffle(d) for start in below for d in _datasets(start)):
-                return False
+                return "shuffle() is not directly before repeat(): use shuffle(...).repeat()"
         for function in _functions(each):
             if any(value.dtype in (tf.variant, tf.resource) for value in function.captured_inputs):
-                return False
-            kinds = {operation.type for operation in function.graph.get_operations()}
-            if any(part in kind for kind in kinds for part in _INEXACT):
-                return False
-    return True
+                return "a function of the dataset uses another dataset, a table or a variable"
+            if operation := _operation_with_state(function.graph):
+                return f"a function of the dataset has a state: {operation}"
+    return ""
 
 
 def of_sources(dataset: tf.data.Dataset) -> int:
@@ -64,9 +63,22 @@ def of_sources(dataset: tf.data.Dataset) -> int:
 def of_pipeline(dataset: tf.data.Dataset) -> int:
     """Returns a number that is equal for the same data and operations; -1: cannot be compared."""
     sources = [each for each in _datasets(dataset) if not each._inputs()]
-    if any(map(_is_large, sources)) or not restores_exactly(dataset):
+    if any(map(_is_large, sources)) or why_inexact(dataset):
         return -1
     return _of_variant(tf.data.experimental.to_variant(dataset)) & _MASK
+
+
+def _operation_with_state(graph: tf.Graph) -> str:
+    """Returns an operation whose state is not saved exactly, also of nested functions; or ''."""
+    for operation in graph.get_operations():  # The calls of functions with a state have one.
+        exact = operation.type == "Assert" or "Dataset" in operation.type
+        if operation.op_def.is_stateful and not exact:
+            return operation.type
+    functions = graph.as_graph_def().library.function
+    kinds = {node.op for function in functions for node in function.node_def}
+    kinds |= {operation.type for operation in graph.get_operations()}
+    kinds = {kind for kind in kinds if not kind.startswith("Stateless")}
+    return next((kind for kind in sorted(kinds) if any(part in kind for part in _INEXACT)), "")
 
 
 # There is no public way to a dataset's inputs and functions.

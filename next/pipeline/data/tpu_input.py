@@ -64,6 +64,11 @@ class TpuInput(Input):
         return _distributed(self.source, self.replicas, **options)[0]
 
     @property
+    def starts_anywhere(self) -> bool:
+        """True: `call` leaves elements out, since the iterator cannot be saved."""
+        return True
+
+    @property
     def element_spec(self) -> tuple[Any, Any]:
         """Type specs of one replica's features and labels."""
         parts = self.replicas.total if self.splits else 1

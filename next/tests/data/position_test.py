@@ -31,9 +31,9 @@ def test_steps_count_from_here_and_begin_another_pass(reads, caplog):
     assert reads(numbers(0, 8), steps=5) == [0, 1, 2, 3, 4]
     assert reads(numbers(0, 8), steps=5) == [5, 6, 7, 0, 1]
     assert "resumed from step 5 of" in caplog.text
-    assert "input at step 5 of its pass" in caplog.text
+    assert "input at example 5 of pass 1" in caplog.text
     assert reads(numbers(0, 8), steps=1) == [2]
-    assert "input at step 2 of its pass" in caplog.text
+    assert "input at example 2 of pass 2" in caplog.text
 
 
 @pytest.mark.parametrize("change", [lambda data: data, in_python], ids=["saved", "skipped"])

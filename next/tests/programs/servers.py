@@ -220,6 +220,8 @@ def acts(folder):
     estimator = run("killed", endless, [300, At(50, "kill")], slow=0.005)
     run("unequal", unequal, [None])
     run("resumed", shared, [15], [None], [None])
+    run("other", shared, [5])
+    run("other", unequal, [None])
     run("replaced", unequal, [None, At(5, "kill")], slow=0.05, steps_per_loop=1)
 
     def refused(name, input_fn=endless, **options):

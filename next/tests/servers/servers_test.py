@@ -55,15 +55,27 @@ def test_they_are_exact_when_a_worker_is_killed(ran):
     assert killed["updates"] == [300, 150]
 
 
-@pytest.mark.parametrize("name", ["unequal", "resumed", "replaced"])
+@pytest.mark.parametrize("name", ["unequal", "resumed", "other", "replaced"])
 def test_finite_data_are_used_once(ran, name):
-    """Also by a run that resumed, and by a worker that took the place of a killed one."""
+    """Also by a run that resumed or got other data, and by a worker in place of a killed one."""
     _, cluster = ran
     parts = cluster.result(name)["parts"]
     if name == "resumed":
         assert parts.pop() == {"steps": 40, "examples": 640, "ids": IDS}  # Another pass.
     assert sum(part["steps"] for part in parts) == 40
     assert sum(part["ids"] for part in parts) == IDS
+
+
+def test_other_data_begin_at_their_start(ran):
+    _, cluster = ran
+    assert "The input of 2 workers begins at its start" in cluster["chief 0"].output
+
+
+def test_one_process_continues_a_run_of_servers(ran, program):
+    folder, _ = ran
+    estimator = program.make_estimator(folder / "other")
+    estimator.train(program.shared, steps=2)
+    assert estimator.last_run.step == 47
 
 
 def test_the_chief_evaluates_and_predicts_as_one_process_does(ran, program):

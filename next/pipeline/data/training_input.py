@@ -1,0 +1,220 @@
+"""The training input: one iterator, which a restart opens after the last example trained on.
+
+A restart opens it in the first of these ways that is possible:
+
+1. The data are others: begin another pass (`RunConfig.changed_input` may choose otherwise).
+2. input_fn takes `first_batch`: call it for the data that are left.
+3. The iterator was saved, and the pipeline is the same: restore it with its shuffle buffer.
+4. Call input_fn under the same seed, and read and drop the examples that were read before.
+"""
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from . import fingerprint
+from .batch import as_pair, num_rows
+from .input import Input, delete
+from .position import Position, begins
+
+
+class TrainingInput:
+    """The live iterator of a training run.
+
+    Attributes:
+      iterator: iterator over the data that are left.
+      end_step: global step at which data of known length end; else infinite.
+      place: where the input was opened, for the log.
+    """
+
+    def __init__(
+        self,
+        data: Input,
+        step: int,
+        *,
+        checkpoint: str | None = None,
+        record: Mapping[str, Any] | None = None,
+        changed_input: str = "auto",
+    ) -> None:
+        """Opens the input after the examples that an earlier run has trained on.
+
+        Args:
+          data: the input.
+          step: global step.
+          checkpoint: path prefix of the checkpoint that the run continues from, or None.
+          record: the position of an earlier training; None if there is none.
+          changed_input: `RunConfig.changed_input`.
+
+        Raises:
+          UserValueError: the data are others, and `changed_input` is 'error'.
+        """
+        self._data, self._replicas = data, data.replicas
+        self._continues = step > 0 and (checkpoint is not None or record is not None)
+        saved = Position.of(record) if self._continues else None
+        self._start = self._position = self._at_start(saved)
+        self._saves = -1 not in self._start.pipelines and not data.starts_anywhere
+        self._examples = 0  # Of this process in this pass.
+        self._stepped = False  # Whether this training made a step of this pass.
+        self.iterator: Any = None
+        self.place = "its beginning"
+        if not self._continues:
+            self._open(iter(data.dataset), step)
+            return
+        if saved is None:
+            logging.info("The checkpoint has no position in the input: skipping %d steps.", step)
+            saved = Position(self._start.seed, elements=step * data.elements_per_step)
+        change = saved.change(self._start, splits=data.splits)
+        if begins(change, changed_input):
+            self._begin(step, saved.number + 1)
+        else:
+            self._continue(step, saved, checkpoint, is_same=change == "")
+
+    def add(self, num_steps: int, num_examples: int) -> None:
+        """Counts steps that were made.
+
+        Args:
+          num_steps: number of steps.
+          num_examples: number of examples that this process read for them.
+        """
+        self._stepped = self._stepped or num_steps > 0
+        elements = self._position.elements + num_steps * self._data.elements_per_step
+        self._position = dataclasses.replace(self._position, elements=elements)
+        self._examples += num_examples
+
+    def next_pass(self, step: int, *, after_rest: bool) -> bool:
+        """Begins another pass at the end of the data, if this training may.
+
+        A training ends with its pass. But where it continued an earlier one at the very end of
+        a pass, it begins the next; with `after_rest` also if it read the rest of that pass.
+
+        Args:
+          step: global step.
+          after_rest: whether a number of steps was asked for, not a step to train to.
+
+        Returns:
+          Whether it has begun.
+
+        Raises:
+          UserValueError: the data are empty.
+        """
+        if not self._position.elements:
+            raise self._data.source.empty_error()
+        if not self._continues or (self._stepped and not after_rest):
+            return False
+        logging.info("train | the input ended at step %d: another pass begins", step)
+        self._begin(step, self._position.number + 1)
+        return True
+
+    def save(self, checkpoint: str | None) -> dict[str, Any]:
+        """Writes the iterator; every process must call it.
+
+        Args:
+          checkpoint: path prefix of the checkpoint that it belongs to; None to write nothing.
+
+        Returns:
+          The position, as JSON.
+        """
+        if self._saves and checkpoint is not None:
+            path = self._path(checkpoint)
+            tf.io.gfile.makedirs(os.path.dirname(path))
+            tf.train.Checkpoint(iterator=self.iterator).write(path)
+        examples = tuple(int(number) for [number] in self._replicas.gather([self._examples]))
+        return dataclasses.asdict(dataclasses.replace(self._position, examples=examples))
+
+    def close(self) -> None:
+        """Deletes the iterator."""
+        iterators, self.iterator = [self.iterator], None
+        delete(iterators)
+
+    def _at_start(self, saved: Position | None) -> Position:
+        """Returns the start of the first pass."""
+        source, own_seed = self._data.source, self._data.source.seed
+        # Without tf_random_seed, the seed of a run is that of the model_dir where it began.
+        seed = saved.seed if saved and source.config.tf_random_seed is None else own_seed
+        dataset = self._data.unpadded
+        if seed != own_seed:
+            dataset = source.dataset(self._data.context, seed=seed)
+        own = [fingerprint.of_sources(dataset), fingerprint.of_pipeline(dataset)]
+        sources, pipelines = zip(*self._replicas.gather(own), strict=True)
+        return Position(
+            seed, sources=tuple(map(int, sources)), pipelines=tuple(map(int, pipelines))
+        )
+
+    def _begin(self, step: int, number: int) -> None:
+        """Begins a pass."""
+        self._position = dataclasses.replace(self._start, number=number)
+        self._examples, self._stepped, self._continues = 0, False, False
+        self.close()
+        self._open(iter(self._call()), step)
+
+    def _call(self, first_batch: int = 0) -> tf.data.Dataset:
+        seed = self._position.seed + self._position.number
+        return self._data.call(seed=seed, first_batch=first_batch)
+
+    def _open(self, iterator: Any, step: int) -> None:
+        """Sets the iterator, and agrees on the end of data of known length."""
+        self.iterator, self.end_step, data = iterator, math.inf, self._data
+        if data.lengths is not None:
+            left = data.lengths[self._replicas.process] - self._position.elements
+            steps = self._replicas.gather([data.steps_in(max(left, 0))])
+            self.end_step = step + int(max(number for [number] in steps))
+
+    def _continue(
+        self, step: int, saved: Position, checkpoint: str | None, *, is_same: bool
+    ) -> None:
+        """Opens the rest of a pass.
+
+        Args:
+          step: global step.
+          saved: the position.
+          checkpoint: path prefix of its checkpoint, or None.
+          is_same: whether the pipeline is certainly the same.
+        """
+        data, replicas = self._data, self._replicas
+        self._position = dataclasses.replace(
+            self._start, seed=saved.seed, number=saved.number, elements=saved.elements
+        )
+        examples = saved.num_read(replicas.process, replicas.num_processes, splits=data.splits)
+        iterator = None
+        if data.starts_anywhere:
+            elements = saved.elements
+            if not is_same and saved.examples:
+                size = next((num_rows(as_pair(each)[0]) for each in data.unpadded), 1)
+                elements = -(-examples // int(size))
+            iterator = iter(self._call(elements))
+        elif is_same and self._saves and checkpoint is not None:
+            elements, iterator = saved.elements, self._restored(checkpoint)
+        if iterator is None:
+            iterator = iter(self._call())
+            reason = fingerprint.why_inexact(data.unpadded)
+            if reason and examples:
+                logging.warning("train | reading %d examples again, since %s", examples, reason)
+            goal = {"examples": examples} if saved.examples else {"elements": saved.elements}
+            elements, examples = data.skip(iterator, **goal)
+        self._position = dataclasses.replace(self._position, elements=elements)
+        # Of global batches, the chief counts what all processes have read together.
+        self._examples = examples if replicas.is_chief or not data.splits else 0
+        self.place = f"example {examples} of pass {saved.number + 1}"
+        self._open(iterator, step)
+        if self.end_step == step:
+            self.next_pass(step, after_rest=False)
+
+    def _restored(self, checkpoint: str) -> Any:
+        """Returns the saved iterator, or None in all processes if one cannot read it."""
+        iterator, path, problem = iter(self._call()), self._path(checkpoint), None
+        try:
+            tf.train.Checkpoint(iterator=iterator).read(path).assert_consumed()
+        except (tf.errors.OpError, AssertionError, IndexError, ValueError) as error:
+            problem = str(error).partition("\n")[0]
+            logging.warning("The position %s cannot be restored: %s", path, problem)
+        return None if self._replicas.any(problem is not None) else iterator
+
+    def _path(self, checkpoint: str) -> str:
+        directory, name = os.path.split(checkpoint)
+        process = f"{self._replicas.process}-of-{self._replicas.num_processes}"
+        return os.path.join(directory, "input", f"{name}.{process}")
