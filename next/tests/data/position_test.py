@@ -1,6 +1,7 @@
 """Where a training continues in its data: after the last example that it was trained on."""
 
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -72,6 +73,33 @@ def test_each_pass_has_an_order_of_its_own_which_a_restart_repeats(tmp_path):
     assert sorted(row % 100 for row in first + rest) == list(range(6))
     assert len({row // 100 for row in first + rest}) == 1
     assert first[0] // 100 != expected[0] // 100
+
+
+def test_a_damaged_position_is_reached_by_reading(reads, caplog):
+    input_fn = numbers(0, 20, change=lambda data: data.shuffle(20))
+    rows = reads(input_fn, steps=3)
+    for file in tf.io.gfile.glob(f"{reads.model_dir}/input/*.index"):
+        tf.io.gfile.remove(file)
+    rows += reads(input_fn, max_steps=20)
+    assert sorted(rows) == [*range(20)]
+    assert "cannot be restored" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (in_python, "has a state: PyFunc"),
+        (lambda data: data.cache(), "CacheDataset is not saved exactly"),
+        (lambda data: data.shuffle(9).batch(1).repeat().unbatch(), "UnbatchDataset is not saved"),
+        (lambda data: data.shuffle(9).map(abs).repeat(), r"use shuffle\(...\).repeat\(\)"),
+    ],
+)
+def test_the_cause_of_reading_again_is_logged(reads, caplog, change, reason):
+    reads(numbers(0, 20, change=change), steps=2)
+    rows = reads(numbers(0, 20, change=change), steps=1)
+    assert len(rows) == 1
+    found = [text for text in caplog.messages if "reading 2 examples again" in text]
+    assert len(found) == 1 and re.search(reason, found[0])
 
 
 @pytest.mark.parametrize(
@@ -147,6 +175,14 @@ def test_other_data_begin_at_their_start(reads, caplog):
     assert reads(functools.partial(of_array, 0), steps=3) == [0, 1, 2]
     assert reads(functools.partial(of_array, 0), steps=1) == [3]
     assert reads(functools.partial(of_array, 50), steps=2) == [50, 51]
+
+    def of_large_array(start):  # More than 64 MiB are compared by their edges.
+        rows = np.repeat(np.arange(start, start + 9), 1_000_000).reshape(9, -1)
+        return tf.data.Dataset.from_tensor_slices(rows).map(lambda row: row[0]).batch(1)
+
+    assert reads(functools.partial(of_large_array, 0), steps=2) == [0, 1]
+    assert reads(functools.partial(of_large_array, 0), steps=1) == [2]
+    assert reads(functools.partial(of_large_array, 9), steps=1) == [9]
 
 
 def test_changed_input_chooses(reads, caplog):

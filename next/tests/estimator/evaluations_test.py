@@ -235,6 +235,23 @@ def test_calls_in_a_hook_change_nothing(tmp_path, devices):
             assert saved["loss"] == pytest.approx(loss, abs=1e-6)
 
 
+def test_an_evaluation_on_another_strategy_uses_the_live_weights(tmp_path):
+    class Evaluate(ge.Hook):
+        every_steps = 1
+
+        def after_step(self, run):
+            logits = one.state.modules["network"](X)
+            losses = keras.losses.sparse_categorical_crossentropy(Y, logits, from_logits=True)
+            expected.append(float(np.mean(losses)))
+            actual.append(one.evaluate(eval_input)["loss"])
+
+    one = make(tmp_path, eval_distribute=tf.distribute.OneDeviceStrategy("CPU:0"))
+    expected, actual = [], []
+    one.train(train_input, [Evaluate()], max_steps=3)
+    assert len(set(expected)) == 3
+    assert actual == pytest.approx(expected, rel=1e-5)
+
+
 def test_layers_of_another_mode_are_refused_during_a_training(tmp_path):
     def own(features, labels, mode, network, optimizer):
         layer = network.layers[0] if mode == "train" else network.layers[-1]

@@ -1,7 +1,7 @@
 """Trainings that are killed ten times end with the weights of those that never were.
 
-The moments are random: while the program starts, between steps, in saves, after a SIGTERM. Their
-seed is in the error; KILLS_SEED=7 takes another one.
+The moments are random: while the program starts, after some step, after a SIGTERM. Their seed is in
+the error; KILLS_SEED=7 takes another one. The programs also kill themselves at each place of a save.
 """
 
 import os
@@ -30,6 +30,8 @@ PIPELINES = (
     "records",
     "numpy_function",
 )
+# The last worker dies at the first place, the chief at the others.
+PLACES = ("position", "data", "half_index", "index", "commit", "deletion")
 
 
 class Training:
@@ -54,14 +56,17 @@ class Training:
         for index in range(number):
             last_step = NUM_STEPS * (index + 1) // (number + 1)
             started = self._start(last_step)
+            # Late enough for a checkpoint that no earlier start has written.
+            before = NUM_STEPS * index // (number + 1) // 5 * 5
+            step = self._random.randrange(before + 15, last_step + 1, 5)
             way = self._random.choice(["starting", "training", "training", "terminated"])
-            self.log.append(f"{way}, at most to step {last_step}")
+            self.log.append(f"{way}, at step {step}")
             victim, *others = self._random.sample(started, len(started))
             if way == "starting":
                 time.sleep(self._random.uniform(0, 2))
             else:
-                started[0].wait_for("STEP")
-                time.sleep(self._random.uniform(0, 0.4))
+                started[0].wait_for(f"STEP {step}\n")
+                time.sleep(self._random.uniform(0, 0.1))
             if way == "terminated":
                 victim.send(signal.SIGTERM)
                 time.sleep(self._random.uniform(0, 0.1))
@@ -72,11 +77,24 @@ class Training:
             codes = {task.wait(30) for task in started}
             assert codes <= {-signal.SIGKILL, 75}, (self.log, [t.output[-3000:] for t in started])
 
-    def _start(self, last_step):
+    def kill_in_save(self, place):
+        """Starts it, and kills it at a place of a save."""
+        self.log.append(place)
+        victim = -1 if place == "position" else 0
+        started = self._start(NUM_STEPS - 1, victim, KILL_AT=place)
+        code = started[victim].wait(120)
+        for task in started:
+            task.send(signal.SIGKILL)
+            task.wait(30)
+        assert code == -signal.SIGKILL, (self.log, [t.output[-3000:] for t in started])
+
+    def _start(self, last_step, victim=0, **environment_of_victim):
         addresses = tasks.free_addresses(self._num_workers)
         started = []
         for index in range(self._num_workers):
             environment = tasks.tf_config(addresses, index) if self._num_workers > 1 else {}
+            if index == victim % self._num_workers:
+                environment = {**environment, **environment_of_victim}
             name = f"task-{index}"
             (self._folder / f"{name}.log").unlink(missing_ok=True)
             arguments = [str(each).format(index=index) for each in (*self._arguments, last_step)]
@@ -84,8 +102,16 @@ class Training:
         return started
 
 
-def results(pipeline, tmp_path, num_workers, num_kills):
-    """Returns the weights of a whole training and of a killed one, and the kills."""
+def results(pipeline, tmp_path, num_workers, num_kills, places=()):
+    """Returns the weights of a whole training and of a killed one, and the kills.
+
+    Args:
+      pipeline: name of the input_fn.
+      tmp_path: folder of both trainings.
+      num_workers: number of processes.
+      num_kills: number of kills at random moments.
+      places: places in saves of further kills.
+    """
     write_records(tmp_path)
     trainings = []
     for name in ("whole", "killed"):
@@ -93,6 +119,8 @@ def results(pipeline, tmp_path, num_workers, num_kills):
         trainings.append(Training(pipeline, tmp_path / name, num_workers))
     whole, killed = trainings
     expected = whole.run()
+    for place in places:
+        killed.kill_in_save(place)
     killed.kill(num_kills)
     return killed.run(), expected, f"seed {SEED}: {killed.log}"
 
@@ -108,6 +136,20 @@ def test_one_process_is_killed_twice(tmp_path):
 def test_one_process(pipeline, tmp_path):
     weights, expected, kills = results(pipeline, tmp_path, 1, 10)
     np.testing.assert_array_equal(weights, expected, kills)
+
+
+@pytest.mark.slow
+@pytest.mark.oldest
+def test_one_process_in_its_saves(tmp_path):
+    weights, expected, kills = results("shuffle", tmp_path, 1, 0, PLACES)
+    np.testing.assert_array_equal(weights, expected, kills)
+
+
+@pytest.mark.slow
+@pytest.mark.oldest
+def test_two_workers_in_their_saves(tmp_path):
+    weights, expected, kills = results("records", tmp_path, 2, 0, PLACES)
+    np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-6, err_msg=kills)
 
 
 @pytest.mark.oldest

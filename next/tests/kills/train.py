@@ -1,10 +1,11 @@
 """Trains on one of ten pipelines: `train.py PIPELINE MODEL_DIR RESULT LAST_STEP`.
 
 Prints `STEP n`, and stops at step LAST_STEP to wait for its end, if that is before NUM_STEPS.
-At NUM_STEPS it writes the weights to RESULT.
+At NUM_STEPS it writes the weights to RESULT. KILL_AT=PLACE kills it at a place of its third save.
 """
 
 import os
+import signal
 import sys
 import time
 
@@ -13,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 import gin_estimator as ge
+from gin_estimator.checkpoint import files, retention
 
 NUM_STEPS = 240
 RNG = np.random.default_rng(0)
@@ -140,7 +142,55 @@ class Slow(ge.Hook):
         time.sleep(0.02 if run.step < last_step else 600)
 
 
+def kill_at(place):
+    """Kills this process in its third save, with the files that a kill leaves at a place.
+
+    Args:
+      place: "position": a position without index; "data": data without index; "half_index"; "index":
+        before the file `checkpoint` names it; "commit": after that; "deletion": when the first file
+        of an old checkpoint is deleted.
+    """
+    calls = {"position": 0, "data": 0, "commit": 0}
+    write, commit, remove = tf.train.Checkpoint.write, retention.commit, files._remove
+
+    def is_third(kind):
+        calls[kind] += 1
+        return calls[kind] == 3
+
+    def die():
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+    def write_and_die(self, path, *args, **kwargs):
+        write(self, path, *args, **kwargs)
+        kind = "position" if os.path.dirname(path).endswith("/input") else "data"
+        if not is_third(kind) or (place == "position") != (kind == "position"):
+            return
+        if place in ("position", "data"):
+            os.remove(f"{path}.index")
+        elif place == "half_index":
+            os.truncate(f"{path}.index", os.path.getsize(f"{path}.index") // 2)
+        if place in (kind, "half_index", "index"):
+            die()
+
+    def commit_and_die(*args):
+        deleted = commit(*args)
+        if place == "commit" and is_third("commit"):
+            die()
+        return deleted
+
+    def remove_and_die(path):
+        remove(path)
+        if place == "deletion":
+            die()
+
+    tf.train.Checkpoint.write, retention.commit = write_and_die, commit_and_die
+    files._remove = remove_and_die
+
+
 if __name__ == "__main__":
+    if "KILL_AT" in os.environ:
+        kill_at(os.environ["KILL_AT"])
     name, model_dir, result, last_step = sys.argv[1:]
     last_step = int(last_step)
     estimator = ge.Estimator(
