@@ -1,7 +1,7 @@
 """Trainings that are killed ten times end with the weights of those that never were.
 
-The moments are random: while the program starts, after some step, after a SIGTERM. Their seed is in
-the error; KILLS_SEED=7 takes another one. The programs also kill themselves at each place of a save.
+The moments are random: while the program starts, after some step, after a SIGTERM. Their seed is
+in the error; KILLS_SEED=7 takes another one. Programs also kill themselves at each place of a save.
 """
 
 import os

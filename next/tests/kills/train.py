@@ -1,7 +1,7 @@
 """Trains on one of ten pipelines: `train.py PIPELINE MODEL_DIR RESULT LAST_STEP`.
 
 Prints `STEP n`, and stops at step LAST_STEP to wait for its end, if that is before NUM_STEPS.
-At NUM_STEPS it writes the weights to RESULT. KILL_AT=PLACE kills it at a place of its third save.
+At NUM_STEPS it writes the weights to RESULT. KILL_AT=PLACE kills it in its third save.
 """
 
 import os
@@ -146,9 +146,9 @@ def kill_at(place):
     """Kills this process in its third save, with the files that a kill leaves at a place.
 
     Args:
-      place: "position": a position without index; "data": data without index; "half_index"; "index":
-        before the file `checkpoint` names it; "commit": after that; "deletion": when the first file
-        of an old checkpoint is deleted.
+      place: "position": a position without index; "data": data without index; "half_index";
+        "index": before the file `checkpoint` names it; "commit": after that; "deletion": when
+        the first file of an old checkpoint is deleted.
     """
     calls = {"position": 0, "data": 0, "commit": 0}
     write, commit, remove = tf.train.Checkpoint.write, retention.commit, files._remove
