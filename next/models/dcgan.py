@@ -85,7 +85,7 @@ class GaussianNoise(keras.layers.Layer):
         self.built = True
 
     def call(self, images: Any, training: bool = False) -> Any:
-        """Draws the noise of a batch.
+        """Returns the noise of a batch, `[batch, dim]`.
 
         Args:
           images: images `[batch, ...]`.

@@ -14,6 +14,7 @@ Abadi et al. 2016, "Deep Learning with Differential Privacy":
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import gin
 import tensorflow as tf
 
 from gin_estimator import MeanOverExamples, SpecError
@@ -21,6 +22,7 @@ from gin_estimator import MeanOverExamples, SpecError
 _STREAMS = 2**20  # More than a model has variables, each with its own noise.
 
 
+@gin.configurable
 def per_example_gradients(
     loss_fn: Callable[..., tf.Tensor], variables: Sequence[Any], *batch: Any
 ) -> list[tf.Tensor]:
@@ -68,6 +70,7 @@ def per_example_gradients(
     return (of_all if tf.inside_function() else tf.function(of_all, autograph=False))(batch)
 
 
+@gin.configurable
 def clipped_mean_gradients(
     loss_fn: Callable[..., tf.Tensor],
     variables: Sequence[Any],
@@ -110,6 +113,7 @@ def clipped_mean_gradients(
     return MeanOverExamples(tf.math.divide_no_nan(s, tf.cast(size, s.dtype)) for s in sums)
 
 
+@gin.configurable
 def gradient_noise(stddev: float, *, seed: int = 0) -> Callable[..., list[Any]]:
     """Returns a `TrainOp.gradient_fn` that adds normal noise once, whatever the replicas.
 

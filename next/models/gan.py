@@ -51,6 +51,7 @@ def gan(
     noise: Callable[..., Any],
     generator_optimizer: keras.optimizers.Optimizer | None = None,
     discriminator_optimizer: keras.optimizers.Optimizer | None = None,
+    labels: Any = None,
     *,
     objective: str = "non_saturating",
     discriminator_updates: int = 1,
@@ -71,6 +72,7 @@ def gan(
       noise: `noise(images, training=)` returns noise for as many images; see `gaussian_noise`.
       generator_optimizer: updates the generator; None outside of TRAIN.
       discriminator_optimizer: updates the discriminator; None outside of TRAIN.
+      labels: not used; data of images have them.
       objective: 'non_saturating', 'least_squares' or 'hinge'.
       discriminator_updates: updates of the discriminator in a step, each with fresh noise.
       generator_every: number of steps from one update of the generator to the next.
@@ -78,6 +80,7 @@ def gan(
     Raises:
       SpecError: the objective is unknown, or shapes do not fit.
     """
+    del labels
     if objective not in _OBJECTIVES:
         raise SpecError(f"objective is {objective!r}: expected one of {sorted(_OBJECTIVES)}.")
     images = features_lib.network_input(features, None)
