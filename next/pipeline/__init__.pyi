@@ -6,6 +6,7 @@ from .contract.compiled import CompileParts as CompileParts
 from .contract.compiled import compile_parts as compile_parts
 from .contract.compiled import compiled_spec as compiled_spec
 from .contract.hooks import Hook as Hook
+from .contract.hooks import MetricWriter as MetricWriter
 from .contract.hooks import Report as Report
 from .contract.hooks import Run as Run
 from .contract.hooks import SavingListener as SavingListener
@@ -54,13 +55,26 @@ from .export.receivers import (
 from .export.receivers import (
     build_raw_serving_input_receiver_fn as build_raw_serving_input_receiver_fn,
 )
+from .hooks.file_writers import CsvWriter as CsvWriter
+from .hooks.file_writers import JsonLinesWriter as JsonLinesWriter
+from .hooks.plateau import ReduceOnPlateau as ReduceOnPlateau
+from .hooks.profiler import ProfilerHook as ProfilerHook
+from .hooks.rules import StopIfDiverged as StopIfDiverged
+from .hooks.rules import StopIfHigher as StopIfHigher
+from .hooks.rules import StopIfLower as StopIfLower
+from .hooks.rules import StopIfNoDecrease as StopIfNoDecrease
+from .hooks.rules import StopIfNoIncrease as StopIfNoIncrease
 from .hooks.stock import LoggingHook as LoggingHook
 from .hooks.stock import NanHook as NanHook
 from .hooks.stock import NanLossDuringTrainingError as NanLossDuringTrainingError
 from .hooks.stops import PreemptionHook as PreemptionHook
+from .hooks.stops import StopAfterEpochsHook as StopAfterEpochsHook
+from .hooks.stops import StopAfterSecsHook as StopAfterSecsHook
 from .hooks.stops import StopAtStepHook as StopAtStepHook
 from .hooks.summary import StepCounterHook as StepCounterHook
 from .hooks.summary import SummaryHook as SummaryHook
 from .hooks.tensors import TensorHook as TensorHook
+from .hooks.trackers import MlflowWriter as MlflowWriter
+from .hooks.trackers import WandbWriter as WandbWriter
 from .run.run import run as run
 from .train.unfrozen import unfrozen as unfrozen

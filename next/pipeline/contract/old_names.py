@@ -12,7 +12,31 @@ _Class = TypeVar("_Class", bound=type)
 
 _HOOKS = "pass hooks to train(), evaluate(), TrainSpec or EvalSpec"
 _NO_SESSION = "leave it out: there are no sessions"
+_EARLY_STOPPING = "EvalSpec(early_stopping=StopIfNoIncrease('accuracy', max_steps=5000))"
 _TF_CONFIG = "set the addresses in TF_CONFIG"
+
+# Of tf.estimator's stop_if_..._hook and Keras' EarlyStopping and ReduceLROnPlateau.
+_LEAVE_OUT_RUN = "leave it out: a rule looks at each evaluation"
+_RULE = {
+    "metric_name": "metric='accuracy'",
+    "monitor": "metric='accuracy'",
+    "estimator": "leave it out, and pass the rule to EvalSpec(early_stopping=...)",
+    "eval_dir": "evaluation='test', the name of an EvalSpec",
+    "run_every_secs": _LEAVE_OUT_RUN,
+    "run_every_steps": _LEAVE_OUT_RUN,
+    "start_from_epoch": "min_steps=1000",
+    "restore_best_weights": "restore_best=True",
+    "mode": "StopIfNoIncrease or StopIfNoDecrease",
+}
+_PATIENT_RULE = {
+    **_RULE,
+    "patience": "max_evaluations=5, or max_steps=5000",
+    "max_steps_without_increase": "max_steps=5000",
+    "max_steps_without_decrease": "max_steps=5000",
+    "max_secs": "max_evaluations=5, or max_steps=5000",
+    "min_lr": "min_rate=1e-6",
+    "cooldown": "cooldown_steps=1000",
+}
 
 # Arguments, by class or function.
 ARGUMENTS = {
@@ -32,10 +56,13 @@ ARGUMENTS = {
         "experimental_distribute": "train_distribute and eval_distribute",
         "experimental_max_worker_delay_secs": "leave it out: workers wait for each other",
         "checkpoint_save_graph_def": "leave it out: checkpoints have no graph",
+        "tools": "metric_writers=[CsvWriter()]",
         "tpu_config": "execution='tpu', steps_per_loop=1000",
         "master": _TF_CONFIG,
         "evaluation_master": _TF_CONFIG,
     },
+    **dict.fromkeys(("StopIfHigher", "StopIfLower", "StopIfDiverged"), _RULE),
+    **dict.fromkeys(("StopIfNoIncrease", "StopIfNoDecrease", "ReduceOnPlateau"), _PATIENT_RULE),
     "EstimatorSpec": {
         "training_hooks": _HOOKS,
         "training_chief_hooks": f"{_HOOKS}; run.leads is True in the chief",
@@ -62,6 +89,19 @@ NAMES = {
     "NanTensorHook": "RunConfig(on_nan='stop'), the default",
     "SummarySaverHook": "RunConfig(save_summary_steps=100)",
     "FeedFnHook": "an input_fn that returns a tf.data.Dataset",
+    "stop_if_higher_hook": "EvalSpec(early_stopping=StopIfHigher('loss', 100.0))",
+    "stop_if_lower_hook": "EvalSpec(early_stopping=StopIfLower('loss', 0.1))",
+    "stop_if_no_increase_hook": _EARLY_STOPPING,
+    "stop_if_no_decrease_hook": _EARLY_STOPPING.replace("Increase('accuracy", "Decrease('loss"),
+    "make_early_stopping_hook": _EARLY_STOPPING,
+    "EarlyStopping": _EARLY_STOPPING,
+    "ReduceLROnPlateau": "ReduceOnPlateau('loss', max_evaluations=5) in TrainSpec.hooks",
+    "Tool": "MetricWriter",
+    "CsvTool": "CsvWriter",
+    "JsonLinesTool": "JsonLinesWriter",
+    "MlflowTool": "MlflowWriter",
+    "WandbTool": "WandbWriter",
+    "StopAfterExamplesHook": "TrainSpec(max_steps=...), examples divided by the batch size",
     "TPUEstimator": "Estimator with RunConfig(execution='tpu')",
     "TPUEstimatorSpec": "EstimatorSpec",
     "WarmStartSettings": "Estimator(warm_start_from=...)",

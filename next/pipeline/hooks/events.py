@@ -41,6 +41,10 @@ class EventWriter:
         value.metadata.plugin_data.plugin_name = "text"
         self._write(step, summary)
 
+    def write_summary(self, step: int, summary: Any) -> None:
+        """Writes a Summary protocol buffer, of TensorFlow or TensorBoard."""
+        self._write(step, tf.compat.v1.Summary.FromString(summary.SerializeToString()))
+
     def _write(self, step: int, summary: tf.compat.v1.Summary) -> None:
         if not summary.value:
             return

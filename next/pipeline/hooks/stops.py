@@ -1,11 +1,14 @@
 """Hooks that end a training."""
 
 import signal
+import time
 from collections.abc import Sequence
 from typing import Any
 
+from ..contract.checks import check, integer
 from ..contract.hooks import Hook, Run
 from ..errors import UserValueError
+from ..run.durations import seconds
 
 
 class StopAtStepHook(Hook):
@@ -52,6 +55,57 @@ class StopAtStepHook(Hook):
     def after_step(self, run: Run) -> None:
         """Requests the stop."""
         run.request_stop(f"StopAtStepHook: step {self._last_step}")
+
+
+class StopAfterSecsHook(Hook):
+    """Ends a training that has taken a time, over all its restarts; `TrainSpec.max_secs` adds it.
+
+    Steps, checkpoints and evaluations count. It looks after each compiled call, which takes a few
+    seconds. Work that was lost by a kill does not count.
+    """
+
+    def __init__(self, secs: float | str) -> None:
+        """Sets the limit: seconds, or text such as "3h" or "1h30m".
+
+        Raises:
+          UserValueError: it is not a duration greater than 0.
+        """
+        self._limit = seconds(secs, "StopAfterSecsHook.secs")
+        self._began_at = 0.0
+
+    def begin(self, run: Run) -> None:
+        """Begins to count."""
+        self._began_at = time.monotonic()
+
+    def restore(self, run: Run, state: Any) -> None:
+        """Adds the seconds of earlier trainings in model_dir."""
+        self._began_at -= state
+        self.after_loop(run)
+
+    def after_loop(self, run: Run) -> None:
+        """Requests the stop; a request of one process stops all at one step."""
+        if self.state() >= self._limit:
+            run.request_stop(f"StopAfterSecsHook: {self._limit:g} s")
+
+    def state(self) -> float:
+        """Returns the seconds of training until now."""
+        return time.monotonic() - self._began_at
+
+
+class StopAfterEpochsHook(Hook):
+    """Ends a training after passes over its input, over all its restarts.
+
+    `TrainSpec.max_epochs` adds it. The training asks for `num_epochs` at the end of each pass. The
+    passes of an input that repeats itself count as one.
+
+    Attributes:
+      num_epochs: number of passes.
+    """
+
+    def __init__(self, num_epochs: int) -> None:
+        """Sets the number of passes."""
+        check("StopAfterEpochsHook.num_epochs", num_epochs, integer(1, example=10))
+        self.num_epochs = num_epochs
 
 
 class PreemptionHook(Hook):

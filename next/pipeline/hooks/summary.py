@@ -66,15 +66,20 @@ class SummaryHook(StepCounterHook):
             write_evaluation(writer, metrics)
 
     def _values(self, report: Report) -> Mapping[str, Any]:
-        wait = {} if report.input_wait is None else {"input_wait": report.input_wait}
-        return {
-            "loss": report.loss,
-            **report.metrics,
-            **report.scalars,
-            "global_step/sec": report.steps_per_sec,
-            "examples/sec": report.examples_per_sec,
-            **wait,
-        }
+        return values_of(report)
+
+
+def values_of(report: Report) -> dict[str, Any]:
+    """Returns loss, metrics, scalars, learning rates and speed by the names of their curves."""
+    wait = {} if report.input_wait is None else {"input_wait": report.input_wait}
+    return {
+        "loss": report.loss,
+        **report.metrics,
+        **report.scalars,
+        "global_step/sec": report.steps_per_sec,
+        "examples/sec": report.examples_per_sec,
+        **wait,
+    }
 
 
 def write_evaluation(writer: EventWriter, metrics: Mapping[str, Any]) -> None:

@@ -1,0 +1,186 @@
+"""The base of hooks that follow one metric of one evaluation."""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..contract.checks import Check, check_fields, integer, number
+from ..contract.hooks import Hook, Run
+from ..errors import UserTypeError, UserValueError
+from ..model_dir.evaluated import Evaluated
+
+# The evaluations of one name, by step.
+History = Sequence[Evaluated]
+
+_NAME = Check(
+    lambda v: isinstance(v, str) and v, "the name of a metric", "'accuracy'", error=UserTypeError
+)
+_EVALUATION = Check(
+    lambda v: isinstance(v, str),
+    "the name of an EvalSpec",
+    "'test'",
+    optional=True,
+    error=UserTypeError,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricHook(Hook):
+    """A hook that decides by the record of evaluations alone, so it has no state to save.
+
+    Attributes:
+      metric: name of a metric that is one number, or "loss".
+      evaluation: name of the EvalSpec; None for the one without a name, and in
+        `EvalSpec.early_stopping`, for that one.
+      min_steps: global step before which evaluations do not count.
+    """
+
+    metric: str
+    _: dataclasses.KW_ONLY
+    evaluation: str | None = None
+    min_steps: int = 0
+
+    _checks: ClassVar[Mapping[str, Check]] = {}
+
+    def __post_init__(self) -> None:
+        checks = {
+            "metric": _NAME,
+            "evaluation": _EVALUATION,
+            "min_steps": integer(0, example=1000),
+        }
+        check_fields(self, {**checks, **self._checks})
+
+    def begin(self, run: Run) -> None:
+        """Decides by the evaluations of earlier trainings in model_dir."""
+        self.act(run, self.history(run))
+
+    def after_evaluation(self, run: Run, name: str, metrics: Mapping[str, Any]) -> None:
+        """Decides anew after an evaluation of the name."""
+        if name == (self.evaluation or ""):
+            self.act(run, self.history(run))
+
+    def act(self, run: Run, history: History) -> None:
+        """Called with all evaluations up to the step of the run."""
+        raise NotImplementedError
+
+    def history(self, run: Run) -> History:
+        """Returns the evaluations of the name."""
+        return run.evaluations.get(self.evaluation or "", ())
+
+    def values(self, history: History) -> Iterator[tuple[int, float]]:
+        """Yields the step and the value of each evaluation that counts."""
+        for each in history:
+            if each.step >= self.min_steps:
+                self.check_metric(each.metrics)
+                value = each.metrics[self.metric]
+                if np.ndim(value):
+                    raise UserTypeError(
+                        f"{self.title}: the metric has shape {np.shape(value)}: expected one "
+                        "number. Add one to EstimatorSpec.metrics."
+                    )
+                yield each.step, float(value)
+
+    def check_metric(self, names: Iterable[str]) -> None:
+        """Checks the metric against the names of the evaluation's metrics.
+
+        Raises:
+          UserValueError: it is not one of them.
+        """
+        known = sorted({*names, "loss"} - {"global_step"})
+        if self.metric not in known:
+            near = difflib.get_close_matches(self.metric, known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise UserValueError(f"{self.title}: expected a metric of EVAL, {known}.{hint}")
+
+    @property
+    def title(self) -> str:
+        """The hook in messages: `StopIfHigher('accuracy')`."""
+        return f"{type(self).__name__}({self.metric!r})"
+
+
+@dataclasses.dataclass(frozen=True)
+class PatientHook(MetricHook):
+    """A hook that acts when a metric has not improved for some time.
+
+    Attributes:
+      max_steps: maximum number of global steps from the best evaluation to the last one.
+      max_evaluations: maximum number of evaluations after the best one.
+      min_delta: difference up to which a better value is no improvement.
+    """
+
+    _: dataclasses.KW_ONLY
+    max_steps: int | None = None
+    max_evaluations: int | None = None
+    min_delta: float = 0.0
+
+    _checks: ClassVar[Mapping[str, Check]] = {
+        "max_steps": integer(1, example=5000, optional=True),
+        "max_evaluations": integer(1, example=5, optional=True),
+        "min_delta": number(0, example=0.001),
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_steps is None and self.max_evaluations is None:
+            raise UserValueError(
+                f"{self.title} has no patience: expected max_steps or max_evaluations. Set "
+                "max_steps=5000."
+            )
+
+
+class Patience:
+    """Counts how long a metric has not improved. NaN is never an improvement.
+
+    Attributes:
+      best: step and value of the best evaluation; None before the first.
+      last: step and value of the last evaluation.
+    """
+
+    def __init__(
+        self, hook: PatientHook, *, higher_is_better: bool, baseline: float | None = None
+    ) -> None:
+        """Takes the limits of a hook.
+
+        Args:
+          hook: the hook.
+          higher_is_better: whether larger values are better.
+          baseline: value that an improvement has to beat as well; None for none.
+        """
+        self._hook = hook
+        self._sign = 1 if higher_is_better else -1
+        self._baseline = baseline
+        self._since: int | None = None
+        self._evaluations = 0
+        self.best: tuple[int, float] | None = None
+        self.last: tuple[int, float] | None = None
+
+    def add(self, step: int, value: float) -> str | None:
+        """Counts an evaluation; returns the time without improvement in words if it is over."""
+        self.last = step, value
+        self._evaluations += 1
+        if self._since is None:
+            self.restart(step)
+        if self._beats(value, self.best and self.best[1]):
+            self.best = step, value
+            if self._beats(value, self._baseline):
+                self.restart(step)
+        most = self._hook
+        if most.max_steps is not None and step - self._since >= most.max_steps:
+            return f"{step - self._since} steps"
+        if most.max_evaluations is not None and self._evaluations >= most.max_evaluations:
+            return f"{self._evaluations} evaluations"
+        return None
+
+    def restart(self, step: int) -> None:
+        """Counts from the evaluation of this step on."""
+        self._since, self._evaluations = step, 0
+
+    def _beats(self, value: float, other: float | None) -> bool:
+        if other is None or math.isnan(value):
+            return not math.isnan(value)
+        better = self._sign * value > self._sign * other
+        return better and abs(value - other) > self._hook.min_delta

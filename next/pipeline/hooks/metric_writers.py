@@ -1,0 +1,159 @@
+"""Sends the numbers of a training to the writers of `RunConfig.metric_writers`."""
+
+import copy
+import queue
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import logging
+
+from ..contract.hooks import Hook, MetricWriter, Report, Run
+from .events import by_element
+from .summary import values_of
+
+# Calls that wait for a remote writer; more are dropped.
+MAX_WAITING = 1000
+# Seconds for which the end of a training waits for remote writers.
+END_SECS = 5.0
+
+
+class MetricWritersHook(Hook):
+    """Calls the writers after some steps, and after each evaluation, in the process that leads."""
+
+    def __init__(
+        self,
+        writers: Sequence[MetricWriter],
+        hparams: Mapping[str, Any],
+        every_steps: int | None,
+        *,
+        writes_evaluations: bool = True,
+    ) -> None:
+        """Takes the writers.
+
+        Args:
+          writers: the writers.
+          hparams: hyperparameters by name.
+          every_steps: steps between two calls; None or 0 for one call at the end.
+          writes_evaluations: False if an evaluator job calls the writers for evaluations.
+        """
+        self.every_steps = every_steps or None
+        self._writers = writers
+        self._hparams = hparams
+        self._writes_evaluations = writes_evaluations
+        self._calls: list[_Calls] = []
+
+    def begin(self, run: Run) -> None:
+        """Begins the writers."""
+        if run.leads:
+            self._calls = [(_InThread if w.is_remote else _Calls)(w) for w in self._writers]
+            for calls in self._calls:
+                calls.call("begin", copy.copy(run), self._hparams)
+
+    def after_step(self, run: Run) -> None:
+        """Writes the results of the steps."""
+        if self._calls:
+            self._write_report(run.report)
+
+    def after_evaluation(self, run: Run, name: str, metrics: Mapping[str, Any]) -> None:
+        """Writes the results of an evaluation."""
+        if self._writes_evaluations:
+            values = {key: value for key, value in metrics.items() if key != "global_step"}
+            self._write(metrics["global_step"], values, f"eval_{name}" if name else "eval")
+
+    def end(self, run: Run) -> None:
+        """Writes the results of the rest of the steps."""
+        if self._calls and run.report.num_steps:
+            self._write_report(run.report)
+
+    def close(self) -> None:
+        """Ends the writers; called at the end of each training, also after an error."""
+        calls, self._calls = self._calls, []
+        for each in calls:
+            each.call("end")
+        deadline = time.monotonic() + END_SECS
+        for each in calls:
+            each.wait(deadline)
+
+    def _write_report(self, report: Report) -> None:
+        self._write(report.step, values_of(report), "train")
+
+    def _write(self, step: int, values: Mapping[str, Any], name: str) -> None:
+        for calls in self._calls:
+            calls.call("write", step, by_element(values), name)
+
+
+class _Calls:
+    """Calls a writer; logs its first error."""
+
+    def __init__(self, writer: MetricWriter) -> None:
+        self._writer = writer
+        self._has_failed = self._is_closed = False
+
+    def call(self, method: str, *args: Any) -> None:
+        """Calls a method, unless the writer could not begin."""
+        if self._is_closed:
+            return
+        try:
+            getattr(self._writer, method)(*args)
+        except Exception as error:  # Training is worth more than any of its curves.
+            self._is_closed = method == "begin"
+            if not self._has_failed:
+                name = type(self._writer).__name__
+                logging.warning(
+                    "%s.%s failed: %s: %s. Training continues; further errors of it are not "
+                    "logged.",
+                    name,
+                    method,
+                    type(error).__name__,
+                    error,
+                )
+            self._has_failed = True
+
+    def wait(self, deadline: float) -> None:
+        """Waits for the calls before."""
+
+
+class _InThread(_Calls):
+    """Calls a writer in a thread, so that a server that does not answer stops nothing."""
+
+    def __init__(self, writer: MetricWriter) -> None:
+        super().__init__(writer)
+        self._queue: queue.Queue[tuple[Any, ...]] = queue.Queue(MAX_WAITING)
+        self._num_dropped = 0
+        self._current = ""  # Method that is being called.
+        self._has_ended = self._is_abandoned = False
+        name = f"metrics-{type(writer).__name__}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def call(self, method: str, *args: Any) -> None:
+        """Puts a call into the queue, or drops it if the queue is full."""
+        self._has_ended = method == "end"
+        try:
+            self._queue.put_nowait((method, *args))
+        except queue.Full:
+            self._num_dropped += method == "write"
+
+    def wait(self, deadline: float) -> None:
+        """Waits for the calls before, and logs how many points were dropped."""
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._thread.is_alive():
+            self._is_abandoned = True
+            left = [self._current, *(method for method, *_ in list(self._queue.queue))]
+            self._num_dropped += left.count("write")
+        if self._num_dropped or self._is_abandoned:
+            logging.warning(
+                "%s: %d points were dropped, since they could not be sent in time.",
+                type(self._writer).__name__,
+                self._num_dropped,
+            )
+
+    def _run(self) -> None:
+        while self._current != "end" and not self._is_abandoned:
+            try:
+                self._current, *args = self._queue.get(timeout=0 if self._has_ended else None)
+            except queue.Empty:  # The queue was full when the end was put there.
+                self._current, args = "end", []
+            super().call(self._current, *args)

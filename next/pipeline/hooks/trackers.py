@@ -1,0 +1,184 @@
+"""Writes the numbers of a training to MLflow, or to Weights & Biases.
+
+The id of the run there is in `model_dir/metric_writers`, so that a restart continues it. Steps
+that are trained again after a kill have two points there.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from ..contract.hooks import MetricWriter, Run
+from ..model_dir.files import read_json, write_atomic
+
+_FOLDER = "metric_writers"  # Below model_dir.
+# Limits of MLflow: entities in a call, characters of a parameter, characters of names.
+_MOST_ENTITIES = 100
+_MOST_CHARACTERS = 500
+_NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
+
+
+class MlflowWriter(MetricWriter):
+    """Writes to a run of MLflow: `train/loss`, `eval/accuracy`.
+
+    Hyperparameters are its parameters, which MLflow never changes: new values at a restart have no
+    effect.
+    """
+
+    is_remote = True
+
+    def __init__(
+        self,
+        *,
+        experiment: str = "Default",
+        run_name: str | None = None,
+        tracking_uri: str | None = None,
+    ) -> None:
+        """Sets where to write; connects to nothing yet.
+
+        Args:
+          experiment: name of the experiment, which is created if it does not exist.
+          run_name: name of the run; None for the last part of model_dir.
+          tracking_uri: address of the server; None for that of MLFLOW_TRACKING_URI.
+
+        Raises:
+          ImportError: MLflow is not installed.
+        """
+        _check_installed("mlflow", "MlflowWriter")
+        self._experiment = experiment
+        self._run_name = run_name
+        self._tracking_uri = tracking_uri
+
+    def begin(self, run: Run, hparams: Mapping[str, Any]) -> None:
+        """Creates the run of model_dir, or continues it."""
+        import mlflow
+
+        # A client of its own leaves the program's own run of MLflow alone.
+        self._client = mlflow.MlflowClient(self._tracking_uri)
+        known = _known_run(run, "mlflow")
+        self._run_id = known or self._create_run(run)
+        if known:
+            self._client.update_run(known, status="RUNNING")
+        before = self._client.get_run(self._run_id).data.params
+        given = {_NOT_IN_NAMES.sub("_", k): str(v)[:_MOST_CHARACTERS] for k, v in hparams.items()}
+        new = [mlflow.entities.Param(k, v) for k, v in given.items() if k not in before]
+        self._log("params", new)
+
+    def write(self, step: int, values: Mapping[str, float], name: str) -> None:
+        """Writes points."""
+        import mlflow
+
+        now = int(1000 * time.time())
+        tags = {_NOT_IN_NAMES.sub("_", f"{name}/{tag}"): value for tag, value in values.items()}
+        points = [mlflow.entities.Metric(tag, value, now, step) for tag, value in tags.items()]
+        self._log("metrics", points)
+
+    def end(self) -> None:
+        """Marks the run as finished."""
+        self._client.set_terminated(self._run_id)
+
+    def _create_run(self, run: Run) -> str:
+        found = self._client.get_experiment_by_name(self._experiment)
+        if found is None:
+            experiment = self._client.create_experiment(self._experiment)
+        else:
+            experiment = found.experiment_id
+        name = self._run_name or os.path.basename(run.model_dir)
+        tags = {"model_dir": run.model_dir}
+        run_id = self._client.create_run(experiment, run_name=name, tags=tags).info.run_id
+        _remember_run(run, "mlflow", run_id)
+        return run_id
+
+    def _log(self, kind: str, entities: list[Any]) -> None:
+        for start in range(0, len(entities), _MOST_ENTITIES):
+            self._client.log_batch(self._run_id, **{kind: entities[start : start + _MOST_ENTITIES]})
+
+
+class WandbWriter(MetricWriter):
+    """Writes to a run of Weights & Biases: `train/loss`, `eval/accuracy` over `global_step`.
+
+    An evaluator job has a run of its own there, since one run has one writing process.
+    """
+
+    is_remote = True
+
+    def __init__(
+        self,
+        *,
+        project: str | None = None,
+        run_name: str | None = None,
+        mode: str | None = None,
+    ) -> None:
+        """Sets where to write; connects to nothing yet.
+
+        Args:
+          project: name of the project; None for that of WANDB_PROJECT.
+          run_name: name of the run; None for the last part of model_dir.
+          mode: 'online', or 'offline' to write below `model_dir/wandb` for `wandb sync`; None for
+            that of WANDB_MODE.
+
+        Raises:
+          ImportError: Weights & Biases is not installed.
+        """
+        _check_installed("wandb", "WandbWriter")
+        self._project = project
+        self._run_name = run_name
+        self._mode = mode
+
+    def begin(self, run: Run, hparams: Mapping[str, Any]) -> None:
+        """Creates the run of model_dir, or continues it."""
+        import wandb
+
+        file = "wandb-evaluator" if run.is_evaluator else "wandb"
+        known = _known_run(run, file)
+        self._run = wandb.init(
+            project=self._project,
+            name=self._run_name or os.path.basename(run.model_dir),
+            id=known,
+            resume="allow",
+            dir=run.model_dir,
+            mode=self._mode,
+            config={**hparams, "model_dir": run.model_dir},
+            reinit="create_new",  # Leaves the program's own run alone.
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+        # Its own count of steps can only grow, and evaluations may come late.
+        self._run.define_metric("*", step_metric="global_step")
+        if known is None:
+            _remember_run(run, file, self._run.id)
+
+    def write(self, step: int, values: Mapping[str, float], name: str) -> None:
+        """Writes points."""
+        tagged = {f"{name}/{tag}": value for tag, value in values.items()}
+        self._run.log({"global_step": step, **tagged})
+
+    def end(self) -> None:
+        """Ends the run."""
+        self._run.finish()
+
+
+def _check_installed(package: str, writer: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise ImportError(
+            f"{writer} needs the package {package}: expected it to be installed. Run "
+            f"pip install 'gin-estimator[{package}]'."
+        )
+
+
+def _path(run: Run, tracker: str) -> str:
+    return os.path.join(run.model_dir, _FOLDER, f"{tracker}.json")
+
+
+def _known_run(run: Run, tracker: str) -> str | None:
+    return read_json(_path(run, tracker), lambda content: str(content["run_id"]))
+
+
+def _remember_run(run: Run, tracker: str, run_id: str) -> None:
+    tf.io.gfile.makedirs(os.path.dirname(_path(run, tracker)))
+    write_atomic(_path(run, tracker), json.dumps({"run_id": run_id}))
