@@ -1,0 +1,217 @@
+"""Metric writers: files over kills, servers that do not answer, MLflow and Weights & Biases."""
+
+import csv
+import json
+import logging
+import math
+import pathlib
+import socket
+import threading
+import time
+
+import pytest
+
+import gin_estimator as ge
+from gin_estimator.hooks import metric_writers
+import tasks
+from small import eval_input, make, train_input
+
+
+def read_json_lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def read_csv(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def begun(writer, folder, step=0, hparams=()):
+    writer.begin(ge.Run(str(folder), step, None), dict(hparams))
+    return writer
+
+
+@pytest.mark.parametrize("kind, ending", [(ge.JsonLinesWriter, "jsonl"), (ge.CsvWriter, "csv")])
+def test_files_have_one_row_a_step_over_kills(kind, ending, tmp_path):
+    path = tmp_path / f"metrics/train.{ending}"
+    read = read_json_lines if ending == "jsonl" else read_csv
+    writer = begun(kind(), tmp_path)
+    writer.write(10, {"loss": 1.5}, "train")
+    writer.write(10, {"accuracy": 0.5}, "eval")
+    writer.write(20, {"loss": math.nan, 'f1(a,"b")': 0.5}, "train")  # A new column.
+    writer.write(30, {"loss": 1.0}, "train")
+    writer.write(40, {"loss": math.inf}, "train")
+    with path.open("a") as file:
+        file.write('{"global_step": 5')  # A kill left half a line.
+    again = begun(kind(), tmp_path, step=20)
+    again.write(30, {"loss": 0.25}, "train")
+    again.write(40, {"loss": 0.125}, "train")
+    rows = read(path)
+    assert [int(row["global_step"]) for row in rows] == [10, 20, 30, 40]
+    assert [float(row["loss"]) for row in rows][::2] == [1.5, 0.25]
+    assert math.isnan(float(rows[1]["loss"])) and float(rows[3]["loss"]) == 0.125
+    assert [float(row.get('f1(a,"b")') or -1) for row in rows] == [-1, 0.5, -1, -1]
+    again.write(40, {"loss": -math.inf}, "train")  # A repeated one replaces its row.
+    assert [float(row["loss"]) for row in read(path)][3] == -math.inf
+    [row] = read(tmp_path / f"metrics/eval.{ending}")
+    assert float(row["accuracy"]) == 0.5 and float(row["wall_time"]) > 1e9
+
+
+class Records(ge.MetricWriter):
+    def __init__(self):
+        self.calls = []
+
+    def begin(self, run, hparams):
+        self.calls.append(("begin", run.step, hparams))
+
+    def write(self, step, values, name):
+        self.calls.append((name, step, values))
+
+    def end(self):
+        self.calls.append(("end",))
+
+
+class Fails(ge.MetricWriter):
+    def __init__(self, method):
+        self.method = method
+        self.number = 0
+
+    def begin(self, run, hparams):
+        self._call("begin")
+
+    def write(self, step, values, name):
+        self._call("write")
+
+    def _call(self, method):
+        self.number += 1
+        if method == self.method:
+            raise OSError("no space")
+
+
+class Hangs(Records):
+    """A writer to a server that accepts and never answers."""
+
+    is_remote = True
+
+    def __init__(self):
+        super().__init__()
+        self.answers = threading.Event()
+
+    def write(self, step, values, name):
+        super().write(step, values, name)
+        self.answers.wait(60)
+
+
+def test_a_training_calls_the_writers(tmp_path, caplog, monkeypatch):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(metric_writers, "END_SECS", 0.3)
+    monkeypatch.setattr(metric_writers, "MAX_WAITING", 3)
+    local, hanging, remote = Records(), Hangs(), Records()
+    remote.is_remote = True
+    no_begin, no_write = Fails("begin"), Fails("write")
+    one = make(
+        tmp_path,
+        save_summary_steps=2,
+        save_checkpoints_steps=3,
+        metric_writers=[no_begin, no_write, local, hanging, remote, ge.CsvWriter()],
+        hparams={"seed": 1},
+    )
+    began = time.monotonic()
+    ge.train_and_evaluate(
+        one, ge.TrainSpec(train_input, 13), ge.EvalSpec(eval_input, name="test", throttle_secs=0)
+    )
+    assert time.monotonic() - began < 30
+    assert local.calls[0] == ("begin", 0, {"seed": 1})
+    assert local.calls[-1] == ("end",)
+    assert [call[:2] for call in local.calls[1:-1]] == [
+        *(("train", 2), ("eval_test", 3), ("train", 4), ("train", 6), ("eval_test", 6)),
+        *(("train", 8), ("eval_test", 9), ("train", 10), ("train", 12), ("eval_test", 12)),
+        *(("eval_test", 13), ("train", 13)),
+    ]
+    names = {"loss", "accuracy", "learning_rate", "global_step/sec", "examples/sec", "input_wait"}
+    assert set(local.calls[1][2]) == names
+    assert all(type(value) is float for value in local.calls[1][2].values())
+    assert set(local.calls[2][2]) == {"loss", "accuracy"}
+    assert remote.calls == local.calls
+    # One point was being sent; all others were dropped, as the queue took three.
+    assert [call[0] for call in hanging.calls] == ["begin", "train"]
+    assert "Hangs: 12 points were dropped" in caplog.text
+    hanging.answers.set()
+    assert no_begin.number == 1 and no_write.number == 13
+    for method in ("begin", "write"):
+        assert caplog.text.count(f"Fails.{method} failed: OSError: no space") == 1
+    assert len(read_csv(tmp_path / "metrics/eval_test.csv")) == 5
+
+
+def test_wrong_writers_are_refused():
+    with pytest.raises(ge.UserTypeError, match=r"metric_writers.*\[CsvWriter\(\)\]"):
+        ge.RunConfig(metric_writers=[ge.CsvWriter])
+    with pytest.raises(ge.UserTypeError, match="expected a list of MetricWriter"):
+        ge.RunConfig(metric_writers=ge.CsvWriter())
+    with pytest.raises(ge.UserValueError, match="hparams is"):
+        ge.RunConfig(hparams={"layers": [1, 2]})
+
+
+def use(make_writer, folder):
+    """Writes in a training that is killed, and in one that continues it."""
+    killed = begun(make_writer(), folder, 0, {"rate": 0.5, "net": "@cnn"})
+    killed.write(2, {"loss": 0.5, "f1(a,b)": math.nan}, "train")
+    killed.write(2, {f"iou/{i}": float(i) for i in range(150)}, "eval")
+    killed.end()  # Weights & Biases takes one writer at a time.
+    again = begun(make_writer(), folder, 2, {"rate": 0.25, "size": 3})
+    again.write(4, {"loss": 0.25}, "train")
+    again.end()
+
+
+@pytest.mark.slow
+def test_mlflow(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "mlruns").as_uri()
+    use(lambda: ge.MlflowWriter(experiment="first", tracking_uri=uri), tmp_path / "digits")
+    client = mlflow.MlflowClient(uri)
+    [run] = client.search_runs([client.get_experiment_by_name("first").experiment_id])
+    assert (run.info.run_name, run.info.status) == ("digits", "FINISHED")
+    assert run.data.params == {"rate": "0.5", "net": "@cnn", "size": "3"}
+    assert run.data.tags["model_dir"] == str(tmp_path / "digits")
+    history = client.get_metric_history(run.info.run_id, "train/loss")
+    assert [(point.step, point.value) for point in history] == [(2, 0.5), (4, 0.25)]
+    assert math.isnan(run.data.metrics["train/f1_a_b_"])
+    assert sum(name.startswith("eval/iou/") for name in run.data.metrics) == 150
+
+
+@pytest.mark.slow
+def test_wandb(tmp_path):
+    wandb = pytest.importorskip("wandb")
+    use(lambda: ge.WandbWriter(project="first", mode="offline"), tmp_path / "digits")
+    ids = {path.name.rpartition("-")[2] for path in tmp_path.glob("digits/wandb/offline-run-*")}
+    content = json.loads((tmp_path / "digits/metric_writers/wandb.json").read_text())
+    assert ids == {content["run_id"]}
+    assert wandb.run is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "package, variable", [("mlflow", "MLFLOW_TRACKING_URI"), ("wandb", "WANDB_BASE_URL")]
+)
+def test_a_server_that_never_answers_stops_nothing(package, variable, tmp_path):
+    pytest.importorskip(package)
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as server:
+        environment = {
+            variable: f"http://127.0.0.1:{server.getsockname()[1]}",
+            "WANDB_API_KEY": "a" * 40,
+        }
+        began = time.monotonic()
+        program = pathlib.Path(tasks.PROGRAMS, "hanging_writer.py")
+        result = tasks.run(program, tmp_path, package, environment=environment, timeout=100)
+    assert result.returncode == 0, result.stderr
+    assert "ENDED 60" in result.stdout
+    assert "Writer: 7 points were dropped" in result.stderr
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize("package, kind", [("mlflow", "MlflowWriter"), ("wandb", "WandbWriter")])
+def test_a_missing_package_is_named(package, kind, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=rf"pip install 'gin-estimator\[{package}\]'"):
+        getattr(ge, kind)()
