@@ -8,6 +8,11 @@ import numpy as np
 _SCALAR = str | bool | int | float | np.generic
 
 
+def of(params: Any, config: Any) -> dict[str, Any]:
+    """Returns the hyperparameters of a run: those of an Estimator and of its RunConfig."""
+    return {**flattened(params), **config.hparams}
+
+
 def flattened(params: Any) -> dict[str, Any]:
     """Returns nested parameters by names with dots: `{"cnn.rate": 0.1}`.
 

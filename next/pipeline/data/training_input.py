@@ -86,7 +86,11 @@ class TrainingInput:
         self._position = dataclasses.replace(self._position, elements=elements)
         self._examples += num_examples
 
-    def next_pass(self, step: int, *, after_rest: bool) -> bool:
+    def has_ended(self, step: int, num_passes: int | None) -> bool:
+        """Returns whether a restart is at the end of a pass."""
+        return step == self.end_step
+
+    def next_pass(self, step: int, *, after_rest: bool, num_passes: int | None = None) -> bool:
         """Begins another pass at the end of the data, if this training may.
 
         A training ends with its pass. But where it continued an earlier one at the very end of
@@ -95,6 +99,7 @@ class TrainingInput:
         Args:
           step: global step.
           after_rest: whether a number of steps was asked for, not a step to train to.
+          num_passes: number of passes of this and earlier trainings, instead of these rules.
 
         Returns:
           Whether it has begun.
@@ -104,7 +109,11 @@ class TrainingInput:
         """
         if not self._position.elements:
             raise self._data.source.empty_error()
-        if not self._continues or (self._stepped and not after_rest):
+        if num_passes is not None:
+            may_begin = self._position.number + 1 < num_passes
+        else:
+            may_begin = self._continues and (after_rest or not self._stepped)
+        if not may_begin:
             return False
         logging.info("train | the input ended at step %d: another pass begins", step)
         self._begin(step, self._position.number + 1)
@@ -201,8 +210,6 @@ class TrainingInput:
         self._examples = examples if replicas.is_chief or not data.splits else 0
         self.place = f"example {examples} of pass {saved.number + 1}"
         self._open(iterator, step)
-        if self.end_step == step:
-            self.next_pass(step, after_rest=False)
 
     def _restored(self, checkpoint: str) -> Any:
         """Returns the saved iterator, or None in all processes if one cannot read it."""

@@ -7,16 +7,19 @@ of how training ended.
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
 from ..checkpoint import files, retention
 from ..checkpoint.checkpoints import Checkpoints
+from ..contract.hooks import Run
 from ..contract.user_errors import collected
 from ..errors import UnreadableCheckpointError
 from ..hooks.events import EventWriter
+from ..hooks.metric_writers import MetricWritersHook
 from ..hooks.summary import write_evaluation
 from ..model_dir import claim, records
 from ..model_dir.evaluated import Evaluated
@@ -58,6 +61,7 @@ class Evaluator:
         *,
         max_steps: int | None,
         export: AfterEvaluation,
+        hparams: Mapping[str, Any],
     ) -> None:
         """Takes the parts; training ends at `max_steps`, or at the end of its input."""
         self._state, self._evaluations, self._files = state, evaluations, run_files
@@ -71,6 +75,8 @@ class Evaluator:
         self._unreadable: set[tuple[str, int]] = set()
         self._last_step = -1  # Checkpoints up to this step were taken.
         self._claims: list[Callable[[], None]] = []
+        self._metric_writers = MetricWritersHook(state.config, hparams)
+        self._run: Run | None = None  # For metric writers.
         self._writers = {each: EventWriter(self._folder(each)) for each in evaluations}
 
     def run(self) -> None:
@@ -85,6 +91,7 @@ class Evaluator:
                 held = claim.held(self._folder(each), file=_CLAIM)
                 self._claims.append(stack.enter_context(held))
             self._begin()
+            stack.callback(self._metric_writers.close)
             while not self._step():
                 pass
 
@@ -161,9 +168,18 @@ class Evaluator:
                         self._files.add(each.spec, result, path)
                         if self._state.config.save_summary_steps:
                             write_evaluation(self._writers[each], result.metrics)
+                        self._write_metrics(each)
                         self._logged_at = time.monotonic()
                     if each in due or finished:
                         self._export(each, path, finished)
+
+    def _write_metrics(self, each: Evaluation) -> None:
+        """Calls the metric writers; they begin after the training has begun its own."""
+        if self._run is None:
+            self._run = Run(self._model_dir, each.result.step, self._max_steps)
+            self._run.is_evaluator = True
+            self._metric_writers.begin(self._run)
+        self._metric_writers.after_evaluation(self._run, each.spec.name, each.result.metrics)
 
     def _is_due(self, each: Evaluation, step: int, finished: bool) -> bool:
         if finished:  # The last step is evaluated again after a restart.

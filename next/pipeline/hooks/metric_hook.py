@@ -1,13 +1,13 @@
 """The base of hooks that follow one metric of one evaluation."""
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
+from ..contract import old_names
 from ..contract.checks import Check, check_fields, integer, number
 from ..contract.hooks import Hook, Run
 from ..errors import UserTypeError, UserValueError
@@ -75,7 +75,8 @@ class MetricHook(Hook):
         """Yields the step and the value of each evaluation that counts."""
         for each in history:
             if each.step >= self.min_steps:
-                self.check_metric(each.metrics)
+                if self.metric not in each.metrics:
+                    raise self._missing(each.metrics)
                 value = each.metrics[self.metric]
                 if np.ndim(value):
                     raise UserTypeError(
@@ -85,16 +86,21 @@ class MetricHook(Hook):
                 yield each.step, float(value)
 
     def check_metric(self, names: Iterable[str]) -> None:
-        """Checks the metric against the names of the evaluation's metrics.
+        """Checks the metric before an evaluation was made.
+
+        Args:
+          names: names of the metrics; a metric of several results has `NAME/RESULT`.
 
         Raises:
           UserValueError: it is not one of them.
         """
+        if not {*names, "loss"} & {self.metric, self.metric.partition("/")[0]}:
+            raise self._missing(names)
+
+    def _missing(self, names: Iterable[str]) -> UserValueError:
         known = sorted({*names, "loss"} - {"global_step"})
-        if self.metric not in known:
-            near = difflib.get_close_matches(self.metric, known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise UserValueError(f"{self.title}: expected a metric of EVAL, {known}.{hint}")
+        near = old_names.hint(self.metric, known, {})
+        return UserValueError(f"{self.title}: expected a metric of the evaluation, {known}.{near}")
 
     @property
     def title(self) -> str:

@@ -4,12 +4,13 @@ import copy
 import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from absl import logging
 
 from ..contract.hooks import Hook, MetricWriter, Report, Run
+from ..contract.run_config import RunConfig
 from .events import by_element
 from .summary import values_of
 
@@ -22,26 +23,18 @@ END_SECS = 5.0
 class MetricWritersHook(Hook):
     """Calls the writers after some steps, and after each evaluation, in the process that leads."""
 
-    def __init__(
-        self,
-        writers: Sequence[MetricWriter],
-        hparams: Mapping[str, Any],
-        every_steps: int | None,
-        *,
-        writes_evaluations: bool = True,
-    ) -> None:
+    def __init__(self, config: RunConfig, hparams: Mapping[str, Any]) -> None:
         """Takes the writers.
 
         Args:
-          writers: the writers.
+          config: has the writers, and the steps between two calls.
           hparams: hyperparameters by name.
-          every_steps: steps between two calls; None or 0 for one call at the end.
-          writes_evaluations: False if an evaluator job calls the writers for evaluations.
         """
-        self.every_steps = every_steps or None
-        self._writers = writers
+        self.every_steps = config.save_summary_steps or None
+        self._writers = config.metric_writers
         self._hparams = hparams
-        self._writes_evaluations = writes_evaluations
+        # An evaluator job calls the writers for its evaluations.
+        self._writes_evaluations = not config.has_evaluator or config.task_type == "evaluator"
         self._calls: list[_Calls] = []
 
     def begin(self, run: Run) -> None:

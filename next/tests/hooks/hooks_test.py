@@ -219,7 +219,7 @@ def test_points_for_tensorboard(tmp_path):
     found = points(tmp_path)
     assert set(found) == {
         *("loss", "accuracy", "f1/0", "f1/1", "f1/2", "batch_mean", "learning_rate"),
-        *("global_step/sec", "examples/sec"),
+        *("global_step/sec", "examples/sec", "model"),
     } | ({"input_wait"} & set(found))
     assert {step: pytest.approx(r.loss) for step, r in every.calls[:2]} == {
         step: found["loss"][step] for step in (2, 4)
