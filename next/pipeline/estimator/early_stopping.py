@@ -35,7 +35,7 @@ def check(hooks: Sequence[Hook], metrics: Mapping[str, Sequence[str]], config: R
       config: how to run.
 
     Raises:
-      UserValueError: there is no such evaluation or metric, or no checkpoint to return to.
+      UserValueError: an evaluation or metric does not exist, or checkpoints are not saved.
     """
     for hook in hooks:
         if not isinstance(hook, MetricHook):

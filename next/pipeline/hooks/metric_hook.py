@@ -59,7 +59,7 @@ class MetricHook(Hook):
         self.act(run, self.history(run))
 
     def after_evaluation(self, run: Run, name: str, metrics: Mapping[str, Any]) -> None:
-        """Decides anew after an evaluation of the name."""
+        """Decides after an evaluation of the name."""
         if name == (self.evaluation or ""):
             self.act(run, self.history(run))
 
@@ -115,7 +115,7 @@ class PatientHook(MetricHook):
     Attributes:
       max_steps: maximum number of global steps from the best evaluation to the last one.
       max_evaluations: maximum number of evaluations after the best one.
-      min_delta: difference up to which a better value is no improvement.
+      min_delta: difference that an improvement has to exceed.
     """
 
     _: dataclasses.KW_ONLY

@@ -21,7 +21,7 @@ from .metric_hook import History, Patience, PatientHook
 class ReduceOnPlateau(PatientHook):
     """Multiplies learning rates when a metric has not improved for long enough.
 
-    A rate is what the optimizer has, a number or a schedule, times a factor. The factor follows
+    A rate is the number or schedule of the optimizer, times a factor. The factor follows
     from the record of evaluations alone: it is not saved, and another rate that is configured at
     a restart is multiplied by it as well.
 

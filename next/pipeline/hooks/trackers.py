@@ -59,7 +59,7 @@ class MlflowWriter(MetricWriter):
         """Creates the run of model_dir, or continues it."""
         import mlflow
 
-        # A client of its own leaves the program's own run of MLflow alone.
+        # A separate client leaves the program's own run of MLflow alone.
         self._client = mlflow.MlflowClient(self._tracking_uri)
         known = _known_run(run, "mlflow")
         self._run_id = known or self._create_run(run)
@@ -103,7 +103,7 @@ class MlflowWriter(MetricWriter):
 class WandbWriter(MetricWriter):
     """Writes to a run of Weights & Biases: `train/loss`, `eval/accuracy` over `global_step`.
 
-    An evaluator job has a run of its own there, since one run has one writing process.
+    An evaluator job writes to another run there, since only one process can write to a run.
     """
 
     is_remote = True

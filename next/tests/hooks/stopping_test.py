@@ -1,0 +1,267 @@
+"""Trainings that rules and limits end, that return to their best weights, that lower their rates.
+
+The model learns nothing: its metric is a function of the step, so that each rule ends a training
+at a known step.
+"""
+
+import json
+import logging
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import gin_estimator as ge
+from small import checkpoints, data, make, weights
+
+# By tens of steps.
+VALUES = [0.1, 0.2, 0.3, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0, 0.0]
+
+
+def model_fn(features, labels, mode, network, optimizer, step):
+    logits = network(features, training=mode == ge.ModeKeys.TRAIN)
+    value = tf.gather(tf.constant(VALUES), tf.minimum(step // 10, len(VALUES) - 1))
+    return ge.EstimatorSpec(
+        mode,
+        loss=keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True),
+        train_op=ge.TrainOp(optimizer, network.trainable_variables),
+        metrics={"score": tf.fill([tf.shape(features)[0]], value)},
+    )
+
+
+def endless():
+    return data().repeat()
+
+
+def finite():
+    return data()
+
+
+def unknown_length():
+    return data(4).shuffle(10, seed=1).filter(lambda x, y: True)
+
+
+class Rates(ge.Hook):
+    """Records the learning rate of each step."""
+
+    every_steps = 1
+
+    def __init__(self):
+        self.found = {}
+
+    def after_step(self, run):
+        self.found[run.step] = round(float(run.report.scalars["learning_rate"]), 6)
+
+
+class Weights(ge.Hook):
+    """Reads the weights at the step of a checkpoint."""
+
+    def __init__(self, step):
+        self.step, self.kernel, self.estimator = step, None, None
+
+    def after_evaluation(self, run, name, metrics):
+        if metrics["global_step"] == self.step and self.kernel is None:
+            self.kernel = self.estimator.state.variables()["network/dense/kernel"].numpy()
+
+
+class KillAt(ge.Hook):
+    def __init__(self, step):
+        self.every_steps = step
+
+    def after_step(self, run):
+        raise KeyboardInterrupt
+
+
+def run(model_dir, *rules, max_steps=100, hooks=(), optimizer=None, train=(), one=None, **config):
+    """Trains a new Estimator, or `one`; returns it and the metrics."""
+    options = {"save_checkpoints_steps": 10, "save_summary_steps": None, "tf_random_seed": 1}
+    one = one or make(model_dir, fn=model_fn, optimizer=optimizer, **{**options, **config})
+    for hook in hooks:
+        if isinstance(hook, Weights):
+            hook.estimator = one
+    spec = ge.EvalSpec(finite, early_stopping=rules)
+    train_spec = ge.TrainSpec(endless, max_steps, hooks, **dict(train))
+    metrics, _ = ge.train_and_evaluate(one, train_spec, spec)
+    return one, metrics
+
+
+def ended(model_dir):
+    content = json.loads((model_dir / "training_ended.json").read_text())
+    return content["reason"], content["step"], content["details"]
+
+
+RULE = ge.StopIfNoIncrease("score", max_steps=20)
+REASON = "StopIfNoIncrease('score'): no increase in 20 steps; best 0.6 at step 30, 0.4 at step 50"
+
+
+def test_a_rule_ends_a_training_also_after_a_kill_and_at_once_when_started_again(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    one, metrics = run(whole, RULE)
+    assert metrics["global_step"] == 50 and one.last_run.stop_reasons == [REASON]
+    assert ended(whole) == ("stopped", 50, [REASON])
+    with pytest.raises(KeyboardInterrupt):
+        run(killed, RULE, hooks=[KillAt(37)])
+    other, _ = run(killed, RULE)
+    assert ended(killed) == ended(whole)
+    assert checkpoints(killed) == checkpoints(whole)
+    np.testing.assert_array_equal(weights(one), weights(other))
+    again, metrics = run(whole, RULE)
+    assert ended(whole) == ("stopped", 50, [REASON])
+    assert again.last_run.step == 50 and metrics["global_step"] == 50
+    # With more patience, or without a rule, training continues.
+    run(whole, ge.StopIfNoIncrease("score", max_steps=40), one=again)
+    assert again.last_run.step == 70
+    assert f"train | continues after a stop: {REASON}" in caplog.text
+    run(whole, max_steps=80, one=again)
+    assert ended(whole) == ("finished", 80, [])
+    # A rule that the last evaluation fulfils stops nothing: the training has ended.
+    run(whole, ge.StopIfLower("score", 0.05), one=again, max_steps=90)
+    assert ended(whole) == ("finished", 90, [])
+    run(whole, ge.StopIfLower("score", 0.05), one=again, max_steps=100)
+    assert ended(whole)[:2] == ("stopped", 90)
+
+
+def test_the_best_weights_are_restored(tmp_path):
+    rule = ge.StopIfNoIncrease("score", max_steps=30, restore_best=True)
+    plain, model_dir = Weights(30), tmp_path / "run"
+    one, metrics = run(model_dir, rule, hooks=[plain], keep_checkpoint_max=2)
+    assert (metrics["global_step"], metrics["score"]) == (30, pytest.approx(0.6))
+    assert checkpoints(model_dir) == [30]
+    kernel = one.state.variables()["network/dense/kernel"].numpy()
+    np.testing.assert_array_equal(kernel, plain.kernel)
+    reason, step, details = ended(model_dir)
+    assert (reason, step) == ("stopped", 30) and "best 0.6 at step 30" in details[0]
+    again, metrics = run(model_dir, rule)  # Ends at once.
+    assert metrics["global_step"] == 30 and ended(model_dir)[1:] == (30, details)
+    assert checkpoints(model_dir) == [30]
+    run(model_dir, RULE, one=again)  # Another rule continues.
+    assert again.last_run.step == 50
+
+
+def test_wrong_rules_are_refused_before_the_first_step(tmp_path):
+    def refused(text, *rules, **options):
+        with pytest.raises(ge.UserError, match=text):
+            run(tmp_path, *rules, **options)
+
+    refused(r"\['loss', 'score'\]. Did you mean score", ge.StopIfHigher("scores", 1.0))
+    restoring = ge.StopIfNoIncrease("score", max_steps=1, restore_best=True)
+    refused("save_checkpoints_steps", restoring, save_checkpoints_steps=0)
+    refused("restore_best is True: expected it in an EvalSpec", hooks=[restoring])
+    refused("evaluation is 'dev'", hooks=[ge.StopIfHigher("score", 1.0, evaluation="dev")])
+    refused("expected None. Leave", ge.StopIfHigher("score", 1.0, evaluation="dev"))
+    refused(r"\['adam'\].*\['optimizer'\]", hooks=[plateau(optimizers=["adam"])])
+    refused("returns endless data", train={"max_epochs": 2})
+    refused("max_epochs is 0", train={"max_epochs": 0})
+    refused("max_secs is '5x'", train={"max_secs": "5x"})
+    with pytest.raises(ge.UserTypeError, match="StopIfHigher objects|StoppingRule"):
+        ge.EvalSpec(finite, early_stopping=ge.StopIfHigher)
+    with pytest.raises(ge.UserValueError, match=r"StopIfHigher\('score'\).evaluation is None"):
+        make(tmp_path, fn=model_fn).train(endless, [ge.StopIfHigher("score", 1.0)], max_steps=1)
+    assert not checkpoints(tmp_path)
+
+
+def plateau(**options):
+    return ge.ReduceOnPlateau("loss", **{"factor": 0.5, "max_evaluations": 1, **options})
+
+
+class Flat(ge.ReduceOnPlateau):
+    """Sees a metric that never improves: the loss would depend on rounding."""
+
+    def values(self, history):
+        return [(step, 1.0) for step, _ in super().values(history)]
+
+
+def halves(**options):
+    return Flat("loss", **{"factor": 0.5, "max_evaluations": 1, **options})
+
+
+def schedule():
+    return keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.5, 100, 1.0))
+
+
+def constant():
+    return keras.optimizers.SGD(0.5)
+
+
+@pytest.mark.parametrize("optimizer", [pytest.param(constant, marks=pytest.mark.slow), schedule])
+def test_rates_are_lowered_also_after_a_kill(optimizer, tmp_path):
+    options = {"optimizer": optimizer, "save_checkpoints_steps": 2, "max_steps": 10}
+    rates = Rates()
+    one, _ = run(tmp_path / "whole", hooks=[rates, halves()], **options)
+    # The evaluations of steps 4, 6 and 8 show no improvement over that of step 2.
+    assert rates.found == {
+        n: 0.5 if n <= 4 else 0.25 if n <= 6 else 0.125 if n <= 8 else 0.0625 for n in range(1, 11)
+    }
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "killed", hooks=[KillAt(7), halves()], **options)
+    rates = Rates()
+    two, _ = run(tmp_path / "killed", hooks=[rates, halves()], **options)
+    assert rates.found == {7: 0.125, 8: 0.125, 9: 0.0625, 10: 0.0625}
+    np.testing.assert_array_equal(weights(one), weights(two))
+    rates = Rates()
+    two.train(endless, [rates], max_steps=11)  # Without the hook the rate is as configured.
+    assert rates.found == {11: 0.5}
+
+
+@pytest.mark.slow
+def test_limits_of_rates_and_two_replicas(tmp_path):
+    options = {"optimizer": constant, "save_checkpoints_steps": 2}
+    rates = Rates()
+    hooks = [rates, halves(min_rate=0.2, optimizers=["optimizer"])]
+    run(tmp_path, hooks=hooks, max_steps=9, devices=("CPU:0", "CPU:1"), **options)
+    assert [rates.found[n] for n in (3, 5, 7, 9)] == [0.5, 0.25, 0.2, 0.2]
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "input_fn, steps, kill",
+    [
+        (finite, 5, 10),  # At the end of a pass.
+        pytest.param(finite, 5, 6, marks=SLOW),
+        pytest.param(unknown_length, 10, 20, marks=SLOW),
+        pytest.param(unknown_length, 10, 11, marks=SLOW),
+    ],
+)
+def test_passes_count_over_restarts(input_fn, steps, kill, tmp_path):
+    def train(model_dir, max_epochs, *hooks, one=None):
+        options = {"save_checkpoints_steps": kill, "save_summary_steps": None}
+        one = one or make(model_dir, fn=model_fn, tf_random_seed=1, **options)
+        ge.train_and_evaluate(one, ge.TrainSpec(input_fn, hooks=hooks, max_epochs=max_epochs))
+        assert ended(model_dir)[0] == "finished"
+        return one
+
+    whole = train(tmp_path / "whole", 3)
+    assert whole.state.step == 3 * steps
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "killed", 3, KillAt(kill + 1))
+    again = train(tmp_path / "killed", 3)
+    np.testing.assert_array_equal(weights(again), weights(whole))
+    train(tmp_path / "killed", 3, one=again)
+    assert again.state.step == 3 * steps  # Nothing is left to do.
+    train(tmp_path / "killed", 4, one=again)
+    assert again.state.step == 4 * steps
+
+
+def test_seconds_count_over_restarts(tmp_path):
+    one = make(tmp_path, fn=model_fn, max_call_secs=0.05, save_checkpoints_steps=10**6)
+    ge.train_and_evaluate(one, ge.TrainSpec(endless, max_secs=0.3))
+    step = one.state.step
+    assert step and ended(tmp_path) == ("stopped", step, ["StopAfterSecsHook: 0.3 s"])
+    ge.train_and_evaluate(one, ge.TrainSpec(endless, max_secs="0.3s"))
+    assert one.state.step == step
+    ge.train_and_evaluate(one, ge.TrainSpec(endless, max_secs=600, max_steps=step + 5))
+    assert ended(tmp_path) == ("finished", step + 5, [])
+
+
+def test_the_profiler_records_once(tmp_path):
+    one = make(tmp_path, save_checkpoints_steps=100, save_summary_steps=None)
+    one.train(endless, [ge.ProfilerHook(3, 2)], max_steps=8)
+    assert len(list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))) == 1
+    one.train(
+        endless, [ge.ProfilerHook(10, 50, str(tmp_path / "cut"))], max_steps=12
+    )  # The end cuts it short.
+    assert len(list(tmp_path.glob("cut/plugins/profile/*/*.xplane.pb"))) == 1
