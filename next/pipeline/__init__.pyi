@@ -24,6 +24,7 @@ from .distribute.strategies import one_device as one_device
 from .distribute.strategies import parameter_server as parameter_server
 from .distribute.strategies import single_host as single_host
 from .distribute.strategies import tpu as tpu
+from .distribute.tables import EmbeddingTable as EmbeddingTable
 from .errors import CheckpointMismatchError as CheckpointMismatchError
 from .errors import ClaimedError as ClaimedError
 from .errors import PeerLostError as PeerLostError

@@ -18,6 +18,8 @@ class ParameterServers(tf.distribute.ParameterServerStrategy):
       monitor: finds tasks that are stopped.
       lost_after_secs: seconds without any worker after which training ends.
       allow_lost_updates: whether optimizers may run whose updates overwrite each other.
+      table_partitioner: TensorFlow's function of a table's shape that returns the number of its
+        shards.
     """
 
     def __init__(
@@ -49,10 +51,20 @@ def connected(
     start_timeout_secs: float,
     lost_after_secs: float,
     allow_lost_updates: bool,
+    min_shard_bytes: int,
+    max_shards: int,
 ) -> ParameterServers:
     """Returns the strategy of the chief after all tasks have started.
 
     A later call for the same cluster returns the same strategy; its timeouts have no effect.
+
+    Args:
+      cluster: the tasks.
+      start_timeout_secs: seconds to wait until all tasks have started.
+      lost_after_secs: see ParameterServers.
+      allow_lost_updates: see ParameterServers.
+      min_shard_bytes: least size of a shard of a table.
+      max_shards: largest number of shards of a table.
 
     Raises:
       PeerLostError: a task did not start in time.
@@ -64,5 +76,8 @@ def connected(
             _strategies[cluster] = ParameterServers(
                 cluster, lost_after_secs=lost_after_secs, allow_lost_updates=allow_lost_updates
             )
-    _strategies[cluster].allow_lost_updates = allow_lost_updates
-    return _strategies[cluster]
+    strategy = _strategies[cluster]
+    strategy.allow_lost_updates = allow_lost_updates
+    partitioners = tf.distribute.experimental.partitioners
+    strategy.table_partitioner = partitioners.MinSizePartitioner(min_shard_bytes, max_shards)
+    return strategy

@@ -11,7 +11,7 @@ from absl import logging
 from ..contract.spec import EstimatorSpec
 from ..errors import SpecError
 from ..run import frames
-from .names import layers_of, variable_of, variables_of
+from .names import layers_of, parts_of, variable_of, variables_of
 
 # Keras reads a table of this size in a step in about the time of a small network.
 _LARGE_TABLE = 10_000_000
@@ -38,7 +38,7 @@ def check_graph(graph: Any, modules: Mapping[str, Any], strategy: tf.distribute.
         return  # They capture other handles than those of the variables.
     owned = set()
     for variable in variables_of(modules).values():
-        for each in getattr(variable, "variables", [variable]):
+        for each in parts_of(variable):
             owned |= {id(v.handle) for v in strategy.experimental_local_results(each)}
     for outer, inner in graph.captures:
         if outer.dtype == tf.resource and id(outer) not in owned:

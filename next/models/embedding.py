@@ -1,0 +1,373 @@
+"""Embeddings: tables of vectors by id, of which a step reads only the rows of its batch."""
+
+import inspect
+from typing import Any
+
+import gin
+import keras
+import tensorflow as tf
+
+import gin_estimator as ge
+
+_COMBINERS = ("sum", "mean", "sqrtn")
+_OOV = ("error", "zero", "hash")
+# The first integer from which on a dtype does not have every integer.
+_EXACT = {tf.bfloat16: 2**8, tf.float16: 2**11, tf.float32: 2**24, tf.float64: 2**53}
+# The finalizer of SplitMix64: shifts to the right, and the factors after them.
+_SHIFTS = (30, 27, 31)
+_FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64, 1)
+
+
+def _configurable(layer: type) -> type:
+    """Registers a layer with gin; Keras reads the signature of a layer's constructor."""
+    signature = inspect.signature(layer.__init__)
+    layer = gin.configurable(layer)
+    layer.__init__.__signature__ = signature
+    return layer
+
+
+@_configurable
+@keras.saving.register_keras_serializable("gin_estimator")
+class Embedding(keras.layers.Layer):
+    """Looks up a vector for each id, or one for each bag of ids.
+
+    It returns the same as `keras.layers.Embedding`, and continues from its checkpoints. Keras'
+    layer reads the whole table in each step; this one reads the rows of the batch, and SGD,
+    Adagrad and Ftrl, or `TrainOp(lazy=True)`, write only these. On parameter servers a large
+    table is cut over the servers.
+
+        vectors = Embedding(1_000_000, 32)(ids)                       # [..., 32]
+        vectors = Embedding(50_000, 16, combiner="mean")(ragged_ids)  # [batch, 16]
+
+    Of a bag with vectors v and weights w, "sum" is sum(w v), "mean" sum(w v) / sum(w), "sqrtn"
+    sum(w v) / sqrt(sum(w^2)). An empty bag gives 0.
+
+    Attributes:
+      num_rows: `input_dim`, and the rows of other ids with oov='hash'.
+    """
+
+    _weight_name = "embeddings"
+
+    def __init__(
+        self,
+        input_dim: int,
+        output_dim: int,
+        embeddings_initializer: Any = "uniform",
+        embeddings_regularizer: Any = None,
+        embeddings_constraint: Any = None,
+        mask_zero: bool = False,
+        *,
+        combiner: str | None = None,
+        oov: str = "error",
+        num_oov_buckets: int | None = None,
+        **options: Any,
+    ) -> None:
+        """Describes the table, which the first call or `build()` creates.
+
+        Args:
+          input_dim: number of ids, which count from 0.
+          output_dim: size of a vector.
+          embeddings_initializer: Keras initializer, or its name.
+          embeddings_regularizer: Keras regularizer, or its name. It reads the whole table in
+            each step; `activity_regularizer` gets only the vectors of the batch.
+          embeddings_constraint: Keras constraint, or its name. It reads the whole table, too.
+          mask_zero: whether id 0 is padding: masked as by Keras, and left out of bags.
+          combiner: 'sum', 'mean' or 'sqrtn' for a vector for each bag; None for each id.
+          oov: what an id below 0, or from `input_dim` on, does. 'error' ends the step; 'zero'
+            gives a vector of 0, and leaves the id out of bags; 'hash' uses one of
+            `num_oov_buckets` more rows.
+          num_oov_buckets: number of these rows; None for 1 with oov='hash', else for none.
+          **options: arguments of `keras.layers.Layer`, such as name, dtype, trainable.
+
+        Raises:
+          UserValueError: an argument is out of its range.
+        """
+        # Keras would cast the whole table; here the vectors are cast.
+        super().__init__(**{**options, "autocast": False})
+        _check_one_of("combiner", combiner, (None, *_COMBINERS))
+        _check_one_of("oov", oov, _OOV)
+        if oov != "hash" and num_oov_buckets is not None:
+            raise ge.UserValueError(
+                f"Embedding.num_oov_buckets is {num_oov_buckets!r} with oov={oov!r}: expected "
+                "None. Set oov='hash'."
+            )
+        self.input_dim = _positive("input_dim", input_dim)
+        self.output_dim = _positive("output_dim", output_dim)
+        self.combiner = combiner
+        self.oov = oov
+        self.num_oov_buckets = num_oov_buckets
+        buckets = 1 if num_oov_buckets is None else _positive("num_oov_buckets", num_oov_buckets)
+        self._num_buckets = buckets if oov == "hash" else 0
+        self.num_rows = self.input_dim + self._num_buckets
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
+        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        self.mask_zero = mask_zero
+        self.supports_masking = mask_zero
+        self._table: ge.EmbeddingTable | None = None
+
+    def build(self, input_shape: Any = None) -> None:
+        """Creates the table; the shape of the ids has no effect on it."""
+        if self.built:
+            return
+        self._table = ge.EmbeddingTable(
+            self,
+            self._weight_name,
+            (self.num_rows, self.output_dim),
+            initializer=self.embeddings_initializer,
+            regularizer=self.embeddings_regularizer,
+            constraint=self.embeddings_constraint,
+        )
+        self.built = True
+
+    @property
+    def embeddings(self) -> Any:
+        """The Keras variable `[num_rows, output_dim]`; if it is cut, a ShardedVariable."""
+        if self._table is None:
+            raise AttributeError(f"{self.name} has no table before its first call or build().")
+        return self._table.whole
+
+    def call(self, ids: Any, weights: Any = None) -> Any:
+        """Returns the vectors, in the layer's compute dtype.
+
+        Args:
+          ids: integers. Without a combiner a tensor or a RaggedTensor of any shape. With one,
+            `[batch, ids]` as a tensor, RaggedTensor or SparseTensor; `[batch]` are bags of one.
+          weights: a number for each id, of the same kind and shape, for a combiner; None for 1.
+
+        Returns:
+          Without a combiner `[*ids.shape, output_dim]`, with one `[batch, output_dim]`.
+
+        Raises:
+          SpecError: the ids are no integers, or the weights do not fit them.
+          InvalidArgumentError: an id is out of range, with oov='error'. Under XLA, which ignores
+            checks, its vector is NaN instead.
+        """
+        ids = self._integers(ids)
+        if self.combiner is not None:
+            return tf.cast(self._combined(ids, weights), self.compute_dtype)
+        if weights is not None or isinstance(ids, tf.SparseTensor):
+            given = "weights" if weights is not None else "a SparseTensor"
+            raise ge.SpecError(
+                f"{self._title} got {given} and has no combiner: expected one. Set combiner='sum'."
+            )
+        if isinstance(ids, tf.RaggedTensor):
+            return ids.with_flat_values(self._vectors(ids.flat_values))
+        return self._vectors(ids)
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        """Returns which ids are no padding; None for bags, ragged ids, or without mask_zero."""
+        if not self.mask_zero or self.combiner or isinstance(inputs, tf.RaggedTensor):
+            return None
+        return keras.ops.not_equal(inputs, 0)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves the table whole, as Keras does."""
+        store["0"] = self._table.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """Loads a whole table."""
+        value, expected = store["0"], (self.num_rows, self.output_dim)
+        if tuple(value.shape) != expected:
+            raise ge.UserValueError(
+                f"the file has a table of shape {tuple(value.shape)} for {self._title}: expected "
+                f"{expected}. Set its input_dim and output_dim."
+            )
+        self._table.assign(value)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments, for `from_config`."""
+        return {
+            **super().get_config(),
+            "input_dim": self.input_dim,
+            "output_dim": self.output_dim,
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
+            "embeddings_regularizer": keras.regularizers.serialize(self.embeddings_regularizer),
+            "embeddings_constraint": keras.constraints.serialize(self.embeddings_constraint),
+            "mask_zero": self.mask_zero,
+            "combiner": self.combiner,
+            "oov": self.oov,
+            "num_oov_buckets": self.num_oov_buckets,
+        }
+
+    @property
+    def _title(self) -> str:
+        return f"{type(self).__name__} {self.name}"
+
+    def _integers(self, ids: Any) -> Any:
+        """Returns ids as int64; refuses what may have been rounded to another id."""
+        if not isinstance(ids, (tf.RaggedTensor, tf.SparseTensor)):
+            ids = tf.convert_to_tensor(ids)
+        if ids.dtype.is_integer and ids.dtype != tf.uint64:
+            return tf.cast(ids, tf.int64)
+        if self.oov == "hash" or self.input_dim > _EXACT.get(ids.dtype, 0):
+            raise ge.SpecError(
+                f"{self._title} got ids of {ids.dtype.name}, which does not have all of them: "
+                "expected integers. Set tf.cast(ids, tf.int64). keras.Sequential casts its input: "
+                "begin it with keras.Input([...], dtype='int64')."
+            )
+        values = getattr(ids, "flat_values", getattr(ids, "values", ids))
+        whole = tf.debugging.assert_equal(
+            values, tf.floor(values), f"{self._title} got ids that are no whole numbers"
+        )
+        with tf.control_dependencies([whole] if whole is not None else []):
+            return tf.cast(ids, tf.int64)
+
+    def _vectors(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns a vector for each id; 0 for an unknown one with oov='zero'."""
+        rows = tf.cast(self._table.gather(self._rows(ids)), self.compute_dtype)
+        if self.oov != "zero":
+            return rows
+        return tf.where(self._is_known(ids)[..., tf.newaxis], rows, tf.zeros_like(rows))
+
+    def _combined(self, ids: Any, weights: Any) -> tf.Tensor:
+        """Returns a vector for each bag."""
+        values, bags, num_bags = self._flat(ids)
+        kept = self._is_known(values) if self.oov == "zero" else None
+        if self.mask_zero:
+            kept = values != 0 if kept is None else kept & (values != 0)
+        if weights is not None:
+            numbers = self._weights(ids, weights, bags)
+        else:
+            numbers = tf.ones(tf.shape(values), self.variable_dtype)
+        if kept is not None:
+            # Not by a product: the weight of padding may be NaN.
+            numbers = tf.where(kept, numbers, tf.zeros_like(numbers))
+        rows = self._table.gather(self._rows(values))
+        if weights is not None or kept is not None:
+            rows *= numbers[:, tf.newaxis]
+
+        def total(each: tf.Tensor) -> tf.Tensor:
+            return tf.math.unsorted_segment_sum(each, bags, num_bags)
+
+        vectors = total(rows)
+        if self.combiner == "mean":
+            vectors = tf.math.divide_no_nan(vectors, total(numbers)[:, tf.newaxis])
+        elif self.combiner == "sqrtn":
+            squares = total(tf.square(numbers))[:, tf.newaxis]
+            # The gradient of the root of 0 is infinite: an empty bag would make it NaN.
+            root = tf.sqrt(tf.where(squares > 0, squares, tf.ones_like(squares)))
+            vectors = tf.where(squares > 0, vectors / root, tf.zeros_like(vectors))
+        return tf.ensure_shape(vectors, [ids.shape[0], self.output_dim])
+
+    def _flat(self, ids: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns the values of bags of any kind, their bags by number, and the number of bags."""
+        rank = ids.shape.rank
+        if not (rank == 2 or (rank == 1 and not isinstance(ids, tf.SparseTensor))):
+            raise ge.SpecError(
+                f"{self._title} got ids of shape {ids.shape}: expected [batch, ids] with a "
+                "combiner. Reshape them in model_fn."
+            )
+        if isinstance(ids, tf.RaggedTensor):
+            return ids.flat_values, ids.value_rowids(), ids.nrows()
+        if isinstance(ids, tf.SparseTensor):
+            return ids.values, ids.indices[:, 0], ids.dense_shape[0]
+        shape = tf.shape(ids)
+        size = shape[1] if rank == 2 else 1
+        return tf.reshape(ids, [-1]), tf.repeat(tf.range(shape[0]), size), shape[0]
+
+    def _weights(self, ids: Any, weights: Any, bags: tf.Tensor) -> tf.Tensor:
+        kinds = [
+            next((k for k in (tf.RaggedTensor, tf.SparseTensor) if isinstance(each, k)), tf.Tensor)
+            for each in (ids, weights)
+        ]
+        if kinds[0] is tf.Tensor is kinds[1]:
+            weights = tf.convert_to_tensor(weights)
+        if kinds[0] is not kinds[1] or not ids.shape.is_compatible_with(weights.shape):
+            raise ge.SpecError(
+                f"{self._title} got weights {kinds[1].__name__}{weights.shape} for ids "
+                f"{kinds[0].__name__}{ids.shape}: expected the same kind and shape."
+            )
+        numbers, others, _ = self._flat(weights)
+        same = tf.debugging.assert_equal(bags, others, "expected a weight for each id of a bag")
+        with tf.control_dependencies([same] if same is not None else []):
+            return tf.cast(numbers, self.variable_dtype)
+
+    def _is_known(self, ids: tf.Tensor) -> tf.Tensor:
+        return (ids >= 0) & (ids < self.input_dim)
+
+    def _rows(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the number of the row to read for each id."""
+        if self.oov == "error":
+            return self._checked(ids)
+        known = self._is_known(ids)
+        if self.oov == "hash":
+            return tf.where(known, ids, self.input_dim + _hash(ids, self._num_buckets))
+        # Another id of the batch, so that no row outside of it is updated.
+        return tf.where(known, ids, tf.reduce_max(tf.where(known, ids, 0)))
+
+    def _checked(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the ids, and ends the step if one is out of range."""
+        least, most = tf.reduce_min(ids), tf.reduce_max(ids)
+        # tf.debugging.Assert would add a branch, which costs more.
+        check = tf.raw_ops.Assert(
+            condition=(least >= 0) & (most < self.input_dim),
+            data=[
+                f"{self._title} got the id",
+                tf.where(least < 0, least, most),
+                f"expected 0 to {self.input_dim - 1}. Set a larger input_dim, or oov=.",
+            ],
+        )
+        with tf.control_dependencies([check] if check is not None else []):
+            return tf.identity(ids)
+
+
+@_configurable
+@keras.saving.register_keras_serializable("gin_estimator")
+class ShardedEmbedding(Embedding):
+    """The first name of `Embedding`, whose table is called `table` and created at once."""
+
+    _weight_name = "table"
+
+    def __init__(
+        self,
+        input_dim: int,
+        output_dim: int,
+        *,
+        embeddings_initializer: Any = "uniform",
+        name: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Creates the table.
+
+        Args:
+          input_dim: number of ids, which count from 0.
+          output_dim: size of a vector.
+          embeddings_initializer: Keras initializer, or its name.
+          name: name of the layer.
+          **options: other arguments of `Embedding`.
+        """
+        # Not those that gin sets for Embedding.
+        defaults = {"embeddings_regularizer": None, "embeddings_constraint": None}
+        defaults |= {"mask_zero": False, "combiner": None, "oov": "error", "num_oov_buckets": None}
+        options = {**defaults, "dtype": "float32", "name": name, **options}
+        super().__init__(input_dim, output_dim, embeddings_initializer, **options)
+        self.build()
+
+    @property
+    def table(self) -> Any:
+        """The table as a tf.Variable; if it is cut, a ShardedVariable."""
+        parts = self._table.parts
+        return parts[0].value if len(parts) == 1 else self._table.whole
+
+
+def _hash(ids: tf.Tensor, num_buckets: int) -> tf.Tensor:
+    """Returns a bucket for each id, the same on each device: 64-bit integers alone."""
+    for shift, factor in zip(_SHIFTS, _FACTORS, strict=True):
+        # TensorFlow's shift repeats the sign; zeros are needed.
+        unsigned = tf.constant((1 << (64 - shift)) - 1, tf.int64)
+        shifted = tf.bitwise.right_shift(ids, tf.constant(shift, tf.int64))
+        ids = tf.bitwise.bitwise_xor(ids, tf.bitwise.bitwise_and(shifted, unsigned))
+        ids *= tf.constant(factor, tf.int64)
+    return tf.math.floormod(ids, num_buckets)
+
+
+def _check_one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        raise ge.UserValueError(f"Embedding.{name} is {value!r}: expected one of {choices}.")
+
+
+def _positive(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ge.UserValueError(f"Embedding.{name} is {value!r}: expected an integer above 0.")
+    return value
