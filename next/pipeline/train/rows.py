@@ -1,0 +1,232 @@
+"""Updates of the rows of a table that have a gradient.
+
+A batch uses few rows of a large table. Its gradient is tf.IndexedSlices, and an update costs as
+much as these rows. The formula is Keras' own, computed on the rows as if they were the variable:
+faster than TensorFlow's sparse kernels, and the same for all optimizers.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from ..contract.train_op import KERAS_VARIABLE, TrainOp
+from ..distribute.names import variable_of
+from ..errors import SpecError
+from . import slices
+
+_Optimizers = keras.optimizers
+# Optimizers whose formula computes each row by itself.
+_BY_ROW = (
+    _Optimizers.SGD,
+    _Optimizers.Adagrad,
+    _Optimizers.Ftrl,
+    _Optimizers.Adam,
+    _Optimizers.AdamW,
+    _Optimizers.Nadam,
+    _Optimizers.Adamax,
+    _Optimizers.RMSprop,
+    _Optimizers.Adadelta,
+    _Optimizers.Lion,
+)
+# Updating all rows of a table of this size takes longer than a small network.
+_LARGE_TABLE = 10_000_000
+
+
+class RowOptimizer:
+    """Applies a train op's gradients; of a table it moves only the rows of its gradient.
+
+    It does so for SGD without momentum and Adagrad, where the result is that of the dense
+    gradient; for Ftrl, whose other rows Keras would compute again from their slots; and for all
+    optimizers above if the op is lazy. Then no momentum, average or decay moves other rows.
+    """
+
+    def __init__(self, op: TrainOp) -> None:
+        """Prepares the op's optimizer.
+
+        Raises:
+          SpecError: the op is lazy, and its optimizer may mix rows.
+        """
+        self._op = op
+        self._optimizer = op.optimizer
+        self._kind = type(op.optimizer)
+        self._moves_rows = moves_rows(op)
+        # Ids of the variables of the current update that decay by rows.
+        self._decay_by_rows: set[int] = set()
+        if op.lazy and not any(self._kind.update_step is each.update_step for each in _BY_ROW):
+            raise SpecError(
+                f"TrainOp.lazy is True, and optimizer is {self._kind.__name__}, which may mix "
+                f"rows: expected one of {[each.__name__ for each in _BY_ROW]}. Set lazy=False."
+            )
+        self._optimizer.update_step = self._update_step
+        self._optimizer._clip_gradients = self._clip  # No public method clips.
+
+    def apply(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Updates variables, in replica context.
+
+        Args:
+          gradients: gradients over all replicas, no row twice.
+          variables: variables of the gradients.
+        """
+        pairs = zip(gradients, variables, strict=True)
+        self._decay_by_rows = {
+            id(variable_of(v)) for g, v in pairs if self._op.lazy and slices.are_rows(g)
+        }
+        # Here, since a step that shows tensors has another RowOptimizer for the same optimizer.
+        self._optimizer._apply_weight_decay = self._decay
+        self._optimizer.apply(gradients, variables)
+
+    def _update_step(self, gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:
+        """Replaces Keras' method, which gets the variable of each device."""
+        if not self._moves_rows or not slices.are_rows(gradient):
+            self._kind.update_step(self._optimizer, slices.dense(gradient), variable, learning_rate)
+            return
+        rows = _Rows(variable, gradient.indices)
+        if self._op.lazy and decays(self._optimizer, variable):
+            factor = tf.cast(self._optimizer.weight_decay * learning_rate, rows.dtype)
+            rows.assign_sub(rows * factor)
+        twin = _twin(self._optimizer, variable, gradient.indices)
+        self._kind.update_step(twin, gradient.values, rows, learning_rate)
+
+    def _clip(self, gradients: Sequence[Any]) -> list[Any]:
+        """Replaces Keras' method, which makes rows dense."""
+        if not any(map(slices.are_rows, gradients)):
+            return self._kind._clip_gradients(self._optimizer, gradients)
+        # Keras' global norm needs one dtype; float16 is too narrow for sums of squares.
+        values = [tf.cast(slices.values_of(each), tf.float32) for each in gradients]
+        clipped = self._kind._clip_gradients(self._optimizer, values)
+        return [slices.with_values(*pair) for pair in zip(gradients, clipped, strict=True)]
+
+    def _decay(self, variables: Sequence[Any]) -> None:
+        """Replaces Keras' method, which decays all rows."""
+        whole = [v for v in variables if id(variable_of(v)) not in self._decay_by_rows]
+        self._kind._apply_weight_decay(self._optimizer, whole)
+
+
+def moves_rows(op: TrainOp) -> bool:
+    """Returns whether an op moves only the rows of a gradient that is of rows."""
+    kind, optimizer = type(op.optimizer), op.optimizer
+    if kind.update_step is keras.optimizers.SGD.update_step:
+        return op.lazy or not optimizer.momentum
+    exact = (keras.optimizers.Adagrad, keras.optimizers.Ftrl)
+    return op.lazy or any(kind.update_step is each.update_step for each in exact)
+
+
+def decays(optimizer: Any, variable: Any) -> bool:
+    """Returns whether an optimizer has a weight decay for a variable."""
+    return optimizer.weight_decay is not None and optimizer._use_weight_decay(variable)
+
+
+def log_whole_updates(op: TrainOp, gradients: Mapping[int, Any]) -> None:
+    """Warns once of a large table of which a batch uses some rows, and the op moves all.
+
+    Args:
+      op: train op.
+      gradients: gradients by the variable's index in `TrainOp.variables`.
+    """
+    reason = f"{type(op.optimizer).__name__} moves all of them"
+    for index, gradient in gradients.items():
+        variable = op.variables[index]
+        num_bytes = (
+            variable.shape[0] * gradient.values.shape[1:].num_elements() * (gradient.dtype.size)
+            if slices.are_rows(gradient)
+            else 0
+        )
+        if num_bytes < _LARGE_TABLE or op.lazy:
+            continue
+        if moves_rows(op):
+            if not decays(op.optimizer, variable_of(variable)):
+                continue
+            reason = "the weight decay moves all of them"
+        _warn_once(getattr(variable, "path", variable.name), variable.shape[0], reason)
+
+
+@functools.cache
+def _warn_once(name: str, num_rows: int, reason: str) -> None:
+    logging.warning(
+        "Each step updates all %d rows of %s, of which a batch uses some: %s. Set "
+        "TrainOp(..., lazy=True) to move only the rows of the batch.",
+        num_rows,
+        name,
+        reason,
+    )
+
+
+class _Rows:
+    """Some rows of a variable, with what the formulas of optimizers do with a variable.
+
+    Attributes:
+      dtype: dtype of the variable.
+      shape: `[None, ...]`.
+    """
+
+    def __init__(self, variable: tf.Variable, indices: tf.Tensor) -> None:
+        """Takes the variable of this device, and the numbers of its rows, none twice."""
+        self._handle, self._indices = variable.handle, indices
+        self.dtype = variable.dtype
+        self.shape = tf.TensorShape([None, *variable.shape[1:]])
+        self._value: tf.Tensor | None = None
+
+    def read(self) -> tf.Tensor:
+        if self._value is None:
+            # Not tf.gather, which reads all of some kinds of variables.
+            value = tf.raw_ops.ResourceGather(
+                resource=self._handle, indices=self._indices, dtype=self.dtype
+            )
+            self._value = tf.ensure_shape(value, self.shape)
+        return self._value
+
+    def assign(self, value: Any) -> None:
+        self._value = tf.cast(tf.convert_to_tensor(value), self.dtype)
+        tf.raw_ops.ResourceScatterUpdate(
+            resource=self._handle, indices=self._indices, updates=self._value
+        )
+
+    def assign_add(self, delta: Any) -> None:
+        # To add in place is slower: its kernel takes one row after the other.
+        self.assign(self.read() + tf.cast(tf.convert_to_tensor(delta), self.dtype))
+
+    def assign_sub(self, delta: Any) -> None:
+        self.assign(self.read() - tf.cast(tf.convert_to_tensor(delta), self.dtype))
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        return tf.convert_to_tensor(self.read(), dtype=dtype, name=name)
+
+    def __mul__(self, other: Any) -> tf.Tensor:
+        return self.read() * other
+
+    def __add__(self, other: Any) -> tf.Tensor:
+        return self.read() + other
+
+    def __sub__(self, other: Any) -> tf.Tensor:
+        return self.read() - other
+
+    __rmul__, __radd__ = __mul__, __add__
+
+
+def _twin(optimizer: Any, variable: tf.Variable, indices: tf.Tensor) -> Any:
+    """Returns an optimizer of the same values whose slots are some rows of the variable's."""
+    number = optimizer._get_variable_index(variable)
+    twin = object.__new__(type(optimizer))
+    own = vars(twin)
+    own |= vars(optimizer)
+    own |= {
+        name: {number: _Rows(slots[number].value, indices)}
+        for name, slots in vars(optimizer).items()
+        if _are_slots(slots, number, variable)
+    }
+    own["_get_variable_index"] = lambda rows: number
+    for method in ("assign", "assign_add", "assign_sub"):
+        own[method] = lambda rows, value, method=method: getattr(rows, method)(value)
+    return twin
+
+
+def _are_slots(slots: Any, number: int, variable: tf.Variable) -> bool:
+    """Returns whether an attribute of an optimizer is a list that has a slot of its variable."""
+    if not isinstance(slots, list) or len(slots) <= number:
+        return False
+    slot = slots[number]
+    return isinstance(slot, KERAS_VARIABLE) and not slot.trainable and slot.shape == variable.shape
