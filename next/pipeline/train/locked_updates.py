@@ -14,16 +14,35 @@ import tensorflow as tf
 from ..contract.train_op import TrainOp
 from ..distribute.names import variable_of
 from ..errors import UserValueError
+from . import slices
+from .rows import decays, moves_rows
 
 _raw = tf.raw_ops
 
 
-class _Slots:
-    """One variable's slots and its optimizer's hyperparameters, as a kernel takes them."""
+class _Update:
+    """A variable, its gradient, slots and hyperparameters, as a kernel takes them.
 
-    def __init__(self, optimizer: Any, variable: tf.Variable, zeros: tf.Variable | None) -> None:
+    Attributes:
+      optimizer: optimizer of the variable.
+      variable: variable to update.
+      gradient: tensor, or tf.IndexedSlices to update only these rows.
+      rate: learning rate in the dtype of the variable.
+      zeros: variable that takes the place of a slot, or None.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        variable: tf.Variable,
+        gradient: Any,
+        rate: Any,
+        zeros: tf.Variable | None,
+    ) -> None:
         self.optimizer = optimizer
         self.variable = variable
+        self.gradient = gradient
+        self.rate = self.number(rate)
         self.zeros = zeros
         self._index = optimizer._get_variable_index(variable)
 
@@ -39,122 +58,130 @@ class _Slots:
         """Returns `beta` to the power of this update's number."""
         return tf.pow(self.number(beta), self.number(self.optimizer.iterations.value + 1))
 
-
-def _sgd(s: _Slots, gradient: tf.Tensor, rate: tf.Tensor) -> None:
-    momentum = s.optimizer.momentum
-    if not momentum:
-        _raw.ResourceApplyGradientDescent(
-            var=s.variable.handle, alpha=rate, delta=gradient, use_locking=True
+    def apply(self, name: str, **arguments: Any) -> None:
+        """Calls the kernel of this name for all rows, or for those of the gradient."""
+        kind = "Resource"
+        if slices.are_rows(self.gradient):
+            kind = "ResourceSparse"
+            arguments["indices"] = self.gradient.indices
+        getattr(_raw, kind + name)(
+            var=self.variable.handle,
+            grad=self.number(slices.values_of(self.gradient)),
+            lr=self.rate,
+            use_locking=True,
+            **arguments,
         )
-        return
-    _raw.ResourceApplyKerasMomentum(
-        var=s.variable.handle,
-        accum=s.slot("momentums"),
-        lr=rate,
-        grad=gradient,
-        momentum=s.number(momentum),
-        use_nesterov=s.optimizer.nesterov,
-        use_locking=True,
+
+    def subtract(self, delta: tf.Tensor) -> None:
+        """Subtracts from the rows of the gradient."""
+        _raw.ResourceScatterNdSub(  # ResourceScatterSub loses updates.
+            ref=self.variable.handle,
+            indices=self.gradient.indices[:, tf.newaxis],
+            updates=delta,
+            use_locking=True,
+        )
+
+    def decay(self) -> None:
+        """Decays the rows of the gradient."""
+        rows = _raw.ResourceGather(
+            resource=self.variable.handle,
+            indices=self.gradient.indices,
+            dtype=self.variable.dtype,
+        )
+        self.subtract(rows * self.number(self.optimizer.weight_decay) * self.rate)
+
+
+def _sgd(u: _Update) -> None:
+    optimizer = u.optimizer
+    if optimizer.momentum:
+        u.apply(
+            "ApplyKerasMomentum",
+            accum=u.slot("momentums"),
+            momentum=u.number(optimizer.momentum),
+            use_nesterov=optimizer.nesterov,
+        )
+    elif slices.are_rows(u.gradient):
+        u.subtract(u.rate * u.number(u.gradient.values))
+    else:
+        _raw.ResourceApplyGradientDescent(
+            var=u.variable.handle, alpha=u.rate, delta=u.number(u.gradient), use_locking=True
+        )
+
+
+def _adagrad(u: _Update) -> None:
+    epsilon = u.number(u.optimizer.epsilon)
+    u.apply("ApplyAdagradV2", accum=u.slot("_accumulators"), epsilon=epsilon)
+
+
+def _ftrl(u: _Update) -> None:
+    optimizer = u.optimizer
+    u.apply(
+        "ApplyFtrlV2",
+        accum=u.slot("_accumulators"),
+        linear=u.slot("_linears"),
+        l1=u.number(optimizer.l1_regularization_strength),
+        l2=u.number(optimizer.l2_regularization_strength) + optimizer.beta / (2 * u.rate),
+        l2_shrinkage=u.number(optimizer.l2_shrinkage_regularization_strength),
+        lr_power=u.number(optimizer.learning_rate_power),
     )
 
 
-def _adagrad(s: _Slots, gradient: tf.Tensor, rate: tf.Tensor) -> None:
-    _raw.ResourceApplyAdagradV2(
-        var=s.variable.handle,
-        accum=s.slot("_accumulators"),
-        lr=rate,
-        epsilon=s.number(s.optimizer.epsilon),
-        grad=gradient,
-        use_locking=True,
-    )
-
-
-def _ftrl(s: _Slots, gradient: tf.Tensor, rate: tf.Tensor) -> None:
-    optimizer = s.optimizer
-    _raw.ResourceApplyFtrlV2(
-        var=s.variable.handle,
-        accum=s.slot("_accumulators"),
-        linear=s.slot("_linears"),
-        grad=gradient,
-        lr=rate,
-        l1=s.number(optimizer.l1_regularization_strength),
-        l2=s.number(optimizer.l2_regularization_strength) + optimizer.beta / (2 * rate),
-        l2_shrinkage=s.number(optimizer.l2_shrinkage_regularization_strength),
-        lr_power=s.number(optimizer.learning_rate_power),
-        use_locking=True,
-    )
-
-
-def _adam(s: _Slots, gradient: tf.Tensor, rate: tf.Tensor) -> None:
-    optimizer = s.optimizer
+def _adam(u: _Update) -> None:
+    optimizer = u.optimizer
     arguments = {
-        "var": s.variable.handle,
-        "m": s.slot("_momentums"),
-        "v": s.slot("_velocities"),
-        "beta1_power": s.power(optimizer.beta_1),
-        "beta2_power": s.power(optimizer.beta_2),
-        "lr": rate,
-        "beta1": s.number(optimizer.beta_1),
-        "beta2": s.number(optimizer.beta_2),
-        "epsilon": s.number(optimizer.epsilon),
-        "grad": gradient,
-        "use_locking": True,
+        "m": u.slot("_momentums"),
+        "v": u.slot("_velocities"),
+        "beta1_power": u.power(optimizer.beta_1),
+        "beta2_power": u.power(optimizer.beta_2),
+        "beta1": u.number(optimizer.beta_1),
+        "beta2": u.number(optimizer.beta_2),
+        "epsilon": u.number(optimizer.epsilon),
     }
     if optimizer.amsgrad:
-        _raw.ResourceApplyAdamWithAmsgrad(vhat=s.slot("_velocity_hats"), **arguments)
+        u.apply("ApplyAdamWithAmsgrad", vhat=u.slot("_velocity_hats"), **arguments)
     else:
-        _raw.ResourceApplyAdam(**arguments)
+        u.apply("ApplyAdam", **arguments)
 
 
-def _adamax(s: _Slots, gradient: tf.Tensor, rate: tf.Tensor) -> None:
-    optimizer = s.optimizer
-    _raw.ResourceApplyAdaMax(
-        var=s.variable.handle,
-        m=s.slot("_m"),
-        v=s.slot("_u"),
-        beta1_power=s.power(optimizer.beta_1),
-        lr=rate,
-        beta1=s.number(optimizer.beta_1),
-        beta2=s.number(optimizer.beta_2),
-        epsilon=s.number(optimizer.epsilon),
-        grad=gradient,
-        use_locking=True,
+def _adamax(u: _Update) -> None:
+    optimizer = u.optimizer
+    u.apply(
+        "ApplyAdaMax",
+        m=u.slot("_m"),
+        v=u.slot("_u"),
+        beta1_power=u.power(optimizer.beta_1),
+        beta1=u.number(optimizer.beta_1),
+        beta2=u.number(optimizer.beta_2),
+        epsilon=u.number(optimizer.epsilon),
     )
 
 
-def _adadelta(s: _Slots, gradient: tf.Tensor, rate: tf.Tensor) -> None:
-    _raw.ResourceApplyAdadelta(
-        var=s.variable.handle,
-        accum=s.slot("_accumulated_grads"),
-        accum_update=s.slot("_accumulated_delta_vars"),
-        lr=rate,
-        rho=s.number(s.optimizer.rho),
-        epsilon=s.number(s.optimizer.epsilon),
-        grad=gradient,
-        use_locking=True,
+def _adadelta(u: _Update) -> None:
+    u.apply(
+        "ApplyAdadelta",
+        accum=u.slot("_accumulated_grads"),
+        accum_update=u.slot("_accumulated_delta_vars"),
+        rho=u.number(u.optimizer.rho),
+        epsilon=u.number(u.optimizer.epsilon),
     )
 
 
-def _rmsprop(s: _Slots, gradient: tf.Tensor, rate: tf.Tensor) -> None:
-    optimizer = s.optimizer
+def _rmsprop(u: _Update) -> None:
+    optimizer = u.optimizer
     arguments = {
-        "var": s.variable.handle,
-        "ms": s.slot("_velocities"),
-        "mom": s.slot("_momentums") if s.zeros is None else s.zeros.handle,
-        "lr": rate,
-        "rho": s.number(optimizer.rho),
-        "momentum": s.number(optimizer.momentum),
-        "epsilon": s.number(optimizer.epsilon),
-        "grad": gradient,
-        "use_locking": True,
+        "ms": u.slot("_velocities"),
+        "mom": u.slot("_momentums") if u.zeros is None else u.zeros.handle,
+        "rho": u.number(optimizer.rho),
+        "momentum": u.number(optimizer.momentum),
+        "epsilon": u.number(optimizer.epsilon),
     }
     if optimizer.centered:
-        _raw.ResourceApplyCenteredRMSProp(mg=s.slot("_average_gradients"), **arguments)
+        u.apply("ApplyCenteredRMSProp", mg=u.slot("_average_gradients"), **arguments)
     else:
-        _raw.ResourceApplyRMSProp(**arguments)
+        u.apply("ApplyRMSProp", **arguments)
 
 
-_KERNELS: dict[type, Callable[[_Slots, tf.Tensor, tf.Tensor], None]] = {
+_KERNELS: dict[type, Callable[[_Update], None]] = {
     keras.optimizers.SGD: _sgd,
     keras.optimizers.Adagrad: _adagrad,
     keras.optimizers.Ftrl: _ftrl,
@@ -164,6 +191,14 @@ _KERNELS: dict[type, Callable[[_Slots, tf.Tensor, tf.Tensor], None]] = {
     keras.optimizers.Adadelta: _adadelta,
     keras.optimizers.RMSprop: _rmsprop,
 }
+# Those that have a kernel for some rows.
+_BY_ROWS = (
+    keras.optimizers.SGD,
+    keras.optimizers.Adagrad,
+    keras.optimizers.Ftrl,
+    keras.optimizers.Adadelta,
+    keras.optimizers.RMSprop,
+)
 
 
 def lock(op: TrainOp, strategy: tf.distribute.Strategy) -> None:
@@ -181,6 +216,8 @@ def lock(op: TrainOp, strategy: tf.distribute.Strategy) -> None:
     problem = None
     if kernel is None:
         problem = f"expected one of {[each.__name__ for each in _KERNELS]}"
+    elif op.lazy and type(optimizer) not in _BY_ROWS:
+        problem = f"with lazy=True: expected one of {[each.__name__ for each in _BY_ROWS]}"
     elif optimizer.use_ema:
         problem = "with use_ema: expected none"
     elif any(getattr(variable, "constraint", None) for variable in op.variables):
@@ -199,10 +236,15 @@ def lock(op: TrainOp, strategy: tf.distribute.Strategy) -> None:
                 empty = tf.Variable(tf.zeros_like(variable), trainable=False)
             zeros[optimizer._get_variable_index(variable)] = empty
 
+    by_rows = moves_rows(op)
+
     def update_step(gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:
-        index = optimizer._get_variable_index(variable)
-        slots = _Slots(optimizer, variable, zeros.get(index))
-        gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
-        kernel(slots, gradient, slots.number(learning_rate))
+        if not by_rows:
+            gradient = slices.dense(gradient)
+        empty = zeros.get(optimizer._get_variable_index(variable))
+        update = _Update(optimizer, variable, gradient, learning_rate, empty)
+        if op.lazy and slices.are_rows(gradient) and decays(optimizer, variable):
+            update.decay()
+        kernel(update)
 
     optimizer.update_step = update_step

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from gin_estimator.contract.train_op import TrainOp
 from gin_estimator.train.locked_updates import lock
+from gin_estimator.train.rows import RowOptimizer
 
 pytestmark = pytest.mark.oldest
 
@@ -53,12 +54,53 @@ def test_twenty_updates_are_those_of_keras(name, options):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_threads_lose_no_update():
+BY_ROWS = [
+    ("SGD", {"weight_decay": 0.1}),
+    ("SGD", {"momentum": 0.9}),
+    ("Adagrad", {}),
+    ("Ftrl", {"beta": 0.1}),
+    ("Adadelta", {"learning_rate": 1.0}),
+    ("RMSprop", {}),
+    ("RMSprop", {"momentum": 0.9, "centered": True}),
+]
+
+
+@pytest.mark.oldest
+@pytest.mark.parametrize("name, options", BY_ROWS)
+def test_updates_of_rows_are_those_of_keras_on_rows(name, options):
+    results = []
+    for locked in (False, True):
+        rng = np.random.default_rng(1)
+        optimizer, [variable, _] = make(name, options, locked=False)
+        op = TrainOp(optimizer, [variable], lazy=True)
+        rows = RowOptimizer(op)
+        if locked:
+            lock(op, tf.distribute.get_strategy())
+        for _ in range(10):
+            values = tf.constant(rng.normal(size=[2, 3]), tf.float32)
+            rows.apply(
+                [tf.IndexedSlices(values, tf.constant([3, 1]), tf.constant([4, 3]))], [variable]
+            )
+        results.append([np.asarray(v) for v in [variable, *optimizer.variables]])
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_lazy_adam_is_refused():
+    optimizer, variables = make("Adam", {}, locked=False)
+    with pytest.raises(ValueError, match="with lazy=True: expected one of"):
+        lock(TrainOp(optimizer, variables, lazy=True), tf.distribute.get_strategy())
+
+
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_threads_lose_no_update(by_rows):
     variable = keras.Variable(np.zeros([1000, 100]), name="v")
     optimizer = keras.optimizers.Adagrad(1.0, initial_accumulator_value=0.0)
     optimizer.build([variable])
     lock(TrainOp(optimizer, [variable]), tf.distribute.get_strategy())
     ones = tf.ones(variable.shape)
+    if by_rows:
+        ones = tf.IndexedSlices(ones, tf.range(1000), tf.constant([1000, 100]))
 
     @tf.function(autograph=False)
     def update():
