@@ -302,10 +302,11 @@ class Embedding(keras.layers.Layer):
         # tf.debugging.Assert would add a branch, which costs more.
         check = tf.raw_ops.Assert(
             condition=(least >= 0) & (most < self.input_dim),
+            # Without quotes, before which TensorFlow would put backslashes.
             data=[
-                f"{self._title} got the id",
+                f"{self._title}: expected ids from 0 to {self.input_dim - 1}. Set a larger "
+                "input_dim, or oov='zero' or 'hash'. An id is".replace("'", ""),
                 tf.where(least < 0, least, most),
-                f"expected 0 to {self.input_dim - 1}. Set a larger input_dim, or oov=.",
             ],
         )
         with tf.control_dependencies([check] if check is not None else []):

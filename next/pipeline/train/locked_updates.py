@@ -240,7 +240,7 @@ def lock(op: TrainOp, strategy: tf.distribute.Strategy) -> None:
 
     def update_step(gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:
         if not by_rows:
-            gradient = slices.dense(gradient)
+            gradient = slices.dense(gradient, variable)
         empty = zeros.get(optimizer._get_variable_index(variable))
         update = _Update(optimizer, variable, gradient, learning_rate, empty)
         if op.lazy and slices.are_rows(gradient) and decays(optimizer, variable):

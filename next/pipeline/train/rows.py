@@ -82,7 +82,9 @@ class RowOptimizer:
     def _update_step(self, gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:
         """Replaces Keras' method, which gets the variable of each device."""
         if not self._moves_rows or not slices.are_rows(gradient):
-            self._kind.update_step(self._optimizer, slices.dense(gradient), variable, learning_rate)
+            self._kind.update_step(
+                self._optimizer, slices.dense(gradient, variable), variable, learning_rate
+            )
             return
         rows = _Rows(variable, gradient.indices)
         if self._op.lazy and decays(self._optimizer, variable):

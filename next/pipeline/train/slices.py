@@ -27,9 +27,9 @@ def with_values(gradient: Any, values: tf.Tensor) -> Any:
     return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
 
 
-def dense(gradient: Any) -> tf.Tensor:
+def dense(gradient: Any, variable: Any) -> tf.Tensor:
     """Returns a gradient as a tensor of the variable's shape."""
-    return tf.convert_to_tensor(gradient)
+    return tf.ensure_shape(tf.convert_to_tensor(gradient), variable.shape)
 
 
 def each_row_once(gradient: Any) -> Any:

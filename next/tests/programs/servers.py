@@ -28,6 +28,7 @@ import tensorflow as tf
 
 import gin_estimator as ge
 from gin_estimator.cluster import connect
+from gin_estimator.models import Embedding
 
 ROWS, BATCH = 640, 16
 RNG = np.random.default_rng(0)
@@ -126,6 +127,37 @@ def table_fn(features, labels, mode, table, dense, optimizer):
 def constant_fn(features, labels, mode, vector, optimizer):
     loss = tf.reduce_sum(vector) + 0 * tf.reduce_sum(features["x"])
     return ge.EstimatorSpec(mode, loss=loss, train_op=ge.TrainOp(optimizer, [vector]))
+
+
+TABLE_IDS = tf.range(0, 1000, 60)
+
+
+def make_tables():
+    """Returns two tables of 32,000 bytes."""
+    return [Embedding(1000, 8, "zeros"), Embedding(1000, 8, "zeros", name="other")]
+
+
+def rows_fn(features, labels, mode, tables, optimizer, second):
+    loss = sum(tf.reduce_sum(table(TABLE_IDS)) for table in tables)
+    loss += 0 * tf.reduce_sum(features["x"])
+    if mode == ge.ModeKeys.EVAL:
+        return ge.EstimatorSpec(mode, loss=loss)
+    train_op = [
+        ge.TrainOp(optimizer, tables[0].trainable_variables),
+        ge.TrainOp(second, tables[1].trainable_variables),
+    ]
+    return ge.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def make_rows(model_dir, **config):
+    """Returns the Estimator of two tables, of which each step moves the same rows."""
+    modules = {
+        "tables": make_tables,
+        "optimizer": lambda: keras.optimizers.Adagrad(1.0, initial_accumulator_value=1.0),
+        "second": lambda: keras.optimizers.SGD(1.0),
+    }
+    config = ge.RunConfig(str(model_dir), save_checkpoints_steps=1000, **config)
+    return ge.Estimator(rows_fn, modules=modules, config=config)
 
 
 class PrintSteps(ge.Hook):
@@ -253,6 +285,12 @@ def acts(folder):
     estimator.train(endless, max_steps=200)
     value = estimator.get_variable_value("vector")
     say("constant", [float(value.min()), float(value.max())])
+
+    for steps, shards in ((100, 3), (200, 2)):
+        cut = functools.partial(ge.parameter_server, min_shard_bytes=64, max_shards=shards)
+        estimator = make_rows(os.path.join(folder, "rows"), train_distribute=cut)
+        estimator.train(endless, max_steps=steps)
+    say("rows", {"parts": len(estimator.state.modules["tables"][0].trainable_variables)})
 
     train_table("table", table_fn, table=make_table)
     captured = make_table()

@@ -4,6 +4,7 @@ import importlib.util
 import signal
 import time
 
+import numpy as np
 import pytest
 
 from tasks import PROGRAMS, servers
@@ -88,6 +89,22 @@ def test_the_chief_evaluates_and_predicts_as_one_process_does(ran, program):
 def test_no_update_of_two_workers_is_lost(ran):
     _, cluster = ran
     assert cluster.result("constant") == [-200.0, -200.0]
+
+
+def test_tables_in_shards_lose_no_update_and_are_saved_whole(ran, program):
+    """Three shards, then two, then none: each step moves the same rows by the same gradient."""
+    folder, cluster = ran
+    assert cluster.result("rows") == {"parts": 2}
+    estimator = program.make_rows(folder / "rows")
+    estimator.train(program.shared, max_steps=201)
+    names = ("tables/0/embeddings", "optimizer/accumulator/tables/0/embeddings")
+    first, accumulator = (estimator.get_variable_value(name) for name in names)
+    second = estimator.get_variable_value("tables/1/embeddings")
+    ids = program.TABLE_IDS.numpy()
+    moved = -np.sum(1 / np.sqrt(1 + np.arange(1, 202)))
+    for values, expected in ((first, moved), (accumulator - 1, 201), (second, -201)):
+        np.testing.assert_allclose(values[ids], expected, rtol=1e-5)
+        assert not np.delete(values, ids, axis=0).any()
 
 
 def test_refusals(ran):
