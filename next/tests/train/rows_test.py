@@ -93,6 +93,21 @@ RUNS = {
 FEW = ["clip_norm", "decay", "whole", "ftrl", "adamw"]
 
 
+def train(model_dir, names, batch_size=8, **config):
+    """Returns each variable and its slots by the name of its optimizer."""
+    factories = {name: functools.partial(tf.Variable, START, name=name) for name in names}
+    factories |= {f"{name}_optimizer": OPTIMIZERS[name] for name in names}
+    config = ge.RunConfig(str(model_dir), save_checkpoints_steps=0, **config)
+    estimator = ge.Estimator(model_fn, modules=factories, config=config, params={"names": names})
+    estimator.train(lambda: data(batch_size))
+    values = estimator.state.variables()
+    found = {}
+    for name in names:
+        slots = [k for k in values if k.startswith(f"{name}_optimizer/") and k.endswith(name)]
+        found[name] = [values[key].numpy() for key in [name, *slots]]
+    return found
+
+
 @pytest.mark.parametrize(
     "run, names",
     [
@@ -105,15 +120,8 @@ FEW = ["clip_norm", "decay", "whole", "ftrl", "adamw"]
     ],
 )
 def test_rows_move_as_by_the_dense_gradient_and_others_stay(tmp_path, run, names):
-    factories = {name: functools.partial(tf.Variable, START, name=name) for name in names}
-    factories |= {f"{name}_optimizer": OPTIMIZERS[name] for name in names}
-    config = ge.RunConfig(str(tmp_path), save_checkpoints_steps=0, **RUNS[run])
-    estimator = ge.Estimator(model_fn, modules=factories, config=config, params={"names": names})
-    estimator.train(lambda: data(4 if run == "accumulation 2" else 8))
-    values = estimator.state.variables()
-    for name in names:
-        slots = [k for k in values if k.startswith(f"{name}_optimizer/") and k.endswith(name)]
-        ours = [values[key].numpy() for key in [name, *slots]]
+    found = train(tmp_path, names, 4 if run == "accumulation 2" else 8, **RUNS[run])
+    for name, ours in found.items():
         for mine, theirs in zip(ours, by_hand(name), strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=2e-6, err_msg=name)
             if name in ONLY_ROWS:
