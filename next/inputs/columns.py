@@ -152,7 +152,8 @@ def make_table(
       UserTypeError: `columns` is not a dict.
       UserValueError: a column is wrong, or no column has the name of a label or of the weight.
     """
-    encode = dict if isinstance(columns, Mapping) else getattr(columns, "encode", dict)
+    # A schema reads or counts its statistics here, outside of any graph.
+    encode = columns.prepared().encode if hasattr(columns, "prepared") else dict
     table = Table(columns_of(columns), label, weight, encode)
     found = dict(table.columns)
     for argument, names in (("label", table.labels), ("weight", [weight] if weight else [])):

@@ -75,7 +75,7 @@ def tfrecord_input_fn(
         drop_remainder=drop_remainder,
     )
     spec, table = _parsers(feature_spec, label_key, mode)
-    if preprocess is not None and hasattr(feature_spec, "encode"):
+    if preprocess is not None and hasattr(feature_spec, "prepared"):
         raise UserValueError(
             f"preprocess is {preprocess!r}: expected None with a schema, which encodes batches. "
             "Map the dataset that tfrecord_input_fn returns."
@@ -107,7 +107,7 @@ def _parsers(
     feature_spec: Any, label_key: str | Sequence[str] | None, mode: str
 ) -> tuple[dict[str, Any], Table]:
     """Returns the features of `tf.io.parse_example`, and the division into labels."""
-    if hasattr(feature_spec, "encode"):
+    if hasattr(feature_spec, "prepared"):
         table = make_table(feature_spec, mode=mode, label=label_key)
         return {name: column.parser() for name, column in table.columns.items()}, table
     spec = dict(feature_spec() if callable(feature_spec) else feature_spec)

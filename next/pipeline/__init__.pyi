@@ -5,6 +5,7 @@ from .checkpoint.warm_start_settings import WarmStartSettings as WarmStartSettin
 from .contract.compiled import CompileParts as CompileParts
 from .contract.compiled import compile_parts as compile_parts
 from .contract.compiled import compiled_spec as compiled_spec
+from .contract.current import current_config as current_config
 from .contract.hooks import Hook as Hook
 from .contract.hooks import MetricWriter as MetricWriter
 from .contract.hooks import Report as Report

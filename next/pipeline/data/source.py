@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..contract import calling, seeds
+from ..contract import calling, current, seeds
 from ..contract.run_config import RunConfig
 from ..contract.spec import ModeKeys
 from ..contract.user_errors import noted
@@ -114,7 +114,8 @@ class Source:
         if self.starts_anywhere:
             arguments["first_batch"] = first_batch
         name = f"input_fn {calling.name_of(self.input_fn)}"
-        with noted(name, mode=self.mode), seeds.seeded(self.seed if seed is None else seed):
+        seeded = seeds.seeded(self.seed if seed is None else seed)
+        with noted(name, mode=self.mode), seeded, current.running(self.config):
             dataset = self.input_fn(**calling.arguments(self.input_fn, arguments, role="input_fn"))
         self._check(dataset)
         spec = dataset.element_spec
