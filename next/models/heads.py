@@ -1,4 +1,4 @@
-"""From logits to a whole EstimatorSpec: what all heads share.
+"""The base of all heads: from logits to a whole EstimatorSpec.
 
     def model_fn(features, labels, mode, network, optimizer):
         head = BinaryClassHead(weight_column="weight")
@@ -27,7 +27,7 @@ Tensors = dict[str, tf.Tensor]
 
 
 class Scored(NamedTuple):
-    """What labels add to logits.
+    """Results of comparing logits with labels.
 
     Attributes:
       loss: losses by example, float32 `[batch]` or `[batch, outputs]`.
@@ -72,7 +72,7 @@ class Head(abc.ABC):
         Args:
           features: features of model_fn.
           mode: TRAIN or EVAL.
-          logits: what `checked_logits` returned.
+          logits: result of `checked_logits`.
           labels: labels of model_fn.
         """
 

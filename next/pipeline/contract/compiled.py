@@ -1,4 +1,4 @@
-"""From what a Keras model was compiled with to an EstimatorSpec.
+"""Makes an EstimatorSpec from a Keras model and the arguments of `compile`.
 
     parts = compile_parts(model)
     outputs = model(features, training=mode == ModeKeys.TRAIN)
@@ -46,7 +46,7 @@ class CompileParts:
 
 
 def compile_parts(model: Any) -> CompileParts:
-    """Returns what a model was compiled with.
+    """Returns the arguments with which a model was compiled.
 
     Raises:
       SpecError: it is not a compiled Keras model.
@@ -84,7 +84,7 @@ def compiled_spec(
     Args:
       mode: one of `ModeKeys`.
       network: the model; its `losses` are the regularization.
-      outputs: what the model returned: a tensor, or a dict or a list of tensors.
+      outputs: return value of the model: a tensor, or a dict or a list of tensors.
       labels: a tensor, or a dict or a list, as the outputs; None in PREDICT.
       parts: losses, metrics and optimizer.
       weights: weights of the examples, `[batch]`; for several outputs also a dict or a list. As in
@@ -161,7 +161,7 @@ def by_output(argument: str, value: Any, names: Sequence[str]) -> dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class _Output:
-    """One output of the model, and what is known of it; each is None if it is absent."""
+    """One output of the model with its parts of the arguments, None if absent."""
 
     name: str
     value: tf.Tensor

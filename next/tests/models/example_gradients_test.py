@@ -54,7 +54,7 @@ def test_gradients_are_those_of_a_loop(net, by_loop):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("at_once", [2, 32])
+@pytest.mark.parametrize("at_once", [2, pytest.param(32, marks=pytest.mark.slow)])
 def test_each_example_is_clipped(net, by_loop, at_once):
     fixed = loss_of(net), net.trainable_variables, *BATCH
     norms = np.sqrt(sum(np.square(g).reshape(5, -1).sum(1) for g in by_loop))
@@ -95,7 +95,7 @@ TWO = {"devices": ("CPU:0", "CPU:1")}
 @pytest.mark.parametrize(
     ("config", "batch_size"),
     [
-        pytest.param({}, 4, id="default"),
+        pytest.param({}, 4, id="default", marks=pytest.mark.slow),
         pytest.param(TWO, 4, id="mirrored 2"),
         pytest.param(
             {**TWO, "gradient_accumulation_steps": 2},

@@ -108,6 +108,7 @@ def images_input():
     return tf.data.Dataset.from_tensors((IMAGES, tf.zeros([6]))).repeat()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_evaluated_and_resumed_is_the_same(tmp_path):
     whole = estimator_of(tmp_path / "whole")
     whole.train(images_input, max_steps=4)

@@ -39,7 +39,7 @@ HEADS = {
 
 
 def case(name):
-    """Returns logits, labels, and what was recorded."""
+    """Returns logits, labels, and recorded results."""
     recorded = RECORDED["cases"][name]
     labels = np.asarray(recorded["labels"])
     labels = labels if labels.dtype.kind == "i" else np.float32(labels)

@@ -89,7 +89,10 @@ def results(spec):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize(
+    "weighted",
+    [pytest.param(False, id="plain", marks=pytest.mark.slow), pytest.param(True, id="weighted")],
+)
 def test_loss_and_metrics_are_those_of_evaluate(kind, weighted):
     model, x, y, loss, metrics = kind()
     labels = tf.nest.map_structure(tf.constant, y)
@@ -110,7 +113,7 @@ def test_loss_and_metrics_are_those_of_evaluate(kind, weighted):
 
 
 def compiled(frozen=True):
-    """Returns a compiled model with a frozen layer and a metric of its own."""
+    """Returns a compiled model with a frozen layer and an own metric."""
     model = sequential(
         keras.layers.Dense(5, "tanh", name="backbone", trainable=not frozen),
         keras.layers.Dense(1, name="head", kernel_regularizer="l2"),
@@ -149,7 +152,7 @@ def fitted():
 @pytest.mark.parametrize(
     "name",
     [
-        "default",
+        pytest.param("default", marks=pytest.mark.slow),
         "mirrored 2",
         pytest.param("mirrored 4", marks=pytest.mark.slow),
         pytest.param("central 2", marks=pytest.mark.slow),
@@ -168,7 +171,7 @@ def test_a_compiled_model_trains_as_by_fit(tmp_path, fitted, name):
     found = estimator.evaluate(batches)
     assert found.pop("global_step") == 9
     assert found == pytest.approx(expected, rel=1e-5)
-    if name == "default":
+    if name == "mirrored 2":
         predicted = list(estimator.predict(batches))
         np.testing.assert_allclose(predicted, model.predict(X, verbose=0), rtol=1e-5)
 
