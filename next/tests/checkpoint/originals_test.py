@@ -83,6 +83,11 @@ def model_fn(features, labels, mode, network, optimizer):
     )
 
 
+def two_replicas():
+    # The default of CPUs mixes up the gradients of several strategies in one process.
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
+
+
 def warm(model_dir, network, optimizer, source, options=WHOLE, **config):
     return ge.Estimator(
         model_fn,
@@ -151,7 +156,7 @@ def test_original_with_momentum_continues(tmp_path):
 def test_original_continues_on_two_replicas(name, tmp_path):
     # Unsynchronized BatchNormalization has the statistics of one replica's half.
     network, optimizer, options = CASES[name]
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = two_replicas()
     if name == "rmsprop":
         check_continues(tmp_path, name, train_distribute=strategy)
         return
@@ -166,7 +171,7 @@ def test_original_continues_on_two_replicas_after_a_restart(tmp_path):
     x, y = batch("dense")
     losses = []
     for _ in range(2):
-        two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        two = two_replicas()
         estimator = warm(tmp_path, dense, adam, "dense", train_distribute=two)
         losses += next_losses(estimator, x, y, steps=5)
     np.testing.assert_allclose(losses, RECORDED["dense"]["losses"], atol=1e-4)

@@ -59,6 +59,11 @@ def predict_input():
     return tf.data.Dataset.from_tensor_slices(X).batch(8)
 
 
+def two_replicas():
+    # The default of CPUs mixes up the gradients of several strategies in one process.
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
+
+
 def make(model_dir, warm_start_from=None, *, fn=model_fn, modules=(), **options):
     modules = {
         "network": TwoHeads,
@@ -173,7 +178,7 @@ def test_init_fn_on_two_replicas(trained, tmp_path, caplog):
     def init_fn(modules):
         modules["network"].heads["first"].bias.assign([1.0, 2.0, 3.0])
 
-    two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    two = two_replicas()
     settings = ge.WarmStartSettings(trained.model_dir, HEAD, init_fn=init_fn)
     with caplog.at_level("INFO", "absl"):
         make(tmp_path, settings, train_distribute=two).train(train_input, max_steps=1)
