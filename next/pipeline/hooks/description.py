@@ -42,7 +42,7 @@ class DescriptionHook(Hook):
             line = sizes(self._modules)
             logging.info("model | %s", line)
             if self._writes_events:
-                writer.write_text(run.step, "model", f"{line}\n\n{_layers(self._modules)}")
+                writer.write_text(run.step, "model", line)
         if self._writes_events and self._hparams and (hparams := _hparams_plugin()):
             start, _ = hparams
             writer.write_summary(run.step, start.hparams_pb(dict(self._hparams)))
@@ -64,24 +64,16 @@ def sizes(modules: Mapping[str, Any]) -> str:
             continue
         state = names.state_of({name: module})
         variables = [
-            v
+            part
             for key, v in state.items()
             if hasattr(v, "shape") and not key.endswith("seed_generator_state")
+            for part in names.parts_of(v)
         ]
         total = sum(math.prod(v.shape) for v in variables)
         trainable = sum(math.prod(v.shape) for v in variables if v.trainable)
         size = sum(math.prod(v.shape) * v.dtype.size for v in variables)
         found.append(f"{name} {total:,} parameters ({trainable:,} trainable, {size / 1e6:.2f} MB)")
     return " | ".join(found)
-
-
-def _layers(modules: Mapping[str, Any]) -> str:
-    """Returns Keras' table of the layers of each model, in Markdown."""
-    lines: list[str] = []
-    for module in modules.values():
-        if isinstance(module, keras.Model):
-            module.summary(print_fn=lambda line, line_break=False: lines.append(line))
-    return "```\n{}\n```".format("\n".join(lines)) if lines else ""
 
 
 def _hparams_plugin() -> tuple[Any, Any] | None:
