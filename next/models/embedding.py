@@ -139,7 +139,7 @@ class Embedding(keras.layers.Layer):
           Without a combiner `[*ids.shape, output_dim]`, with one `[batch, output_dim]`.
 
         Raises:
-          SpecError: the ids are no integers, or the weights do not fit them.
+          SpecError: the ids are not integers, or the weights do not fit them.
           InvalidArgumentError: an id is out of range, with oov='error'. Under XLA, which ignores
             checks, its vector is NaN instead.
         """
@@ -156,7 +156,7 @@ class Embedding(keras.layers.Layer):
         return self._vectors(ids)
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
-        """Returns which ids are no padding; None for bags, ragged ids, or without mask_zero."""
+        """Returns which ids are not padding; None for bags, ragged ids, or without mask_zero."""
         if not self.mask_zero or self.combiner or isinstance(inputs, tf.RaggedTensor):
             return None
         return keras.ops.not_equal(inputs, 0)

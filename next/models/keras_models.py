@@ -80,7 +80,7 @@ def model_to_estimator(
             model.compile("adam", "mse", metrics=["mae"])
             return model
 
-        estimator = model_to_estimator(make_model, RunConfig(model_dir="runs/house"))
+        estimator = model_to_estimator(make_model, RunConfig(model_dir="runs/prices"))
 
     Args:
       make_model: function that returns a new compiled model at each call, which is made under the

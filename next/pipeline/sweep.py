@@ -217,7 +217,7 @@ def _folder(options: argparse.Namespace, arguments: Sequence[str]) -> pathlib.Pa
 
 
 def _record(options: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
-    """Returns what belongs to a sweep, checked.
+    """Returns the record of a sweep, after checking the arguments.
 
     Raises:
       UserValueError: something is wrong.
@@ -321,7 +321,7 @@ def _read(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _compare_or_write(folder: pathlib.Path, record: Mapping[str, Any]) -> None:
-    """Writes what the sweep is; refuses a folder of another one."""
+    """Writes the record of the sweep; refuses the folder of another one."""
     path = folder / "sweep.json"
     text = json.dumps(record, indent=1)
     if not path.exists():

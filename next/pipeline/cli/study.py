@@ -46,7 +46,7 @@ class Study:
 
         Args:
           folder: folder of the sweep.
-          dimensions: what is searched.
+          dimensions: names and their possible values.
           maximize: whether larger values are better.
           sampler: 'tpe', 'random' or 'grid'.
           pruner: 'median', 'halving' or 'none'.

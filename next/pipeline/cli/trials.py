@@ -35,7 +35,7 @@ class Sweep:
 
     Attributes:
       arguments: flags of each trial, or a program and its flags.
-      dimensions: what is searched.
+      dimensions: names and their possible values.
       metric: metric of the evaluation that decides.
       maximize: whether larger values are better.
       evaluation: name of the EvalSpec; None if there is one without a name.
@@ -324,7 +324,7 @@ class _Process:
         return self.kill_at is not None
 
     def ask_to_end(self, grace_secs: float) -> None:
-        """Lets the process save and end."""
+        """Sends SIGTERM, so that the process saves and ends."""
         if not self.is_ending:
             self.kill_at = time.monotonic() + grace_secs
             self.popen.send_signal(signal.SIGTERM)
