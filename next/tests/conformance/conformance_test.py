@@ -168,6 +168,7 @@ RESTORED = [*CONFIGS, *CLUSTERS]
 @pytest.mark.parametrize("name", RESTORED)
 def test_every_strategy_restores_every_other_checkpoint(outcomes, name, tmp_path):
     """Workers restore one's checkpoint in `outcome`; here the local strategies restore all."""
+    outcomes(name, "split")  # Trains, if no test before has.
     path = first_checkpoint(outcomes.model_dir(name, "split"))
     found = {}
     for other, config in LOCAL.items():
