@@ -20,16 +20,12 @@ n; 1 if tasks did not end after the leading one; 2 if an argument is wrong.
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
 
-from .errors import EXIT_REFUSED
 from .launcher import processes
 from .launcher.addresses import free_addresses, tf_config
+from .launcher.flags import MAIN, Parser, seconds, whole
 from .run import log
-
-_MAIN = f"{__package__}.main"
-_EXAMPLE = f"python -m {__package__}.launch --workers=2 -- --gin_file=gin/digits.gin --model_dir=m"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,100 +39,48 @@ def main(argv: Sequence[str] | None = None) -> int:
       The exit code.
     """
     log.open_standard_streams()
-    argv = list(sys.argv if argv is None else argv)
-    split = argv.index("--") if "--" in argv else len(argv)
     parser = _parser()
-    options = parser.parse_args(argv[1:split])
-    command = [sys.executable, *_program(parser, options, argv[split + 1 :])]
-    restarts = processes.Restarts(options.max_restarts)
-    with processes.caught_signals() as received:
-        while True:
-            jobs = free_addresses(
-                workers=options.workers, ps=options.ps, evaluator=options.evaluator
-            )
-            outcome = processes.run(
-                _tasks(jobs, command),
-                received,
-                grace_secs=options.grace_secs,
-                exit_secs=options.exit_secs,
-                restarts=restarts,
-            )
-            # A refusal would repeat itself.
-            ended = outcome.signaled or outcome.code in (0, EXIT_REFUSED)
-            if ended or not restarts.take():
-                return outcome.code
-            processes.log(f"starting all tasks again, {restarts.left} restarts left")
-
-
-class _Parser(argparse.ArgumentParser):
-    """Ends with the example for an argument on the wrong side of `--`."""
-
-    def error(self, message: str) -> NoReturn:
-        hint = ""
-        if "unrecognized arguments" in message:
-            hint = f" Flags of {_MAIN}, or a program and its flags, are written after --:"
-        self.exit(EXIT_REFUSED, f"error: {message}.{hint or ' Example:'} {_EXAMPLE}\n")
-
-
-def _parser() -> _Parser:
-    parser = _Parser(
-        prog=f"python -m {__package__}.launch",
-        usage="%(prog)s [FLAGS] -- ARGUMENTS OF EACH TASK",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    options, arguments = parser.split(argv)
+    command = [sys.executable, *_program(parser, options, arguments)]
+    sizes = {"workers": options.workers, "ps": options.ps, "evaluator": options.evaluator}
+    return processes.run(
+        lambda: _tasks(free_addresses(**sizes), command),
+        grace_secs=options.grace_secs,
+        exit_secs=options.exit_secs,
+        max_restarts=options.max_restarts,
     )
-    parser.add_argument("--workers", type=_number(1), default=1, help="Workers. Default: 1.")
-    parser.add_argument(
-        "--ps", type=_number(0), default=0, help="Parameter servers; they add a chief. Default: 0."
-    )
-    parser.add_argument(
-        "--evaluator", action="store_true", help="An evaluator: the others only train."
-    )
-    parser.add_argument("--module", help=f"Module of yours that each task runs. Default: {_MAIN}.")
-    parser.add_argument(
-        "--max_restarts",
-        type=_number(0),
-        default=0,
-        help="Restarts after a failure, of all tasks or of one. Default: 0.",
-    )
-    parser.add_argument(
+
+
+def _parser() -> Parser:
+    example = "--workers=2 -- --gin_file=gin/digits.gin --model_dir=m"
+    parser = Parser("launch", __doc__, example)
+    add = parser.add_argument
+    add("--workers", type=whole(1), default=1, help="Workers. Default: 1.")
+    add("--ps", type=whole(0), default=0, help="Parameter servers; they add a chief. Default: 0.")
+    add("--evaluator", action="store_true", help="An evaluator: the others only train.")
+    add("--module", help=f"Module of yours that each task runs. Default: {MAIN}.")
+    add("--max_restarts", type=whole(0), default=0, help="Restarts after failures. Default: 0.")
+    add(
         "--grace_secs",
-        type=_seconds,
+        type=seconds,
         default=30.0,
-        help="Seconds from a signal or a failure until SIGKILL. Default: 30.",
+        help="Time from SIGTERM to SIGKILL. Default: 30.",
     )
-    parser.add_argument(
+    add(
         "--exit_secs",
-        type=_seconds,
+        type=seconds,
         default=300.0,
-        help="Seconds in which the others must end after the leading task. Default: 300.",
+        help="Time to end after the leader. Default: 300.",
     )
     return parser
 
 
-def _number(least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if (value := int(text)) < least:
-            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
-        return value
-
-    parse.__name__ = "number"  # argparse: "invalid number value".
-    return parse
-
-
-def _seconds(text: str) -> float:
-    if not 0 <= (value := float(text)) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text}: expected seconds from 0")
-    return value
-
-
-def _program(parser: _Parser, options: argparse.Namespace, arguments: Sequence[str]) -> list[str]:
+def _program(parser: Parser, options: argparse.Namespace, arguments: Sequence[str]) -> list[str]:
     """Returns Python's arguments in each task."""
     if options.module:
         return ["-m", options.module, *arguments]
     if not arguments:
-        parser.error(f"nothing is written after --: expected the flags of {_MAIN}, or a program")
+        parser.error(f"nothing is written after --: expected the flags of {MAIN}, or a program")
     if not arguments[0].startswith("-"):
         if not os.path.isfile(arguments[0]):
             parser.error(f"the program is {arguments[0]!r}: expected a file, or --module=NAME")
@@ -150,7 +94,7 @@ def _program(parser: _Parser, options: argparse.Namespace, arguments: Sequence[s
             f"--execution is {given!r} with --workers={options.workers} --ps={options.ps}: "
             f"expected {needed}, or leave it out"
         )
-    return ["-m", _MAIN, *arguments, *([] if given else [f"--execution={needed}"])]
+    return ["-m", MAIN, *arguments, *([] if given else [f"--execution={needed}"])]
 
 
 def _value_of(name: str, arguments: Sequence[str]) -> str | None:

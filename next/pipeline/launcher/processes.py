@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO
 
 from ..errors import EXIT_REFUSED, EXIT_RESTART
@@ -43,35 +43,6 @@ class Task:
     environment: Mapping[str, str]
     leads: bool = False
     replaceable: bool = False
-
-
-@dataclasses.dataclass
-class Restarts:
-    """Number of restarts that are left."""
-
-    left: int = 0
-
-    def take(self) -> bool:
-        """Uses one restart; returns False if none was left."""
-        if self.left == 0:
-            return False
-        self.left -= 1
-        return True
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """How all tasks ended.
-
-    Attributes:
-      code: 0 if every exit code was 0; 128 + n for signal n.
-      reason: cause of another code than 0: 'worker 1 was killed by SIGKILL'.
-      signaled: whether a signal asked the launcher to end.
-    """
-
-    code: int
-    reason: str = ""
-    signaled: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,33 +79,38 @@ def caught_signals() -> Iterator[collections.deque[int]]:
 
 
 def run(
-    tasks: Sequence[Task],
-    received: collections.deque[int],
+    make_tasks: Callable[[], Sequence[Task]],
     *,
     grace_secs: float,
     exit_secs: float,
-    restarts: Restarts,
-) -> Outcome:
-    """Starts all tasks and waits until all have ended; no process is left.
+    max_restarts: int,
+) -> int:
+    """Runs tasks until all have ended; no process is left.
 
     Args:
-      tasks: tasks to run, each with another name.
-      received: signals to this process, which are passed on.
+      make_tasks: returns the tasks of a start, each with another name.
       grace_secs: seconds from asking tasks to end until SIGKILL.
       exit_secs: seconds in which the others must end after the leading task ended with 0.
-      restarts: restarts that are left for replaceable tasks.
+      max_restarts: number of restarts after a failure, of a replaceable task or of all.
 
     Returns:
-      How the tasks ended.
+      0 if every exit code was 0, or that of the first failure; 128 + n for signal n.
     """
-    with ProcessGroup() as group:
-        cluster = _Cluster(group, grace_secs, exit_secs, restarts)
-        for task in tasks:
-            cluster.start(task)
-        while cluster.running:
-            time.sleep(_POLL_SECS)
-            cluster.step(received)
-        return cluster.outcome()
+    with caught_signals() as received:
+        while True:
+            with ProcessGroup() as group:
+                cluster = _Cluster(group, grace_secs, exit_secs, max_restarts)
+                for task in make_tasks():
+                    cluster.start(task)
+                while cluster.running:
+                    time.sleep(_POLL_SECS)
+                    cluster.step(received)
+                code = cluster.code()
+            max_restarts = cluster.restarts_left - 1
+            # A refusal would repeat itself.
+            if cluster.signals or code in (0, EXIT_REFUSED) or max_restarts < 0:
+                return code
+            log(f"starting all tasks again, {max_restarts} restarts left")
 
 
 class _Cluster:
@@ -149,28 +125,23 @@ class _Cluster:
     """
 
     def __init__(
-        self, group: ProcessGroup, grace_secs: float, exit_secs: float, restarts: Restarts
+        self, group: ProcessGroup, grace_secs: float, exit_secs: float, restarts_left: int
     ) -> None:
         self.running: dict[str, tuple[Task, subprocess.Popen[bytes]]] = {}
-        self._group = group
-        self._grace_secs = grace_secs
-        self._exit_secs = exit_secs
-        self._restarts = restarts
+        self.restarts_left = restarts_left
+        self.signals: list[signal.Signals] = []  # To the launcher.
+        self._group, self._grace_secs, self._exit_secs = group, grace_secs, exit_secs
         self._threads: dict[str, list[threading.Thread]] = {}
         self._ends: list[End] = []
-        self._signals: list[signal.Signals] = []  # To the launcher.
-        self._failed: Outcome | None = None
+        self._code: int | None = None  # Known when a failure ends the others.
         self._kill_at = math.inf
         self._killed = False
-        self._output_closed = threading.Event()
 
     def start(self, task: Task) -> None:
         process = self._group.start(task.command, task.environment)
         self.running[task.name] = task, process
         self._threads[task.name] = [
-            threading.Thread(
-                target=_copy_lines, args=(task.name, pipe, to, self._output_closed), daemon=True
-            )
+            threading.Thread(target=_copy_lines, args=(task.name, pipe, to), daemon=True)
             for pipe, to in ((process.stdout, 1), (process.stderr, 2))
         ]
         for thread in self._threads[task.name]:
@@ -180,24 +151,21 @@ class _Cluster:
         self._note_ends()
         while received:
             self._pass_on(signal.Signals(received.popleft()))
-        if self._failed is None and not self._signals:
+        if self._code is None and not self.signals:
             self._replace()
             self._judge()
         elif self.running and time.monotonic() >= self._kill_at:
             self._kill(f"{', '.join(self.running)} did not end within {self._grace_secs:g} s")
 
-    def outcome(self) -> Outcome:
-        """Returns how the tasks ended, after the last one has."""
-        signaled = bool(self._signals)
-        if self._failed is not None:
-            return dataclasses.replace(self._failed, signaled=signaled)
+    def code(self) -> int:
+        """Returns the exit code, after the last task has ended."""
+        if self._code is not None:
+            return self._code
         failure = self._first_failure()
         if failure is not None:
             log(str(failure))
-            return Outcome(failure.code, str(failure), signaled)
-        if self._killed:
-            return Outcome(128 + self._signals[0], f"got {self._signals[0].name}", signaled)
-        return Outcome(0, signaled=signaled)
+            return failure.code
+        return 128 + self.signals[0] if self._killed else 0
 
     def _note_ends(self) -> None:
         codes = {name: process.poll() for name, (_, process) in self.running.items()}
@@ -213,8 +181,8 @@ class _Cluster:
                 self._ends.append(End(task, code if code >= 0 else 128 - code, time.monotonic()))
 
     def _pass_on(self, number: signal.Signals) -> None:
-        self._signals.append(number)
-        if self._signals.count(signal.SIGINT) > 1:
+        self.signals.append(number)
+        if self.signals.count(signal.SIGINT) > 1:
             self._kill("got a second SIGINT")
         else:
             self._ask_to_end(number, f"got {number.name}")
@@ -224,24 +192,22 @@ class _Cluster:
             return  # The others are about to end.
         for end in list(self._ends):
             failed = end.code not in (0, EXIT_REFUSED)  # A refusal would repeat itself.
-            if end.task.replaceable and failed and self._restarts.take():
+            if end.task.replaceable and failed and self.restarts_left:
+                self.restarts_left -= 1
                 self._ends.remove(end)
-                log(f"{end}: starting it again, {self._restarts.left} restarts left")
+                log(f"{end}: starting it again, {self.restarts_left} restarts left")
                 self.start(end.task)
 
     def _judge(self) -> None:
-        failure = self._first_failure()
         leader = next((end for end in self._ends if end.task.leads), None)
-        if failure is not None:
-            self._failed = Outcome(failure.code, str(failure))
-        elif self._output_closed.is_set():
-            self._failed = Outcome(128 + signal.SIGPIPE, "the reader of the output has ended")
+        if failure := self._first_failure():
+            self._code, reason = failure.code, str(failure)
         elif leader and self.running and time.monotonic() - leader.at >= self._exit_secs:
-            names = ", ".join(self.running)
-            reason = f"{names} did not end within {self._exit_secs:g} s after {leader.task.name}"
-            self._failed = Outcome(1, f"{reason}. Set --exit_secs to wait longer")
-        if self._failed is not None:
-            self._ask_to_end(signal.SIGTERM, self._failed.reason)
+            late = f"{', '.join(self.running)} did not end within {self._exit_secs:g} s"
+            self._code = 1
+            reason = f"{late} after {leader.task.name}. Set --exit_secs to wait longer"
+        if self._code is not None:
+            self._ask_to_end(signal.SIGTERM, reason)
 
     def _first_failure(self) -> End | None:
         """Returns the failure that ended the others; None if there is none, or not known yet."""
@@ -268,21 +234,14 @@ class _Cluster:
             process.kill()
 
 
-def _copy_lines(name: str, pipe: IO[bytes], to: int, closed: threading.Event) -> None:
-    """Writes each line of a task with its name in front, until the pipe ends.
-
-    Args:
-      name: name of the task.
-      pipe: output of the task.
-      to: file descriptor.
-      closed: set if nobody reads there.
-    """
+def _copy_lines(name: str, pipe: IO[bytes], to: int) -> None:
+    """Writes each line of a task, with its name in front, to a file descriptor."""
     with pipe:
         for line in pipe:
             try:
                 _write(to, b"[%s] %s\n" % (name.encode(), line.removesuffix(b"\n")))
-            except OSError:
-                closed.set()  # Reading continues, so that the task can save and end.
+            except OSError:  # Nobody reads there any more. The guard ends the tasks.
+                os._exit(128 + signal.SIGPIPE)
 
 
 def log(text: str) -> None:

@@ -137,7 +137,7 @@ MODEL_DIR = "--model_dir=m"
         ([MODEL_DIR, "--"], "unrecognized arguments: --model_dir=m. Flags of .*main.*after --"),
         (["--workers=0", "--", MODEL_DIR], "--workers: 0 is less than 1"),
         (["--ps=x", "--", MODEL_DIR], "--ps: invalid number value: 'x'"),
-        (["--grace_secs=-1", "--", MODEL_DIR], "--grace_secs: -1: expected seconds"),
+        (["--grace_secs=-1", "--", MODEL_DIR], "--grace_secs: duration is -1.0: expected seconds"),
         (["--", "absent.py"], "the program is 'absent.py': expected a file"),
         (["--", "--gin_file=f"], "--model_dir is missing after --"),
         (
