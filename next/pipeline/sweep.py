@@ -24,6 +24,7 @@ import difflib
 import fcntl
 import importlib
 import json
+import math
 import os
 import pathlib
 import shlex
@@ -31,23 +32,19 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-from .cli import search
 from .cli.report import failed, number, say
-from .errors import EXIT_REFUSED, UserError, UserValueError
+from .errors import UserError, UserValueError
+from .launcher.flags import MAIN, Parser, seconds, whole
 from .launcher.processes import caught_signals
 from .model_dir.evaluated import higher_is_better
-from .run import durations, log
+from .run import log
 
-_EXAMPLE = (
-    f"python -m {__package__}.sweep --trials=20 --metric=accuracy {search.EXAMPLE} "
-    "-- --gin_file=gin/digits.gin"
-)
 # Runs several commands in one process, and prints a separator after each.
 _CHECK = f"""
 import json, sys
-from {__package__}.main import main
+from {MAIN} import main
 for arguments in json.loads(sys.argv[1]):
     if code := main(["main", *arguments, "--dry_run"]):
         sys.exit(code)
@@ -66,102 +63,23 @@ def main(argv: Sequence[str] | None = None) -> int:
       The exit code.
     """
     log.open_standard_streams()
-    argv = list(sys.argv if argv is None else argv)
-    split = argv.index("--") if "--" in argv else len(argv)
-    options = _parser().parse_args(argv[1:split])
+    parser = _parser()
+    options, arguments = parser.split(argv)
     log.set_up(debug=False)
     try:
-        return _run(options, argv[split + 1 :])
+        _check(parser, options, arguments)
+        return _run(options, arguments)
     except UserError as error:
         return failed(error, debug=False)
 
 
-def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-    if "TF_CONFIG" in os.environ:
-        raise UserValueError(
-            "TF_CONFIG is set: expected no cluster. Unset it; --launch='--workers=2' makes each "
-            "trial a cluster."
-        )
-    folder = _folder(options, arguments)
-    record = _read(folder) if options.collect else _record(options, arguments)
-    # Imports Optuna, which takes a second; wrong arguments are answered before.
-    study_lib = importlib.import_module(".cli.study", __package__)
-    trials_lib = importlib.import_module(".cli.trials", __package__)
-    if not options.collect:
-        record["config"] = _checked_config(record)
-    with _locked(folder):
-        _compare_or_write(folder, record)
-        sweep = trials_lib.Sweep(dimensions=search.read(record["search"]), **record["sweep"])
-        study = study_lib.Study(
-            folder,
-            sweep.dimensions,
-            maximize=sweep.maximize,
-            sampler=options.sampler,
-            pruner="none" if options.print_commands else options.pruner,
-            seed=options.seed,
-        )
-        trials = trials_lib.Trials(
-            sweep,
-            study,
-            folder,
-            slots=options.slot or [{}] * options.parallel,
-            environment=os.environ,
-            num_trials=options.trials,
-            max_failures=options.max_failures,
-            grace_secs=options.grace_secs,
-            timeout_secs=options.timeout,
-        )
-        return _act(options, trials)
-
-
-def _act(options: argparse.Namespace, trials: Any) -> int:
-    """Runs, prints or collects the trials."""
-    if options.print_commands:
-        for line in trials.commands(options.trials):
-            say(line)
-        return 0
-    if options.collect:
-        code = 0
-        for each in trials.collect():
-            say(f"trial {each} has not ended")
-    else:
-        with caught_signals() as received:
-            code = trials.run(received)
-    columns, rows = trials.table()
-    texts = [columns, *([_text(value) for value in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    for row in texts:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        say("  ".join(cells).rstrip())
-    best = trials.best_command()
-    if best is not None:
-        say(f"best: {best}")
-    return code
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else number(value)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Ends with an example and code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_REFUSED, f"error: {message}. Example: {_EXAMPLE}\n")
-
-
-def _parser() -> _Parser:
-    parser = _Parser(
-        prog=f"python -m {__package__}.sweep",
-        usage="%(prog)s [FLAGS] -- ARGUMENTS OF EACH TRIAL",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def _parser() -> Parser:
+    example = '--metric=accuracy --search="LEARNING_RATE=log(1e-4, 1e-1)" -- --gin_file=digits.gin'
+    parser = Parser("sweep", __doc__, example)
     add = parser.add_argument
     add("--search", action="append", default=[], help="NAME=KIND(VALUES). Repeatable.")
     add("--metric", help="Metric of the evaluation, or loss.")
-    add("--trials", type=_whole, default=10, help="Number of trials in all. Default: 10.")
+    add("--trials", type=whole(1), default=10, help="Number of trials in all. Default: 10.")
     add("--sweep_dir", help="Folder of the sweep. Default: runs/NAME OF THE GIN FILE-sweep.")
     add("--maximize", action="store_true", help="Larger values of the metric are better.")
     add("--minimize", action="store_true", help="Smaller values of the metric are better.")
@@ -170,28 +88,15 @@ def _parser() -> _Parser:
     add("--sampler", choices=("tpe", "random", "grid"), default="tpe", help="Default: tpe.")
     add("--pruner", choices=("median", "halving", "none"), default="median", help="Default: median")
     add("--seed", type=int, default=0, help="Seed of the suggestions. Default: 0.")
-    add("--parallel", type=_whole, default=1, help="Trials that run at one time. Default: 1.")
+    add("--parallel", type=whole(1), default=1, help="Trials that run at one time. Default: 1.")
     add("--slot", type=_slot, action="append", help="NAME=VALUE for one trial at one time, ...")
     add("--launch", type=shlex.split, help="Flags of the launcher: each trial is a cluster.")
-    add("--max_failures", type=_whole, default=3, help="Failures in a row that end the sweep.")
-    add("--grace_secs", type=_seconds, default=60.0, help="Seconds from SIGTERM to SIGKILL.")
-    add("--timeout", type=_seconds, default=float("inf"), help="No trial starts after it, as 8h.")
+    add("--max_failures", type=whole(1), default=3, help="Failures in a row that end the sweep.")
+    add("--grace_secs", type=seconds, default=60.0, help="Seconds from SIGTERM to SIGKILL.")
+    add("--timeout", type=seconds, default=math.inf, help="No trial starts after it, as 8h.")
     add("--print_commands", action="store_true", help="Print the commands for a scheduler.")
     add("--collect", action="store_true", help="Read the results of printed commands.")
     return parser
-
-
-def _whole(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: expected 1 or more")
-    return value
-
-
-def _seconds(text: str) -> float:
-    try:
-        return durations.seconds(text if text[-1:].isalpha() else float(text), "duration")
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
 
 
 def _slot(text: str) -> Mapping[str, str]:
@@ -201,42 +106,89 @@ def _slot(text: str) -> Mapping[str, str]:
     return {name: value}
 
 
+def _check(parser: Parser, options: argparse.Namespace, arguments: Sequence[str]) -> None:
+    """Refuses mistakes that need no configuration and no Optuna to be found."""
+    if "TF_CONFIG" in os.environ:
+        raise UserValueError(
+            "TF_CONFIG is set: expected no cluster. Unset it; --launch='--workers=2' makes each "
+            "trial a cluster."
+        )
+    if "://" in (options.sweep_dir or ""):
+        raise UserValueError(f"--sweep_dir is {options.sweep_dir}: expected a local folder.")
+    for flag in () if options.collect else ("search", "metric"):
+        if not getattr(options, flag):
+            raise UserValueError(f"--{flag} is not set. {parser.example}")
+    flags = {argument.partition("=")[0] for argument in arguments}
+    for flag in flags & {"--model_dir", "--job"}:
+        raise UserValueError(
+            f"{flag} is written after --: expected no {flag}, since each trial has its own. Set "
+            "--sweep_dir."
+        )
+    for name in (each.partition("=")[0].strip() for each in options.search):
+        if flags & {f"--gin.{name}", f"--{name}"}:
+            raise UserValueError(f"{name} is set by --search and after --: expected one of them.")
+
+
+def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    # Imports Optuna, which takes a second.
+    search = importlib.import_module(".cli.search", __package__)
+    study_lib = importlib.import_module(".cli.study", __package__)
+    trials_lib = importlib.import_module(".cli.trials", __package__)
+    folder = _folder(options, arguments)
+    record = _read(folder) if options.collect else _record(options, arguments)
+    distributions, sweep = search.read(record["search"]), trials_lib.Sweep(**record["sweep"])
+    if not options.collect:
+        ends = {name: search.ends(each) for name, each in distributions.items()}
+        record["config"] = [] if sweep.is_program else _checked_config(sweep, ends)
+    with _locked(folder), study_lib.storage_errors(folder):
+        _compare_or_write(folder, record)
+        maximize = sweep.maximize
+        study = study_lib.Study(folder, distributions, maximize=maximize, options=options)
+        trials = trials_lib.Trials(sweep, study, folder, options)
+        return _act(options, trials)
+
+
+def _act(options: argparse.Namespace, trials: Any) -> int:
+    """Runs, prints or collects the trials."""
+    code = 0
+    if options.print_commands:
+        for line in trials.commands():
+            say(line)
+        return code
+    if options.collect:
+        for each in trials.collect():
+            say(f"trial {each} has not ended")
+    else:
+        with caught_signals() as received:
+            code = trials.run(received)
+    texts = [["" if v is None else number(v) for v in row] for row in trials.table()]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    for row in texts:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        say("  ".join(cells).rstrip())
+    if best := trials.best_command():
+        say(f"best: {best}")
+    return code
+
+
 def _folder(options: argparse.Namespace, arguments: Sequence[str]) -> pathlib.Path:
     files = [each.partition("=")[2] for each in arguments if each.startswith("--gin_file=")]
     programs = [each for each in arguments[:1] if not each.startswith("-")]
     if options.sweep_dir is None and not files and not programs:
         raise UserValueError(
-            "--sweep_dir is not set, and no gin file or program is written after --: expected "
-            f"one. Example: {_EXAMPLE}"
+            "--sweep_dir is not set, and no gin file or program is written after --: expected one. "
+            "Set --sweep_dir=runs/sweep."
         )
     name = pathlib.Path((programs or files or [""])[0]).stem
-    given = options.sweep_dir or f"runs/{name}-sweep"
-    if "://" in given:
-        raise UserValueError(f"--sweep_dir is {given}: expected a local folder.")
-    return pathlib.Path(given)
+    return pathlib.Path(options.sweep_dir or f"runs/{name}-sweep")
 
 
 def _record(options: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
-    """Returns the record of a sweep, after checking the arguments.
+    """Returns what the folder of a sweep records.
 
     Raises:
-      UserValueError: something is wrong.
+      UserValueError: the direction of the metric is not known.
     """
-    if not options.search or not options.metric:
-        missing = "--search" if options.metric else "--metric"
-        raise UserValueError(f"{missing} is not set. Example: {_EXAMPLE}")
-    names = [each.name for each in search.read(options.search)]
-    flags = {argument.partition("=")[0] for argument in arguments}
-    for argument in arguments:
-        for flag in ("--model_dir", "--job"):
-            if argument.partition("=")[0] == flag:
-                raise UserValueError(
-                    f"{argument} is written after --: expected no {flag}, since each trial has "
-                    "its own. Set --sweep_dir."
-                )
-    for name in names:
-        if f"--gin.{name}" in flags or f"--{name}" in flags:
-            raise UserValueError(f"{name} is set by --search and after --: expected one of them.")
     if options.maximize and options.minimize:
         raise UserValueError("--maximize and --minimize are set: expected one of them.")
     given = options.maximize if options.maximize or options.minimize else None
@@ -244,24 +196,16 @@ def _record(options: argparse.Namespace, arguments: Sequence[str]) -> dict[str, 
         maximize = higher_is_better(options.metric, given, "sweep")
     except UserValueError:
         raise UserValueError(
-            f"--metric is {options.metric}, whose direction is not known. Set --maximize or "
-            "--minimize."
+            f"--metric is {options.metric}, of no known direction. Set --maximize or --minimize."
         ) from None
-    return {
-        "search": [str(each) for each in search.read(options.search)],
-        "sweep": {
-            "arguments": list(arguments),
-            "metric": options.metric,
-            "maximize": maximize,
-            "evaluation": options.evaluation,
-            "value": options.value,
-            "launch": options.launch,
-        },
-    }
+    names = ("metric", "evaluation", "value", "launch")
+    sweep = {name: getattr(options, name) for name in names}
+    sweep |= {"arguments": list(arguments), "maximize": maximize}
+    return {"search": options.search, "sweep": sweep}
 
 
-def _checked_config(record: Mapping[str, Any]) -> list[str]:
-    """Tries all names and bounds by dry runs.
+def _checked_config(sweep: Any, ends: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Tries all choices and both bounds by dry runs of the command.
 
     Returns:
       The lines of the configuration with the first values.
@@ -269,15 +213,10 @@ def _checked_config(record: Mapping[str, Any]) -> list[str]:
     Raises:
       UserValueError: the command refuses a name or a value.
     """
-    arguments, dimensions = record["sweep"]["arguments"], search.read(record["search"])
-    if not arguments or not arguments[0].startswith("-"):
-        return []  # A program has no dry run.
-    number_of_runs = max(len(each.ends) for each in dimensions)
     runs = []
-    for index in range(number_of_runs):
-        values = [each.ends[min(index, len(each.ends) - 1)] for each in dimensions]
-        pairs = zip(dimensions, values, strict=True)
-        runs.append([*arguments, *(f"--gin.{each.binding(value)}" for each, value in pairs)])
+    for index in range(max(map(len, ends.values()))):
+        values = {name: each[min(index, len(each) - 1)] for name, each in ends.items()}
+        runs.append([*sweep.arguments, *sweep.flags(values)])
     checked = subprocess.run(
         [sys.executable, "-c", _CHECK, json.dumps(runs)], capture_output=True, text=True
     )

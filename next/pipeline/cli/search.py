@@ -1,83 +1,40 @@
 """The values that a sweep searches: `--search="LEARNING_RATE=log(1e-4, 1e-1)"`."""
 
-import dataclasses
+import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ..errors import UserValueError
 from .near import near
 
-EXAMPLE = '--search="LEARNING_RATE=log(1e-4, 1e-1)"'
+try:
+    import optuna
+except ImportError as error:
+    raise UserValueError(
+        f"{error.name} is not installed: expected Optuna. Run python -m pip install optuna."
+    ) from error
+
+_Choices = optuna.distributions.CategoricalDistribution
 
 _SEARCH = re.compile(r"\s*([A-Za-z_][\w/.]*)\s*=\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
-# Kinds with bounds: what reads a bound, and whether a step may follow the bounds.
-_NUMBERS: dict[str, tuple[Callable[[str], float], bool]] = {
-    "uniform": (float, True),
-    "log": (float, False),
-    "int": (int, True),
-    "log_int": (int, False),
+# Whether the numbers of a kind are integers, and whether they are searched on a log scale.
+_NUMBERS = {
+    "uniform": (False, False),
+    "log": (False, True),
+    "int": (True, False),
+    "log_int": (True, True),
 }
-KINDS = (*_NUMBERS, "choice")
-_ELSEWHERE = {"loguniform": "log", "categorical": "choice", "randint": "int", "float": "uniform"}
-_MAX_GRID_VALUES = 1_000
-
-Value = float | int | str
-
-
-@dataclasses.dataclass(frozen=True)
-class Dimension:
-    """One name and its possible values.
-
-    Attributes:
-      name: left side of the gin binding, such as `cnn.dropout`.
-      kind: one of `KINDS`.
-      values: the choices as gin text; else the lowest and the highest number, and maybe a step.
-    """
-
-    name: str
-    kind: str
-    values: tuple[Value, ...]
-
-    def __str__(self) -> str:
-        return f"{self.name}={self.kind}({', '.join(map(str, self.values))})"
-
-    @property
-    def ends(self) -> tuple[Value, ...]:
-        """The values to check before the first trial: all choices, or both bounds."""
-        return self.values if self.kind == "choice" else self.values[:2]
-
-    @property
-    def step(self) -> float | None:
-        """The difference of neighbouring values; None for a continuous range."""
-        if self.kind in ("choice", "log"):
-            return None
-        return self.values[2] if len(self.values) > 2 else (1 if "int" in self.kind else None)
-
-    def grid(self) -> Sequence[Value]:
-        """Returns all values.
-
-        Raises:
-          UserValueError: there are too many.
-        """
-        if self.kind == "choice":
-            return self.values
-        low, high = self.values[:2]
-        count = math.floor((high - low) / self.step + 1e-9) + 1 if self.step else math.inf
-        if count > _MAX_GRID_VALUES:
-            raise UserValueError(
-                f"--search is {self}: expected at most {_MAX_GRID_VALUES} values for "
-                f"--sampler=grid. Set {self.name}=choice(...), or --sampler=random."
-            )
-        return [low + index * self.step for index in range(count)]
-
-    def binding(self, value: Value) -> str:
-        """Returns `NAME=VALUE` as gin reads it."""
-        return f"{self.name}={value if isinstance(value, str) else repr(value)}"
+_EXAMPLES = (
+    "x=uniform(0, 0.5), x=uniform(0, 1, 0.1), x=log(1e-4, 1e-1), x=int(0, 200, 50), "
+    "x=log_int(8, 512) or x=choice(32, 64)"
+)
+_MAX_COMBINATIONS = 100_000
 
 
-def read(texts: Iterable[str]) -> tuple[Dimension, ...]:
-    """Returns the dimensions of a search.
+def read(texts: Iterable[str]) -> dict[str, Any]:
+    """Returns the Optuna distributions of a search by name; choices are gin text.
 
     Args:
       texts: `NAME=KIND(VALUES)` each.
@@ -85,56 +42,73 @@ def read(texts: Iterable[str]) -> tuple[Dimension, ...]:
     Raises:
       UserValueError: a text is something else, or two have the same name.
     """
-    found: dict[str, Dimension] = {}
+    found: dict[str, Any] = {}
     for text in texts:
-        dimension = _read(text)
-        if dimension.name in found:
-            raise UserValueError(
-                f"--search has {dimension.name} twice: expected one of {found[dimension.name]} "
-                f"and {dimension}."
+        match = _SEARCH.fullmatch(text)
+        name, kind, inside = match.groups() if match else (None, "", "")
+        if name in found:
+            raise UserValueError(f"--search has {name} twice: expected each name once.")
+        try:
+            found[name] = _distribution(kind, _split(inside))
+        except (KeyError, TypeError, ValueError) as error:
+            reason = "" if isinstance(error, KeyError) else f" {error}"
+            hint = (
+                " Did you mean log?" if kind == "loguniform" else near(kind, (*_NUMBERS, "choice"))
             )
-        found[dimension.name] = dimension
-    return tuple(found.values())
+            raise UserValueError(
+                f"--search is {text}: expected such as {_EXAMPLES}.{reason or hint}"
+            ) from None
+    return found
 
 
-def _read(text: str) -> Dimension:
-    match = _SEARCH.fullmatch(text)
-    if match is None:
-        raise UserValueError(f"--search is {text}: expected NAME=KIND(VALUES), as {EXAMPLE}.")
-    name, kind, inside = match.groups()
-    if kind not in KINDS:
-        known = _ELSEWHERE.get(kind.lower().replace("_", ""))
-        hint = f" Did you mean {known}?" if known else near(kind, KINDS)
-        raise UserValueError(f"--search is {text}: expected one of {', '.join(KINDS)}.{hint}")
-    items = _split(inside)
+def _distribution(kind: str, items: Sequence[str]) -> Any:
     if kind == "choice":
-        if len(set(items)) < len(items) or len(items) < 2 or not all(items):
-            raise UserValueError(
-                f"--search is {text}: expected two or more different values, as "
-                f"{name}=choice(32, 64)."
-            )
-        return Dimension(name, kind, items)
-    return Dimension(name, kind, _bounds(text, name, kind, items))
+        if len(set(items)) < len(items) or not all(items):
+            raise ValueError("Two choices are equal, or one is empty.")
+        return _Choices(items)
+    is_int, is_log = _NUMBERS[kind]
+    low, high, *step = map(int if is_int else float, items)
+    if not all(map(math.isfinite, (low, high, *step))) or len(step) > 1 - is_log:
+        raise ValueError("There are other than two numbers and maybe a step.")
+    make = (
+        optuna.distributions.IntDistribution if is_int else optuna.distributions.FloatDistribution
+    )
+    return make(low, high, is_log, *step)
 
 
-def _bounds(text: str, name: str, kind: str, items: Sequence[str]) -> tuple[float, ...]:
-    number, may_step = _NUMBERS[kind]
-    try:
-        values = tuple(number(item) for item in items)
-    except ValueError:
-        values = ()
-    low, high, *step = values if len(values) >= 2 else (0, 0)
-    is_valid = low < high and all(map(math.isfinite, values)) and len(values) <= 2 + may_step
-    is_valid = is_valid and (low > 0 or "log" not in kind)
-    if not is_valid or not all(0 < each <= high - low for each in step):
-        sample = {"uniform": "0, 0.5", "int": "0, 200, 50", "log_int": "8, 512"}
-        positive = "positive " if "log" in kind else ""
+def ends(distribution: Any) -> Sequence[Any]:
+    """Returns the values to check before the first trial: all choices, or both bounds."""
+    is_choice = isinstance(distribution, _Choices)
+    return distribution.choices if is_choice else (distribution.low, distribution.high)
+
+
+def grid(distributions: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns all combinations of values by name.
+
+    Raises:
+      UserValueError: there are too many.
+    """
+    number = math.prod(map(_size, distributions.values()))
+    if number > _MAX_COMBINATIONS:
         raise UserValueError(
-            f"--search is {text}: expected two {positive}numbers, the lower one first"
-            f"{', and maybe a step' if may_step else ''}, as "
-            f"{name}={kind}({sample.get(kind, '1e-4, 1e-1')})."
+            f"--search has {number} combinations: expected at most {_MAX_COMBINATIONS} for "
+            "--sampler=grid. Set NAME=choice(...), or --sampler=random."
         )
-    return values
+    values = [
+        each.choices
+        if isinstance(each, _Choices)
+        else [each.low + index * each.step for index in range(_size(each))]
+        for each in distributions.values()
+    ]
+    return [dict(zip(distributions, each, strict=True)) for each in itertools.product(*values)]
+
+
+def _size(distribution: Any) -> float:
+    if isinstance(distribution, _Choices):
+        return len(distribution.choices)
+    if distribution.step is None:
+        return math.inf
+    return math.floor((distribution.high - distribution.low) / distribution.step + 1e-9) + 1
 
 
 def _split(text: str) -> tuple[str, ...]:

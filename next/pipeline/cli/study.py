@@ -1,28 +1,36 @@
 """The trials of a sweep in an Optuna study, whose storage is SQLite in the sweep's folder."""
 
 import contextlib
-import itertools
 import math
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..errors import UserRuntimeError, UserValueError
-from .search import Dimension
+import optuna
+import sqlalchemy
 
-try:
-    import optuna
-    import sqlalchemy
-except ImportError as error:
-    raise UserValueError(
-        f"{error.name} is not installed: expected Optuna. Run python -m pip install optuna."
-    ) from error
+from ..errors import UserRuntimeError
+from .search import grid
 
-_NAME = "sweep"
-_MAX_COMBINATIONS = 100_000
-_RUNNING = optuna.trial.TrialState.RUNNING
-_PRUNED = optuna.trial.TrialState.PRUNED
-_FAILED = optuna.trial.TrialState.FAIL
+_PRUNERS: dict[str, Any] = {
+    "median": optuna.pruners.MedianPruner,
+    "halving": optuna.pruners.SuccessiveHalvingPruner,
+    "none": optuna.pruners.NopPruner,
+}
+_State = optuna.trial.TrialState
+
+
+@contextlib.contextmanager
+def storage_errors(folder: pathlib.Path) -> Iterator[None]:
+    """Raises a UserRuntimeError for an error of the study's storage in the block."""
+    try:
+        yield
+    except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+        cause = str(getattr(error.__cause__, "orig", None) or error).splitlines()[0]
+        raise UserRuntimeError(
+            f"{folder / 'study.db'} cannot be used: {cause}. Set another --sweep_dir, or free "
+            "space."
+        ) from error
 
 
 class Study:
@@ -30,87 +38,57 @@ class Study:
 
     A suggestion depends on the seed, the number of the trial and the results so far. A trial
     whose process was killed is still running here: the sweep starts it again.
+
+    Attributes:
+      size: number of combinations of a grid, else infinite.
     """
 
     def __init__(
-        self,
-        folder: pathlib.Path,
-        dimensions: Sequence[Dimension],
-        *,
-        maximize: bool,
-        sampler: str = "tpe",
-        pruner: str = "median",
-        seed: int = 0,
+        self, folder: pathlib.Path, search: Mapping[str, Any], *, maximize: bool, options: Any
     ) -> None:
         """Opens the study in a folder, or creates it.
 
         Args:
           folder: folder of the sweep.
-          dimensions: names and their possible values.
+          search: Optuna distributions by name.
           maximize: whether larger values are better.
-          sampler: 'tpe', 'random' or 'grid'.
-          pruner: 'median', 'halving' or 'none'.
-          seed: seed of the suggestions.
-
-        Raises:
-          UserRuntimeError: the storage cannot be read or written.
+          options: flags of the sweep: sampler, pruner and seed.
         """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._path = folder / "study.db"
-        self._seed, self._sampler = seed, sampler
-        self._distributions = {each.name: _distribution(each) for each in dimensions}
-        url = sqlalchemy.URL.create("sqlite", database=str(self._path))
-        with self._storing():
-            self._study = optuna.create_study(
-                storage=optuna.storages.RDBStorage(url.render_as_string()),
-                study_name=_NAME,
-                direction="maximize" if maximize else "minimize",
-                pruner=_PRUNERS[pruner](),
-                load_if_exists=True,
-            )
+        self._search, self._options = search, options
+        url = sqlalchemy.URL.create("sqlite", database=str(folder / "study.db"))
+        self._study = optuna.create_study(
+            storage=optuna.storages.RDBStorage(url.render_as_string()),
+            study_name="sweep",
+            direction="maximize" if maximize else "minimize",
+            # A scheduler that runs printed commands cannot prune.
+            pruner=_PRUNERS["none" if options.print_commands else options.pruner](),
+            load_if_exists=True,
+        )
         self.size = math.inf
-        if sampler == "grid":
-            self._enqueue_grid(dimensions)
-
-    def _enqueue_grid(self, dimensions: Sequence[Dimension]) -> None:
-        grids = [each.grid() for each in dimensions]
-        self.size = math.prod(map(len, grids))
-        if self.size > _MAX_COMBINATIONS:
-            raise UserValueError(
-                f"--search has {self.size} combinations: expected at most {_MAX_COMBINATIONS} for "
-                "--sampler=grid. Set --sampler=random."
-            )
-        with self._storing():
-            if not self._study.get_trials(deepcopy=False):
-                for values in itertools.product(*grids):
-                    self._study.enqueue_trial(dict(zip(self._distributions, values, strict=True)))
+        if options.sampler == "grid":
+            combinations = grid(search)
+            self.size = len(combinations)
+            for values in combinations[len(self._study.get_trials(deepcopy=False)) :]:
+                self._study.enqueue_trial(values)
 
     def begun(self) -> list[optuna.trial.FrozenTrial]:
         """Returns all trials that have values, by number."""
-        with self._storing():
-            waiting = optuna.trial.TrialState.WAITING
-            return [each for each in self._study.get_trials() if each.state != waiting]
+        return [each for each in self._study.get_trials() if each.state != _State.WAITING]
 
     def running(self) -> list[optuna.trial.Trial]:
         """Returns the trials without a result, of this process or of one that was killed."""
-        with self._storing():
-            frozen = self._study.get_trials(states=[_RUNNING])
-            # The public class has no other way to an existing trial.
-            return [optuna.trial.Trial(self._study, each._trial_id) for each in frozen]
+        frozen = self._study.get_trials(states=[_State.RUNNING])
+        # The public class has no other way to an existing trial.
+        return [optuna.trial.Trial(self._study, each._trial_id) for each in frozen]
 
     def ask(self) -> optuna.trial.Trial:
         """Begins the next trial."""
-        with self._storing():
-            seed = (self._seed * 1_000_003 + len(self.begun())) % 2**31
-            sampler = optuna.samplers.TPESampler if self._sampler == "tpe" else None
-            self._study.sampler = (sampler or optuna.samplers.RandomSampler)(seed=seed)
-            return self._study.ask(self._distributions)
-
-    def report(self, trial: optuna.trial.Trial, step: int, value: float) -> bool:
-        """Records an evaluation; returns whether the trial should be pruned."""
-        with self._storing():
-            trial.report(value, step)
-            return step > 0 and trial.should_prune()
+        is_tpe = self._options.sampler == "tpe"
+        kind = optuna.samplers.TPESampler if is_tpe else optuna.samplers.RandomSampler
+        seed = (self._options.seed * 1_000_003 + len(self.begun())) % 2**31
+        self._study.sampler = kind(seed=seed)
+        return self._study.ask(self._search)
 
     def end(
         self, trial: optuna.trial.Trial, value: float | None, *, pruned: bool = False, why: str = ""
@@ -123,43 +101,12 @@ class Study:
           pruned: whether the sweep ended it.
           why: the reason of a failure.
         """
-        failed = value is None or math.isnan(value)
-        with self._storing():
-            if failed:
-                trial.set_user_attr("why", why or f"the value is {value}")
-            else:
-                trial.set_user_attr("value", value)
-            if failed or pruned:
-                self._study.tell(trial.number, state=_FAILED if failed else _PRUNED)
-            else:
-                self._study.tell(trial.number, value)
-
-    @contextlib.contextmanager
-    def _storing(self) -> Iterator[None]:
-        """Turns errors of the storage into a refusal."""
-        try:
-            yield
-        except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-            cause = str(getattr(error.__cause__, "orig", None) or error).splitlines()[0]
-            raise UserRuntimeError(
-                f"{self._path} cannot be used: {cause}. Set another --sweep_dir, or free space."
-            ) from error
-
-
-_PRUNERS: dict[str, Any] = {
-    "median": optuna.pruners.MedianPruner,
-    "halving": optuna.pruners.SuccessiveHalvingPruner,
-    "none": optuna.pruners.NopPruner,
-}
-
-
-def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
-    if dimension.kind == "choice":
-        return optuna.distributions.CategoricalDistribution(dimension.values)
-    low, high = dimension.values[:2]
-    is_log = "log" in dimension.kind
-    if "int" in dimension.kind:
-        return optuna.distributions.IntDistribution(
-            low, high, log=is_log, step=int(dimension.step or 1)
-        )
-    return optuna.distributions.FloatDistribution(low, high, log=is_log, step=dimension.step)
+        if value is None or math.isnan(value):
+            trial.set_user_attr("why", why or f"the value is {value}")
+            self._study.tell(trial.number, state=_State.FAIL)
+            return
+        trial.set_user_attr("value", value)
+        if pruned:
+            self._study.tell(trial.number, state=_State.PRUNED)
+        else:
+            self._study.tell(trial.number, value)

@@ -116,7 +116,7 @@ def test_more_trials_are_added_and_ended_ones_not_repeated(finished):
 
 def test_another_sweep_in_the_folder_is_refused(finished):
     assert finished.run("--trials=6", search="x=uniform(0, 2)") == 2
-    assert "belongs to another sweep" in finished.err and "x=uniform(0.0, 2.0)" in finished.err
+    assert "belongs to another sweep" in finished.err and "x=uniform(0, 2)" in finished.err
 
 
 @pytest.mark.slow
@@ -209,20 +209,20 @@ def test_commands_are_printed_and_collected(tmp_path):
 @pytest.mark.parametrize(
     "flags, after, message",
     [
-        (["--search=y=loguniform(1, 2)"], ["program.py"], "Did you mean log?"),
-        (["--search=y=log(2, 1)"], ["program.py"], "expected two positive numbers"),
+        (["--search=y=loguniform(1, 2)"], ["program.py"], r"Did you mean log\?"),
+        (["--search=y=log(2, 1)"], ["program.py"], "expected such as x=uniform.*low=2.0"),
         (["--search=x=int(1, 5)"], ["program.py"], "x twice"),
         ([], ["program.py", "--model_dir=m"], "expected no --model_dir"),
         ([], ["program.py", "--x=1"], "x is set by --search and after --"),
         (["--sweep_dir=gs://a/b"], ["program.py"], "expected a local folder"),
         (["--metric=goodness"], ["program.py"], "Set --maximize or --minimize"),
-        (["--sampler=grid"], ["program.py"], "at most 1000 values"),
+        (["--sampler=grid"], ["program.py"], "inf combinations: expected at most 100000"),
     ],
 )
 def test_mistakes_are_refused_before_the_first_trial(tmp_path, flags, after, message):
     sweep = Sweep(tmp_path)
     assert sweep.run(*flags, after=after) == 2
-    assert message in sweep.err and "Traceback" not in sweep.err
+    assert re.search(message, sweep.err) and "Traceback" not in sweep.err
     assert not list(tmp_path.glob("sweep/trial*"))
 
 
