@@ -1,5 +1,6 @@
 """The model_fn of any Keras model, with losses and metrics as `compile` takes them."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,6 @@ def keras_model_fn(
     loss: Any = None,
     loss_weights: Any = None,
     metrics: Any = None,
-    weighted_metrics: Any = None,
     weight_column: str | None = None,
     clip_norm: float | None = None,
     feature_key: str | None = None,
@@ -50,7 +50,6 @@ def keras_model_fn(
       loss_weights: factors of the losses of several outputs; None for 1.
       metrics: a list of metrics, or a dict `{name: metric}`; for several outputs a dict or a list
         of these.
-      weighted_metrics: the same, weighted by `weight_column`.
       weight_column: entry of features with the weights of the examples, `[batch]`, which the
         network does not get. As Keras' `sample_weight` they multiply the losses.
       clip_norm: maximum global norm of the gradient; None for none.
@@ -59,7 +58,7 @@ def keras_model_fn(
     Raises:
       SpecError: losses, metrics, labels and outputs do not fit each other.
     """
-    parts = CompileParts(optimizer, loss, loss_weights, metrics, weighted_metrics)
+    parts = CompileParts(optimizer, loss, loss_weights, metrics)
     return _spec(features, labels, mode, network, parts, weight_column, clip_norm, feature_key)
 
 
@@ -101,10 +100,7 @@ def model_to_estimator(
         )
 
     def model_fn(features: Any, labels: Any, mode: str, network: Any, optimizer: Any) -> Any:
-        parts = compile_parts(network)
-        parts = CompileParts(
-            optimizer, parts.loss, parts.loss_weights, parts.metrics, parts.weighted_metrics
-        )
+        parts = dataclasses.replace(compile_parts(network), optimizer=optimizer)
         return _spec(features, labels, mode, network, parts, weight_column, clip_norm, feature_key)
 
     def network() -> keras.Model:

@@ -17,11 +17,11 @@ import tensorflow as tf
 
 from ..errors import SpecError
 from .checks import shown
-from .spec import EstimatorSpec, Metric, ModeKeys, metric
+from .spec import EstimatorSpec, ModeKeys, metric
 from .train_op import TrainOp
 
 # A loss without a reduction means its mean here.
-_REDUCTIONS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "none", None)
+_REDUCTIONS = ("sum_over_batch_size", "mean", "none", None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,21 +35,19 @@ class CompileParts:
       loss_weights: factors of the losses of several outputs; None for 1.
       metrics: a list of metrics, their names, or functions. For several outputs a dict or a list
         of these. A dict `{name: metric}` is allowed for one output.
-      weighted_metrics: the same, for metrics that the weights of examples weigh.
     """
 
     optimizer: Any = None
     loss: Any = None
     loss_weights: Any = None
     metrics: Any = None
-    weighted_metrics: Any = None
 
 
 def compile_parts(model: Any) -> CompileParts:
     """Returns the arguments with which a model was compiled.
 
     Raises:
-      SpecError: it is not a compiled Keras model.
+      SpecError: it is not a compiled Keras model, or has `weighted_metrics`.
     """
     # `get_compile_config` returns copies, which custom losses and metrics may not have.
     config = getattr(getattr(model, "_compile_config", None), "config", {})
@@ -58,12 +56,15 @@ def compile_parts(model: Any) -> CompileParts:
             f"{shown(model)} is not a compiled Keras model. Call "
             "model.compile(optimizer='adam', loss='mse') before it is returned."
         )
+    if config.get("weighted_metrics"):
+        raise SpecError(
+            "weighted_metrics are set in model.compile: expected metrics only. Write a model_fn "
+            "with metrics={'mae': metric(keras.metrics.MeanAbsoluteError, labels, outputs, "
+            "sample_weight=weights)}."
+        )
     optimizer = model.optimizer  # In mixed_float16 Keras wraps it.
-    names = [field.name for field in dataclasses.fields(CompileParts)][1:]
-    return CompileParts(
-        getattr(optimizer, "inner_optimizer", optimizer),
-        **{name: config.get(name) for name in names},
-    )
+    given = {name: config.get(name) for name in ("loss", "loss_weights", "metrics")}
+    return CompileParts(getattr(optimizer, "inner_optimizer", optimizer), **given)
 
 
 def compiled_spec(
@@ -102,18 +103,16 @@ def compiled_spec(
         single = tf.is_tensor(outputs)
         return EstimatorSpec(mode, predictions=_as_float32(outputs) if single else by_name)
 
-    given = {"labels": labels, "weights": weights}
-    given |= {name: getattr(parts, name) for name in ("loss", "loss_weights")}
+    given = {"labels": labels, "weights": weights, "metrics": parts.metrics}
+    given |= {"loss": parts.loss, "loss_weights": parts.loss_weights}
     split = {key: by_output(key, value, list(by_name)) for key, value in given.items()}
     found = [
         _Output(name, by_name[name], masks[name], **{key: split[key][name] for key in given})
         for name in by_name
     ]
     loss, loss_weights, metrics = _total([each for each in found if each.loss is not None])
-    for field in ("metrics", "weighted_metrics"):
-        listed = by_output(field, getattr(parts, field), list(by_name))
-        for each in found:
-            _declare(metrics, each, listed[each.name], field, several=len(found) > 1)
+    for each in found:
+        _declare(metrics, each, prefix=f"{each.name}_" if len(found) > 1 else "")
     if loss is None:  # The regularization is everything.
         loss = tf.zeros(tf.shape(found[0].value)[:1])
     train_op: Any = ()
@@ -140,14 +139,13 @@ def by_output(argument: str, value: Any, names: Sequence[str]) -> dict[str, Any]
     Raises:
       SpecError: it has another number of values, or other names.
     """
-    of_metrics = argument in ("metrics", "weighted_metrics")
     is_list = isinstance(value, list | tuple)
     if isinstance(value, Mapping) and (len(names) > 1 or set(value) == set(names)):
         if unknown := sorted(value.keys() - set(names)):
             raise SpecError(f"{argument} has {unknown}: expected names of outputs, {list(names)}.")
         return {name: value.get(name) for name in names}
     if len(names) == 1:
-        single = is_list and len(value) == 1 and not of_metrics
+        single = is_list and len(value) == 1 and argument != "metrics"
         return {names[0]: value[0] if single else value}
     if not is_list:
         return dict.fromkeys(names, value)
@@ -168,6 +166,7 @@ class _Output:
     mask: Any
     labels: Any
     weights: Any
+    metrics: Any
     loss: Any
     loss_weights: Any
 
@@ -206,7 +205,7 @@ class _Output:
         return labels
 
     def losses(self) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Returns the losses, `[batch, ...]`, and weights that they are divided by, or None."""
+        """Returns the losses, `[batch, ...]`, and their mask or None."""
         loss = self.loss
         if isinstance(loss, str) and loss.lower() in ("crossentropy", "ce"):
             loss = f"{self.kind}_crossentropy"
@@ -231,13 +230,9 @@ class _Output:
             raise SpecError(
                 f"the loss of output {self.name!r} returned a scalar: expected losses by example."
             )
-        mask = None if self.mask is None else _spread(self.mask, losses)
-        if self.weights is None:
-            return losses, mask
-        weights = _spread(self.weights, losses)
-        if reduction != "mean_with_sample_weight":
-            return losses * weights, mask
-        return losses, weights if mask is None else weights * mask
+        if self.weights is not None:
+            losses *= _spread(self.weights, losses)
+        return losses, None if self.mask is None else _spread(self.mask, losses)
 
 
 def _total(outputs: Sequence[_Output]) -> tuple[Any, Any, dict[str, Any]]:
@@ -245,57 +240,41 @@ def _total(outputs: Sequence[_Output]) -> tuple[Any, Any, dict[str, Any]]:
     if not outputs:
         return None, None, {}
     losses = {each.name: each.losses() for each in outputs}
-    factors = {each.name: each.loss_weights for each in outputs}
+    factors = [1.0 if each.loss_weights is None else each.loss_weights for each in outputs]
     if len(outputs) == 1:
-        [(name, (loss, weights))] = losses.items()
-        return loss if factors[name] is None else loss * factors[name], weights, {}
-    if masked := [name for name, (_, weights) in losses.items() if weights is not None]:
+        [(loss, mask)] = losses.values()
+        return loss * factors[0], mask, {}
+    if masked := [name for name, (_, mask) in losses.items() if mask is not None]:
         raise SpecError(
-            f"the outputs {masked} of several have masks, or losses with "
-            "reduction='mean_with_sample_weight': expected neither. Write a model_fn that adds up "
-            "the losses."
+            f"the outputs {masked} of several have masks: expected none. Write a model_fn that "
+            "adds up the losses."
         )
     by_example = {
-        name: tf.reduce_mean(loss, list(range(1, loss.shape.rank)))
+        f"{name}_loss": tf.reduce_mean(loss, list(range(1, loss.shape.rank)))
         for name, (loss, _) in losses.items()
     }
-    total = tf.add_n(
-        [v if factors[name] is None else v * factors[name] for name, v in by_example.items()]
-    )
-    return total, None, {f"{name}_loss": value for name, value in by_example.items()}
+    weighted = [v * factor for v, factor in zip(by_example.values(), factors, strict=True)]
+    return tf.add_n(weighted), None, by_example
 
 
-def _declare(
-    metrics: dict[str, Any], output: _Output, listed: Any, field: str, *, several: bool
-) -> None:
+def _declare(metrics: dict[str, Any], output: _Output, *, prefix: str) -> None:
     """Adds the metrics of one output, with the names that Keras gives them."""
+    listed = output.metrics
     if listed is None:
         return
     if not isinstance(listed, Mapping | list | tuple):
         listed = [listed]
     pairs = listed.items() if isinstance(listed, Mapping) else [(_name_of(m), m) for m in listed]
-    prefix = f"{output.name}_" if several else ""
+    labels = output.aligned(is_sparse=output.kind == "sparse_categorical")
+    mask = {} if output.mask is None else {"sample_weight": tf.cast(output.mask, tf.float32)}
     for name, given in pairs:
-        full_name = f"{prefix}{name}"
-        if full_name in metrics and field == "weighted_metrics":
-            full_name = f"{prefix}weighted_{name}"
-        if full_name in metrics:
+        if f"{prefix}{name}" in metrics:
             raise SpecError(
-                f"{field} has {full_name!r} twice: expected different names. Set a metric's "
+                f"metrics has {prefix + name!r} twice: expected different names. Set a metric's "
                 "argument name."
             )
-        metrics[full_name] = _metric(given, output, is_weighted=field == "weighted_metrics")
-
-
-def _metric(given: Any, output: _Output, *, is_weighted: bool) -> Metric:
-    labels = output.aligned(is_sparse=output.kind == "sparse_categorical")
-    factory = _factory(given, output)
-    weights = [each for each in (output.mask, output.weights if is_weighted else None)]
-    weights = [tf.cast(each, tf.float32) for each in weights if each is not None]
-    if len(weights) == 2:
-        weights = [weights[0] * _spread(weights[1], weights[0])]
-    options = {"sample_weight": weights[0]} if weights else {}
-    return metric(factory, labels, output.value, **options)
+        factory = _factory(given, output)
+        metrics[f"{prefix}{name}"] = metric(factory, labels, output.value, **mask)
 
 
 def _factory(given: Any, output: _Output) -> Callable[[], keras.metrics.Metric]:

@@ -96,8 +96,7 @@ def results(spec):
 def test_loss_and_metrics_are_those_of_evaluate(kind, weighted):
     model, x, y, loss, metrics = kind()
     labels = tf.nest.map_structure(tf.constant, y)
-    again = kind()[4] if weighted else None
-    column = {"weight_column": "w", "weighted_metrics": again} if weighted else {}
+    column = {"weight_column": "w"} if weighted else {}
     features = {"x": x, "w": tf.constant(WEIGHTS)} if weighted else x
     spec = keras_model_fn(
         features, labels, ModeKeys.EVAL, model, loss=loss, metrics=metrics, **column
@@ -107,7 +106,7 @@ def test_loss_and_metrics_are_those_of_evaluate(kind, weighted):
     weights = {"sample_weight": WEIGHTS} if weighted else {}
     if kind is masked and weighted:  # Keras takes weights of examples for weights of steps.
         weights = {"sample_weight": np.repeat(WEIGHTS[:, None], 3, 1)}
-    model.compile(loss=loss, metrics=metrics, weighted_metrics=again)
+    model.compile(loss=loss, metrics=metrics)
     expected = model.evaluate(x, y, batch_size=13, return_dict=True, verbose=0, **weights)
     assert found == pytest.approx(expected, rel=1e-5)
 
@@ -123,7 +122,7 @@ def compiled(frozen=True):
         """A metric that Keras cannot find by its name."""
 
     metrics = [Own(name="own"), keras.metrics.RootMeanSquaredError()]
-    model.compile(keras.optimizers.Adam(0.1), "mse", metrics=metrics, weighted_metrics=["mae"])
+    model.compile(keras.optimizers.Adam(0.1), "mse", metrics=metrics)
     return model
 
 
@@ -176,16 +175,6 @@ def test_a_compiled_model_trains_as_by_fit(tmp_path, fitted, name):
         np.testing.assert_allclose(predicted, model.predict(X, verbose=0), rtol=1e-5)
 
 
-def test_weights_can_divide_the_loss():
-    loss = keras.losses.MeanSquaredError(reduction="sum_over_batch_size")
-    loss.reduction = "mean_with_sample_weight"  # Before Keras 3.7 the argument is refused.
-    model = sequential(keras.layers.Dense(1))
-    features = {"x": X, "w": WEIGHTS}
-    spec = keras_model_fn(features, NUMBERS, ModeKeys.EVAL, model, loss=loss, weight_column="w")
-    expected = np.average((model(X)[:, 0] - NUMBERS) ** 2, weights=WEIGHTS)
-    assert value_of_loss(spec) == pytest.approx(expected, rel=1e-5)
-
-
 def test_outputs_are_predicted_in_float32_by_name():
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
@@ -234,6 +223,10 @@ def test_what_is_not_a_factory_of_compiled_models_is_refused(tmp_path):
     estimator = model_to_estimator(lambda: sequential(keras.layers.Dense(1)), config)
     with pytest.raises(ge.SpecError, match="not a compiled Keras model"):
         estimator.train(batches, steps=1)
+    weighted = sequential(keras.layers.Dense(1))
+    weighted.compile("sgd", "mse", weighted_metrics=["mae"])
+    with pytest.raises(ge.SpecError, match="weighted_metrics are set"):
+        ge.compile_parts(weighted)
     metrics = {"a": keras.metrics.MeanAbsoluteError, "b": "mea"}
     model, x, y, loss, _ = regression()
     spec = keras_model_fn(x, y, ModeKeys.EVAL, model, loss=loss, metrics=metrics)
