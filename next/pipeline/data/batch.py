@@ -42,6 +42,12 @@ def components(nest: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, nest
 
 
+def components_of(element: Any) -> list[tuple[str, Any]]:
+    """Returns the leaves of features and labels with their names."""
+    features, labels = as_pair(element)
+    return [*components(features, "features"), *components(labels, "labels")]
+
+
 def num_rows(nest: Any) -> int | tf.Tensor:
     """Returns the number of examples; a Python int if a static shape has it."""
     leaves = [leaf for leaf in tf.nest.flatten(nest) if leaf is not None and leaf.shape.rank != 0]
@@ -52,17 +58,13 @@ def num_rows(nest: Any) -> int | tf.Tensor:
 
 
 def check_rows(element_spec: Any, name: str) -> None:
-    """Refuses elements that cannot be split between replicas.
-
-    Args:
-      element_spec: type specs of a global batch.
-      name: name of the input_fn.
+    """Refuses global batches that cannot be split between replicas.
 
     Raises:
       UserTypeError: a component has no row for each example.
     """
     rows = None
-    for place, each in _components_of(element_spec):
+    for place, each in components_of(element_spec):
         shape = each.shape
         is_scalar = shape.rank == 0
         if not is_scalar and rows is None:
@@ -105,7 +107,7 @@ def part_of(element: Any, index: int, number: int) -> tuple[Any, tf.Tensor | Non
     if not isinstance(rows, int) or rows < number:
         filled = start < stop
         start, stop = tf.where(filled, start, 0), tf.where(filled, stop, 1)
-    names, leaves = zip(*_components_of(element), strict=True)
+    names, leaves = zip(*components_of(element), strict=True)
     sizes = [_num_rows(leaf) for leaf in leaves]
     checks = []
     if len(leaves) > 1 and any(leaf.shape[0] is None for leaf in leaves):
@@ -116,11 +118,6 @@ def part_of(element: Any, index: int, number: int) -> tuple[Any, tf.Tensor | Non
             lambda leaf: None if leaf is None else _slice(leaf, start, stop), element
         )
     return part, filled
-
-
-def _components_of(element: Any) -> list[tuple[str, Any]]:
-    features, labels = as_pair(element)
-    return [*components(features, "features"), *components(labels, "labels")]
 
 
 def _num_rows(leaf: Any) -> tf.Tensor:

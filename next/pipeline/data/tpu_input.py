@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from ..distribute.replicas import Replicas
 from ..errors import UserValueError
-from .batch import Batch, as_pair, components
-from .input import Input
+from .batch import Batch, as_pair, components_of
+from .input import Input, batch_of, padded
 from .source import InputContext, Source
 
 
@@ -23,8 +23,8 @@ from .source import InputContext, Source
 class TpuInput(Input):
     """The data of all hosts and how a step takes its batches.
 
-    `dataset` is distributed, and has pairs of an element and its share if the data end. Positions
-    count the elements of all hosts. An iterator cannot be saved, so a restart skips.
+    `dataset` is distributed. Positions count the elements of all hosts. An iterator cannot be
+    saved, so a restart skips.
     """
 
     @classmethod
@@ -32,11 +32,6 @@ class TpuInput(Input):
         cls, source: Source, replicas: Replicas, *, num_micro_batches: int = 1
     ) -> "TpuInput":
         """Returns the input, after calling the input_fn for the pipeline of each host.
-
-        Args:
-          source: the input_fn.
-          replicas: replicas that share each step.
-          num_micro_batches: number of batches that each replica takes in a step.
 
         Raises:
           UserValueError: the shapes are not static, or the replicas cannot share a batch.
@@ -92,10 +87,7 @@ class TpuInput(Input):
 
         def batch(index: int) -> Batch:
             element = tf.nest.map_structure(lambda leaf: local_results(leaf)[index], distributed)
-            if self.endless:
-                return Batch(*as_pair(element))
-            element, share = element
-            return Batch(*as_pair(element), share)
+            return batch_of(element, None) if self.endless else batch_of(*element)
 
         return [batch(index) for index in range(self.replicas.local)]
 
@@ -110,49 +102,36 @@ def _distributed(
 ) -> tuple[tf.distribute.DistributedDataset, list[tf.data.Dataset]]:
     """Returns the dataset of all hosts, and what the input_fn returned for each of them.
 
-    Args:
-      source: the input_fn.
-      replicas: replicas that take a batch each.
-      splits: whether the input_fn yields global batches.
-      seed: see `Source.dataset`.
-      first_batch: number of elements that are left out, of global batches or of all hosts.
+    `first_batch` elements are left out: of global batches, or else of all hosts together.
     """
     returned: list[tf.data.Dataset] = []
 
     def dataset_of(given: tf.distribute.InputContext) -> tf.data.Dataset:
         hosts, total = given.num_input_pipelines, given.num_replicas_in_sync
         context = InputContext(hosts, given.input_pipeline_id, total)
-        whole = source.dataset(context, seed=seed)
-        _check_static(whole.element_spec, source.name)
+        whole = dataset = source.dataset(context, seed=seed)
         returned.append(whole)
+        _check(whole.element_spec, total if splits else 1, source.name)
         skipped = first_batch if splits else first_batch // hosts
-        dataset = whole
         if skipped and source.starts_anywhere:
             dataset = source.dataset(context, seed=seed, first_batch=skipped)
         elif skipped:
             dataset = whole.skip(skipped)
         endless = whole.cardinality() == tf.data.INFINITE_CARDINALITY
         if splits:
-            _check_divides(whole.element_spec, total, source.name)
             per_host = total // hosts
             first = given.input_pipeline_id * per_host
             parts = range(first, first + per_host)
             dataset, whole = (split(each, total, parts) for each in (dataset, whole))
-        return dataset if endless else _pad(dataset, whole)
+        if endless:
+            return dataset
+        spec = whole.element_spec
+        zeros = tf.nest.map_structure(lambda each: tf.zeros(each.shape, each.dtype), spec)
+        # A host without data has zeros as its placeholder.
+        return padded(dataset, whole.concatenate(tf.data.Dataset.from_tensors(zeros)))
 
     # The strategy calls dataset_of for each host, on its device.
     return replicas.strategy.distribute_datasets_from_function(dataset_of), returned
-
-
-def _pad(dataset: tf.data.Dataset, whole: tf.data.Dataset) -> tf.data.Dataset:
-    """Appends placeholders without end, which do not count: the first element, or zeros."""
-
-    def with_share(elements: tf.data.Dataset, share: float) -> tf.data.Dataset:
-        return elements.map(lambda *each: (each if len(each) > 1 else each[0], share))
-
-    zeros = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), whole.element_spec)
-    placeholder = whole.concatenate(tf.data.Dataset.from_tensors(zeros)).take(1).cache().repeat()
-    return with_share(dataset, 1.0).concatenate(with_share(placeholder, 0.0))
 
 
 def split(dataset: tf.data.Dataset, number: int, parts: range) -> tf.data.Dataset:
@@ -169,19 +148,15 @@ def split(dataset: tf.data.Dataset, number: int, parts: range) -> tf.data.Datase
     return dataset.flat_map(of_element)
 
 
-def _check_divides(element_spec: Any, total: int, name: str) -> None:
-    for place, spec in _components(element_spec):
-        if not spec.shape.rank or spec.shape[0] % total:
-            raise UserValueError(
-                f"{name} yields {place} of shape {tuple(spec.shape)} for {total} replicas: "
-                f"expected a number of rows that is a multiple of {total}. Change the batch size, "
-                "or take input_context and batch for one replica."
-            )
+def _check(element_spec: Any, parts: int, name: str) -> None:
+    """Refuses data that a TPU's program, compiled for one shape, cannot take.
 
-
-def _check_static(element_spec: Any, name: str) -> None:
-    """Refuses data that a TPU's program, compiled for one shape, cannot take."""
-    for place, spec in _components(element_spec):
+    Args:
+      element_spec: type specs of a batch.
+      parts: number of replicas that share it.
+      name: name of the input_fn.
+    """
+    for place, spec in components_of(element_spec):
         given = f"{name} yields {place} as {spec} on a TPU"
         if not isinstance(spec, tf.TensorSpec):
             raise UserValueError(
@@ -198,8 +173,9 @@ def _check_static(element_spec: Any, name: str) -> None:
                 f"{given}: expected a static shape. Use batch(..., drop_remainder=True), and "
                 "padded_batch with padded_shapes or tf.ensure_shape for other dimensions."
             )
-
-
-def _components(element_spec: Any) -> list[tuple[str, Any]]:
-    features, labels = as_pair(element_spec)
-    return [*components(features, "features"), *components(labels, "labels")]
+        if parts > 1 and (not spec.shape.rank or spec.shape[0] % parts):
+            raise UserValueError(
+                f"{name} yields {place} of shape {tuple(spec.shape)} for {parts} replicas: "
+                f"expected a number of rows that is a multiple of {parts}. Change the batch size, "
+                "or take input_context and batch for one replica."
+            )

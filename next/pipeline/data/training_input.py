@@ -47,7 +47,7 @@ class TrainingInput:
           data: the input.
           step: global step.
           checkpoint: path prefix of the checkpoint that the run continues from, or None.
-          record: the position of an earlier training; None if there is none.
+          record: what `save` returned for it; None if there is none.
           changed_input: `RunConfig.changed_input`.
 
         Raises:
@@ -75,12 +75,7 @@ class TrainingInput:
             self._continue(step, saved, checkpoint, is_same=change == "")
 
     def add(self, num_steps: int, num_examples: int) -> None:
-        """Counts steps that were made.
-
-        Args:
-          num_steps: number of steps.
-          num_examples: number of examples that this process read for them.
-        """
+        """Counts steps that were made, and the examples that this process read for them."""
         self._stepped = self._stepped or num_steps > 0
         elements = self._position.elements + num_steps * self._data.elements_per_step
         self._position = dataclasses.replace(self._position, elements=elements)
@@ -120,10 +115,7 @@ class TrainingInput:
         return True
 
     def save(self, checkpoint: str | None) -> dict[str, Any]:
-        """Writes the iterator; every process must call it.
-
-        Args:
-          checkpoint: path prefix of the checkpoint that it belongs to; None to write nothing.
+        """Writes the iterator beside a checkpoint, if one is given; every process must call it.
 
         Returns:
           The position, as JSON.
@@ -176,14 +168,7 @@ class TrainingInput:
     def _continue(
         self, step: int, saved: Position, checkpoint: str | None, *, is_same: bool
     ) -> None:
-        """Opens the rest of a pass.
-
-        Args:
-          step: global step.
-          saved: the position.
-          checkpoint: path prefix of its checkpoint, or None.
-          is_same: whether the pipeline is certainly the same.
-        """
+        """Opens the rest of a pass; `is_same`: the pipeline is certainly the same."""
         data, replicas = self._data, self._replicas
         self._position = dataclasses.replace(
             self._start, seed=saved.seed, number=saved.number, elements=saved.elements
