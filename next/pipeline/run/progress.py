@@ -6,10 +6,10 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import tqdm.auto
 from absl import logging
+from tqdm.contrib import DummyTqdmFile
 
 from .durations import clock
 
@@ -36,7 +36,7 @@ class Progress:
           total: number of the last step; None if unknown.
           start: number of the first step.
           bar: whether to show a bar.
-          line_secs: seconds between two log lines if there is no bar.
+          line_secs: seconds between two log lines without a bar.
         """
         self._title, self._total, self._start = title, total, start
         self._line_secs = line_secs
@@ -88,34 +88,18 @@ def _can_move() -> bool:
     return is_notebook or (sys.stderr is not None and sys.stderr.isatty())
 
 
-class _AboveBars:
-    """A stream that writes above the bars that are shown."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> None:
-        with tqdm.auto.tqdm.external_write_mode(file=self._stream):
-            self._stream.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
 @contextlib.contextmanager
 def _log_above_bars() -> Iterator[None]:
     """Makes the handlers of the log write above the bars."""
-    handlers = [logging.get_absl_handler().python_handler, *standard_logging.root.handlers]
-    changed = []
-    for handler in handlers:
-        stream = getattr(handler, "stream", None)
-        if isinstance(handler, standard_logging.StreamHandler) and stream in (
-            sys.stderr,
-            sys.stdout,
-        ):
-            changed.append((handler, handler.setStream(_AboveBars(stream))))
+    handlers = [
+        each
+        for each in [logging.get_absl_handler().python_handler, *standard_logging.root.handlers]
+        if isinstance(each, standard_logging.StreamHandler)
+        and each.stream in (sys.stderr, sys.stdout)
+    ]
+    streams = [each.setStream(DummyTqdmFile(each.stream)) for each in handlers]
     try:
         yield
     finally:
-        for handler, stream in changed:
+        for handler, stream in zip(handlers, streams, strict=True):
             handler.setStream(stream)
