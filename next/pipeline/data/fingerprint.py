@@ -81,7 +81,7 @@ def _operation_with_state(graph: tf.Graph) -> str:
     return next((kind for kind in sorted(kinds) if any(part in kind for part in _INEXACT)), "")
 
 
-# There is no public way to a dataset's inputs and functions.
+# TensorFlow has no public way to a dataset's inputs and functions.
 
 
 def _datasets(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:

@@ -100,7 +100,7 @@ def _distributed(
     seed: int | None = None,
     first_batch: int = 0,
 ) -> tuple[tf.distribute.DistributedDataset, list[tf.data.Dataset]]:
-    """Returns the dataset of all hosts, and what the input_fn returned for each of them.
+    """Returns the dataset of all hosts, and that of the input_fn for each of them.
 
     `first_batch` elements are left out: of global batches, or else of all hosts together.
     """

@@ -115,7 +115,7 @@ class TrainingInput:
         return True
 
     def save(self, checkpoint: str | None) -> dict[str, Any]:
-        """Writes the iterator beside a checkpoint, if one is given; every process must call it.
+        """Writes the iterator of a checkpoint, if one is given; every process must call it.
 
         Returns:
           The position, as JSON.

@@ -27,16 +27,7 @@ class EvalStep:
         shown: Shown | None = None,
         jit_compile: bool = False,
     ) -> None:
-        """Takes model_fn in mode EVAL, and the step that it gets.
-
-        Args:
-          model_fn: model_fn in mode EVAL.
-          metrics: metrics of mode EVAL.
-          replicas: replicas to run on.
-          global_step: int64 variable, number of training steps.
-          shown: tensors that the totals show; None for none.
-          jit_compile: whether XLA compiles the forward pass.
-        """
+        """Takes model_fn in mode EVAL; the totals show the tensors of `shown`."""
         self._model_fn = model_fn
         self._shown = shown
         self._global_step = global_step
@@ -66,20 +57,9 @@ class PredictStep:
     """One step of a prediction, which shows `EstimatorSpec.predictions`."""
 
     def __init__(
-        self,
-        model_fn: BoundModelFn,
-        shown: Shown,
-        replicas: Replicas,
-        global_step: tf.Variable,
+        self, model_fn: BoundModelFn, shown: Shown, replicas: Replicas, global_step: tf.Variable
     ) -> None:
-        """Takes model_fn in mode PREDICT, and the step that it gets.
-
-        Args:
-          model_fn: model_fn in mode PREDICT.
-          shown: the predictions.
-          replicas: replicas to run on.
-          global_step: int64 variable, number of training steps.
-        """
+        """Takes model_fn in mode PREDICT, and the predictions that are shown."""
         self._model_fn = model_fn
         self._global_step = global_step
         self._replicas = replicas
@@ -91,7 +71,7 @@ class PredictStep:
         return zeros_of(self._metrics, (), self._shown)
 
     def __call__(self, batches: Batches, step: tf.Tensor) -> Totals:
-        """Returns the totals of one step's batches, which are 0 except for what is shown."""
+        """Returns the totals of one step's batches: the predictions, and else 0."""
         [batch] = batches
         global_step = tf.identity(self._global_step)
 

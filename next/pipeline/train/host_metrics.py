@@ -46,14 +46,9 @@ class HostMetrics:
         }
 
     def results(self, steps: Sequence[Mapping[str, Any]], replicas: Replicas) -> dict[str, Any]:
-        """Calls each function with all examples; every process must call it.
+        """Returns each function's result for all examples; every process must call it.
 
-        Args:
-          steps: arguments by name of the metric, for each step.
-          replicas: replicas of all processes.
-
-        Returns:
-          Floats and arrays by name.
+        `steps` has the arguments by name of the metric, for each step.
 
         Raises:
           SpecError: examples have different shapes, or a result is not numeric.

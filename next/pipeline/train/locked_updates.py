@@ -21,15 +21,7 @@ _raw = tf.raw_ops
 
 
 class _Update:
-    """A variable, its gradient, slots and hyperparameters, as a kernel takes them.
-
-    Attributes:
-      optimizer: optimizer of the variable.
-      variable: variable to update.
-      gradient: tensor, or tf.IndexedSlices to update only these rows.
-      rate: learning rate in the dtype of the variable.
-      zeros: variable that takes the place of a slot, or None.
-    """
+    """The update of a variable by a kernel, with the optimizer's slots and hyperparameters."""
 
     def __init__(
         self,
@@ -39,11 +31,9 @@ class _Update:
         rate: Any,
         zeros: tf.Variable | None,
     ) -> None:
-        self.optimizer = optimizer
-        self.variable = variable
-        self.gradient = gradient
-        self.rate = self.number(rate)
-        self.zeros = zeros
+        """Takes the gradient, a tensor or some rows, and a variable in place of a slot or None."""
+        self.optimizer, self.variable, self.gradient = optimizer, variable, gradient
+        self.rate, self.zeros = self.number(rate), zeros
         self._index = optimizer._get_variable_index(variable)
 
     def slot(self, name: str) -> tf.Tensor:
@@ -58,12 +48,21 @@ class _Update:
         """Returns `beta` to the power of this update's number."""
         return tf.pow(self.number(beta), self.number(self.optimizer.iterations.value + 1))
 
-    def apply(self, name: str, **arguments: Any) -> None:
-        """Calls the kernel of this name for all rows, or for those of the gradient."""
+    def apply(self, name: str, *hyperparameters: str, **arguments: Any) -> None:
+        """Calls the kernel of this name for all rows, or for those of the gradient.
+
+        Args:
+          name: end of the kernel's name.
+          *hyperparameters: those that the optimizer calls as the kernel does, but for `_`.
+          **arguments: other arguments of the kernel; slots by their names in the optimizer.
+        """
         kind = "Resource"
         if slices.are_rows(self.gradient):
             kind = "ResourceSparse"
             arguments["indices"] = self.gradient.indices
+        arguments = {k: self.slot(v) if isinstance(v, str) else v for k, v in arguments.items()}
+        for each in hyperparameters:
+            arguments[each.replace("_", "")] = self.number(getattr(self.optimizer, each))
         getattr(_raw, kind + name)(
             var=self.variable.handle,
             grad=self.number(slices.values_of(self.gradient)),
@@ -83,23 +82,15 @@ class _Update:
 
     def decay(self) -> None:
         """Decays the rows of the gradient."""
-        rows = _raw.ResourceGather(
-            resource=self.variable.handle,
-            indices=self.gradient.indices,
-            dtype=self.variable.dtype,
-        )
+        handle, indices = self.variable.handle, self.gradient.indices
+        rows = _raw.ResourceGather(resource=handle, indices=indices, dtype=self.variable.dtype)
         self.subtract(rows * self.number(self.optimizer.weight_decay) * self.rate)
 
 
 def _sgd(u: _Update) -> None:
-    optimizer = u.optimizer
-    if optimizer.momentum:
-        u.apply(
-            "ApplyKerasMomentum",
-            accum=u.slot("momentums"),
-            momentum=u.number(optimizer.momentum),
-            use_nesterov=optimizer.nesterov,
-        )
+    if u.optimizer.momentum:
+        nesterov = u.optimizer.nesterov
+        u.apply("ApplyKerasMomentum", "momentum", accum="momentums", use_nesterov=nesterov)
     elif slices.are_rows(u.gradient):
         u.subtract(u.rate * u.number(u.gradient.values))
     else:
@@ -109,16 +100,15 @@ def _sgd(u: _Update) -> None:
 
 
 def _adagrad(u: _Update) -> None:
-    epsilon = u.number(u.optimizer.epsilon)
-    u.apply("ApplyAdagradV2", accum=u.slot("_accumulators"), epsilon=epsilon)
+    u.apply("ApplyAdagradV2", "epsilon", accum="_accumulators")
 
 
 def _ftrl(u: _Update) -> None:
     optimizer = u.optimizer
     u.apply(
         "ApplyFtrlV2",
-        accum=u.slot("_accumulators"),
-        linear=u.slot("_linears"),
+        accum="_accumulators",
+        linear="_linears",
         l1=u.number(optimizer.l1_regularization_strength),
         l2=u.number(optimizer.l2_regularization_strength) + optimizer.beta / (2 * u.rate),
         l2_shrinkage=u.number(optimizer.l2_shrinkage_regularization_strength),
@@ -127,58 +117,37 @@ def _ftrl(u: _Update) -> None:
 
 
 def _adam(u: _Update) -> None:
-    optimizer = u.optimizer
-    arguments = {
-        "m": u.slot("_momentums"),
-        "v": u.slot("_velocities"),
-        "beta1_power": u.power(optimizer.beta_1),
-        "beta2_power": u.power(optimizer.beta_2),
-        "beta1": u.number(optimizer.beta_1),
-        "beta2": u.number(optimizer.beta_2),
-        "epsilon": u.number(optimizer.epsilon),
-    }
-    if optimizer.amsgrad:
-        u.apply("ApplyAdamWithAmsgrad", vhat=u.slot("_velocity_hats"), **arguments)
-    else:
-        u.apply("ApplyAdam", **arguments)
+    amsgrad = u.optimizer.amsgrad
+    u.apply(
+        "ApplyAdamWithAmsgrad" if amsgrad else "ApplyAdam",
+        *("beta_1", "beta_2", "epsilon"),
+        m="_momentums",
+        v="_velocities",
+        beta1_power=u.power(u.optimizer.beta_1),
+        beta2_power=u.power(u.optimizer.beta_2),
+        **({"vhat": "_velocity_hats"} if amsgrad else {}),
+    )
 
 
 def _adamax(u: _Update) -> None:
-    optimizer = u.optimizer
-    u.apply(
-        "ApplyAdaMax",
-        m=u.slot("_m"),
-        v=u.slot("_u"),
-        beta1_power=u.power(optimizer.beta_1),
-        beta1=u.number(optimizer.beta_1),
-        beta2=u.number(optimizer.beta_2),
-        epsilon=u.number(optimizer.epsilon),
-    )
+    power = u.power(u.optimizer.beta_1)
+    u.apply("ApplyAdaMax", "beta_1", "beta_2", "epsilon", m="_m", v="_u", beta1_power=power)
 
 
 def _adadelta(u: _Update) -> None:
-    u.apply(
-        "ApplyAdadelta",
-        accum=u.slot("_accumulated_grads"),
-        accum_update=u.slot("_accumulated_delta_vars"),
-        rho=u.number(u.optimizer.rho),
-        epsilon=u.number(u.optimizer.epsilon),
-    )
+    accumulators = {"accum": "_accumulated_grads", "accum_update": "_accumulated_delta_vars"}
+    u.apply("ApplyAdadelta", "rho", "epsilon", **accumulators)
 
 
 def _rmsprop(u: _Update) -> None:
-    optimizer = u.optimizer
-    arguments = {
-        "ms": u.slot("_velocities"),
-        "mom": u.slot("_momentums") if u.zeros is None else u.zeros.handle,
-        "rho": u.number(optimizer.rho),
-        "momentum": u.number(optimizer.momentum),
-        "epsilon": u.number(optimizer.epsilon),
-    }
-    if optimizer.centered:
-        u.apply("ApplyCenteredRMSProp", mg=u.slot("_average_gradients"), **arguments)
-    else:
-        u.apply("ApplyRMSProp", **arguments)
+    centered = u.optimizer.centered
+    u.apply(
+        "ApplyCenteredRMSProp" if centered else "ApplyRMSProp",
+        *("rho", "momentum", "epsilon"),
+        ms="_velocities",
+        mom="_momentums" if u.zeros is None else u.zeros.handle,
+        **({"mg": "_average_gradients"} if centered else {}),
+    )
 
 
 _KERNELS: dict[type, Callable[[_Update], None]] = {
@@ -191,22 +160,12 @@ _KERNELS: dict[type, Callable[[_Update], None]] = {
     keras.optimizers.Adadelta: _adadelta,
     keras.optimizers.RMSprop: _rmsprop,
 }
-# Those that have a kernel for some rows.
-_BY_ROWS = (
-    keras.optimizers.SGD,
-    keras.optimizers.Adagrad,
-    keras.optimizers.Ftrl,
-    keras.optimizers.Adadelta,
-    keras.optimizers.RMSprop,
-)
+# Adam and Adamax have no kernel for some rows.
+_BY_ROWS = [kind for kind, kernel in _KERNELS.items() if kernel not in (_adam, _adamax)]
 
 
 def lock(op: TrainOp, strategy: tf.distribute.Strategy) -> None:
-    """Makes the op's optimizer update by kernels that lock.
-
-    Args:
-      op: train op with a built optimizer.
-      strategy: strategy of the variables.
+    """Makes the op's built optimizer update by kernels that lock.
 
     Raises:
       UserValueError: the optimizer, or one of its options, has no such kernel.

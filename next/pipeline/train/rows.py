@@ -65,12 +65,7 @@ class RowOptimizer:
         self._optimizer._clip_gradients = self._clip  # No public method clips.
 
     def apply(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Updates variables, in replica context.
-
-        Args:
-          gradients: gradients over all replicas, no row twice.
-          variables: variables of the gradients.
-        """
+        """Updates variables by gradients over all replicas, no row twice, in replica context."""
         pairs = zip(gradients, variables, strict=True)
         self._decay_by_rows = {
             id(variable_of(v)) for g, v in pairs if self._op.lazy and slices.are_rows(g)
@@ -123,21 +118,14 @@ def decays(optimizer: Any, variable: Any) -> bool:
 
 
 def log_whole_updates(op: TrainOp, gradients: Mapping[int, Any]) -> None:
-    """Warns once of a large table of which a batch uses some rows, and the op moves all.
-
-    Args:
-      op: train op.
-      gradients: gradients by the variable's index in `TrainOp.variables`.
-    """
+    """Warns once of a large table of which a batch uses some rows, and the op moves all."""
     reason = f"{type(op.optimizer).__name__} moves all of them"
     for index, gradient in gradients.items():
         variable = op.variables[index]
-        num_bytes = (
-            variable.shape[0] * gradient.values.shape[1:].num_elements() * (gradient.dtype.size)
-            if slices.are_rows(gradient)
-            else 0
-        )
-        if num_bytes < _LARGE_TABLE or op.lazy:
+        if op.lazy or not slices.are_rows(gradient):
+            continue
+        row_bytes = gradient.values.shape[1:].num_elements() * gradient.dtype.size
+        if variable.shape[0] * row_bytes < _LARGE_TABLE:
             continue
         if moves_rows(op):
             if not decays(op.optimizer, variable_of(variable)):
@@ -158,7 +146,7 @@ def _warn_once(name: str, num_rows: int, reason: str) -> None:
 
 
 class _Rows:
-    """Some rows of a variable, with what the formulas of optimizers do with a variable.
+    """Some rows of a variable, with the methods that formulas of optimizers call.
 
     Attributes:
       dtype: dtype of the variable.
@@ -215,11 +203,9 @@ def _twin(optimizer: Any, variable: tf.Variable, indices: tf.Tensor) -> Any:
     twin = object.__new__(type(optimizer))
     own = vars(twin)
     own |= vars(optimizer)
-    own |= {
-        name: {number: _Rows(slots[number].value, indices)}
-        for name, slots in vars(optimizer).items()
-        if _are_slots(slots, number, variable)
-    }
+    for name, slots in vars(optimizer).items():
+        if _are_slots(slots, number, variable):
+            own[name] = {number: _Rows(slots[number].value, indices)}
     own["_get_variable_index"] = lambda rows: number
     for method in ("assign", "assign_add", "assign_sub"):
         own[method] = lambda rows, value, method=method: getattr(rows, method)(value)

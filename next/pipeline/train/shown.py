@@ -57,14 +57,11 @@ class Shown:
         return (tf.nest.map_structure(no_rows, self._outline),)
 
     def joined(self, parts: Sequence[Any], batches: Sequence[Sequence[Batch]]) -> tuple[Any, ...]:
-        """Joins the parts of a step in the order of its input, in cross-replica context.
+        """Returns the parts of a step as one, in the order of its input, in cross-replica context.
 
         Args:
           parts: parts by local replica and micro-batch.
           batches: batches by micro-batch and local replica; placeholders have no rows.
-
-        Returns:
-          One part.
         """
         count = len(batches)
         ordered, flat = [], []
@@ -85,14 +82,9 @@ class Shown:
 
 
 def of_all_processes(steps: Sequence[Any], replicas: Replicas) -> list[Any]:
-    """Exchanges the arrays of some steps; every process must call it.
+    """Returns the arrays of all processes in the order of the input; every process must call it.
 
-    Args:
-      steps: nests of arrays of this process, one for each step.
-      replicas: replicas of all processes.
-
-    Returns:
-      Nests of the arrays of all processes, one for each step, in the order of the input.
+    `steps` are nests of arrays of this process, one for each step.
     """
     if replicas.num_processes == 1:
         return list(steps)
