@@ -184,7 +184,7 @@ def _folder(options: argparse.Namespace, arguments: Sequence[str]) -> pathlib.Pa
 
 
 def _record(options: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
-    """Returns what the folder of a sweep records.
+    """Returns the record of a sweep.
 
     Raises:
       UserValueError: the direction of the metric is not known.

@@ -31,7 +31,7 @@ _LOG_LINES = 15
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """What the trials of a sweep run, as its folder records it.
+    """The task of a sweep, as its folder records it.
 
     Attributes:
       arguments: flags of each trial, or a program and its flags.
@@ -110,7 +110,7 @@ class Trials:
         self._num_trials = min(options.trials, study.size)
         self._until = time.monotonic() + options.timeout
         self._num_failures = 0  # In a row.
-        self._processes: list[_Process] = []
+        self._running: list[Iterator[None]] = []
         self._signals: list[int] = []
 
     def run(self, received: collections.deque[int]) -> int:
@@ -127,17 +127,15 @@ class Trials:
         waiting = collections.deque(self._study.running())
         with ProcessGroup() as group:
             while True:
-                self._fill(group, waiting)
-                if not self._processes:
-                    break
-                time.sleep(_POLL_SECS)
                 while received:
                     self._signals.append(received.popleft())
-                    self._end_all()
                 if self._signals.count(signal.SIGINT) > 1:
                     return 128 + signal.SIGINT
-                for process in list(self._processes):
-                    self._watch(process, group)
+                self._fill(group, waiting)
+                if not self._running:
+                    break
+                self._running = [each for each in self._running if next(each, "ended") is None]
+                time.sleep(_POLL_SECS)
         if self._signals:
             return EXIT_RESTART
         return 0 if any("value" in trial.user_attrs for trial in self._study.begun()) else 1
@@ -193,75 +191,86 @@ class Trials:
     def _model_dir(self, trial: Any) -> pathlib.Path:
         return self._folder / f"trial-{trial.number:04d}"
 
+    def _log(self, trial: Any) -> pathlib.Path:
+        return self._folder / f"trial-{trial.number:04d}.log"
+
     def _command(self, trial: Any) -> str:
         return shlex.join(self._sweep.command(self._model_dir(trial), trial.params))
 
+    @property
+    def _is_ending(self) -> bool:
+        return bool(self._signals) or self._num_failures >= self._options.max_failures
+
     def _fill(self, group: ProcessGroup, waiting: collections.deque[Any]) -> None:
         """Starts trials in the free slots."""
-        while self._free and not self._signals and self._num_failures < self._options.max_failures:
+        while self._free and not self._is_ending:
             if not waiting:
                 is_enough = len(self._study.begun()) >= self._num_trials
                 if is_enough or time.monotonic() >= self._until:
                     return
                 waiting.append(self._study.ask())
-            trial = waiting.popleft()
-            process = _Process(trial, self._free.pop(0), self._model_dir(trial))
-            process.num_reported = len(self._sweep.evaluations(process.model_dir))
-            self._processes.append(process)
-            self._start(process, group)
+            self._running.append(self._run(waiting.popleft(), self._free.pop(0), group))
 
-    def _start(self, process: "_Process", group: ProcessGroup) -> None:
-        command = self._sweep.command(process.model_dir, process.trial.params)
-        process.model_dir.mkdir(parents=True, exist_ok=True)
-        logging.info("sweep | trial %d | %s", process.trial.number, shlex.join(command))
-        with open(process.log, "ab") as output:
-            variables = {"PYTHONUNBUFFERED": "1", **environ, **process.slot}
-            process.popen = group.start(command, variables, output=output)
+    def _run(self, trial: Any, slot: Mapping[str, str], group: ProcessGroup) -> Iterator[None]:
+        """Runs the processes of a trial; yields while one is running."""
+        model_dir = self._model_dir(trial)
+        num_reported, restarts, is_pruned = len(self._sweep.evaluations(model_dir)), 0, False
+        kill_at: float | None = None  # Set when the process was asked to end.
+        process = self._start(trial, slot, group)
+        while True:
+            yield
+            code, evaluations = process.poll(), self._sweep.evaluations(model_dir)
+            for each in evaluations[num_reported:]:
+                is_pruned = self._report(trial, each) or is_pruned
+                num_reported, restarts = num_reported + 1, 0
+            if code is None and kill_at is None and (is_pruned or self._is_ending):
+                process.send_signal(signal.SIGTERM)  # It saves and ends.
+                kill_at = time.monotonic() + self._options.grace_secs
+            elif code is None and kill_at is not None and time.monotonic() >= kill_at:
+                process.kill()
+            can_restart = kill_at is None and not is_pruned and restarts < _MAX_RESTARTS
+            if code == EXIT_RESTART and can_restart:
+                restarts += 1
+                process = self._start(trial, slot, group)
+            elif code is not None:
+                break
+        self._free.append(slot)
+        if is_pruned or (kill_at is None and code == 0):
+            self._num_failures = 0
+            self._end(trial, evaluations, pruned=is_pruned)
+        elif kill_at is None:
+            self._fail(trial, code)
 
-    def _watch(self, process: "_Process", group: ProcessGroup) -> None:
-        """Reports new evaluations of a process, and its end."""
-        code = process.popen.poll()
-        evaluations = self._sweep.evaluations(process.model_dir)
-        for each in evaluations[process.num_reported :]:
-            self._report(process, each)
-        if code is None:
-            process.kill_if_late()
-        elif code == EXIT_RESTART and not process.kill_at and process.restarts < _MAX_RESTARTS:
-            process.restarts += 1
-            self._start(process, group)
-        else:
-            self._processes.remove(process)
-            self._free.append(process.slot)
-            if not process.kill_at or process.is_pruned:
-                self._ended(process, code, evaluations)
+    def _start(
+        self, trial: Any, slot: Mapping[str, str], group: ProcessGroup
+    ) -> subprocess.Popen[bytes]:
+        self._model_dir(trial).mkdir(parents=True, exist_ok=True)
+        command = self._sweep.command(self._model_dir(trial), trial.params)
+        logging.info("sweep | trial %d | %s", trial.number, shlex.join(command))
+        with open(self._log(trial), "ab") as output:
+            return group.start(command, {"PYTHONUNBUFFERED": "1", **environ, **slot}, output=output)
 
-    def _report(self, process: "_Process", evaluated: Evaluated) -> None:
-        """Reports an evaluation; asks the process to end if the trial is pruned."""
-        trial, step, metric = process.trial, evaluated.step, self._sweep.metric
+    def _report(self, trial: Any, evaluated: Evaluated) -> bool:
+        """Reports an evaluation; returns whether the trial is pruned."""
+        step, metric = evaluated.step, self._sweep.metric
         value = evaluated.metrics[metric]
         logging.info("sweep | trial %d | step %d | %s %g", trial.number, step, metric, value)
-        process.num_reported, process.restarts = process.num_reported + 1, 0
         trial.report(value, step)
-        if step > 0 and trial.should_prune() and not process.kill_at:
+        is_pruned = step > 0 and trial.should_prune()
+        if is_pruned:
             logging.info("sweep | trial %d | pruned at step %d", trial.number, step)
-            process.is_pruned = True
-            process.ask_to_end(self._options.grace_secs)
+        return is_pruned
 
-    def _ended(self, process: "_Process", code: int, evaluations: Sequence[Evaluated]) -> None:
-        """Records the end of a process; one that a signal ended stays open."""
-        if not code or process.is_pruned:
-            self._num_failures = 0
-            self._end(process.trial, evaluations, pruned=process.is_pruned)
-            return
+    def _fail(self, trial: Any, code: int) -> None:
+        """Records that the process of a trial failed."""
         self._num_failures += 1
-        tail = process.log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+        path = self._log(trial)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-        why = f"{how}: {process.log}"
-        logging.warning("\n".join([f"sweep | trial {process.trial.number} {why}", *tail]))
-        self._study.end(process.trial, None, why=why)
+        tail = path.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+        logging.warning("\n".join([f"sweep | trial {trial.number} {how}: {path}", *tail]))
+        self._study.end(trial, None, why=f"{how}: {path}")
         if self._num_failures >= self._options.max_failures:
             logging.error("sweep | %d trials in a row failed", self._num_failures)
-            self._end_all()
 
     def _end(self, trial: Any, evaluations: Sequence[Evaluated], *, pruned: bool = False) -> None:
         """Records the result of a trial."""
@@ -269,38 +278,6 @@ class Trials:
         logging.info("sweep | trial %d ended | %s %s", trial.number, self._sweep.metric, result)
         why = "" if evaluations else "no evaluation; --evaluation has the name of the EvalSpec"
         self._study.end(trial, result, pruned=pruned, why=why)
-
-    def _end_all(self) -> None:
-        for process in self._processes:
-            process.ask_to_end(self._options.grace_secs)
-
-
-@dataclasses.dataclass
-class _Process:
-    """The process of a trial; `kill_at` is set once it was asked to end."""
-
-    trial: Any
-    slot: Mapping[str, str]
-    model_dir: pathlib.Path
-    popen: subprocess.Popen[bytes] | None = None
-    num_reported: int = 0
-    restarts: int = 0
-    is_pruned: bool = False
-    kill_at: float | None = None
-
-    @property
-    def log(self) -> pathlib.Path:
-        return self.model_dir.with_name(f"{self.model_dir.name}.log")
-
-    def ask_to_end(self, grace_secs: float) -> None:
-        """Sends SIGTERM, so that the process saves and ends."""
-        if not self.kill_at:
-            self.kill_at = time.monotonic() + grace_secs
-            self.popen.send_signal(signal.SIGTERM)
-
-    def kill_if_late(self) -> None:
-        if self.kill_at and time.monotonic() >= self.kill_at:
-            self.popen.kill()
 
 
 def _has_finished(model_dir: pathlib.Path, evaluations: Sequence[Evaluated]) -> bool:

@@ -260,7 +260,7 @@ def _total(outputs: Sequence[_Output]) -> tuple[Any, Any, dict[str, Any]]:
 def _declare(metrics: dict[str, Any], output: _Output, *, prefix: str) -> None:
     """Adds the metrics of one output, with the names that Keras gives them."""
     listed = output.metrics
-    if listed is None:
+    if not listed:
         return
     if not isinstance(listed, Mapping | list | tuple):
         listed = [listed]

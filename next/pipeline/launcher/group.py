@@ -23,7 +23,7 @@ class ProcessGroup:
     """A process group that is killed when the block ends, or when this process does.
 
     Its leader is a guard process, which waits for the end of this one. Ctrl-C in a terminal
-    reaches this process and not the group. What a task starts belongs to the group as well.
+    reaches this process and not the group. Processes that a task starts belong to it as well.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,4 @@
-"""Runs the tasks of a cluster together, and ends them together.
-
-It goes by exit codes and signals alone.
-"""
+"""Runs the tasks of a cluster together, and ends them together."""
 
 import collections
 import contextlib
@@ -47,13 +44,7 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """The end of one task.
-
-    Attributes:
-      task: the task.
-      code: exit code; 128 + n for signal n.
-      at: time in seconds.
-    """
+    """The end of one task at a time in seconds; the code is 128 + n for signal n."""
 
     task: Task
     code: int
