@@ -51,12 +51,11 @@ def read(texts: Iterable[str]) -> dict[str, Any]:
         try:
             found[name] = _distribution(kind, _split(inside))
         except (KeyError, TypeError, ValueError) as error:
-            reason = "" if isinstance(error, KeyError) else f" {error}"
-            hint = (
-                " Did you mean log?" if kind == "loguniform" else near(kind, (*_NUMBERS, "choice"))
-            )
+            known = "log" if kind == "loguniform" else ""
+            hint = f" Did you mean {known}?" if known else near(kind, (*_NUMBERS, "choice"))
             raise UserValueError(
-                f"--search is {text}: expected such as {_EXAMPLES}.{reason or hint}"
+                f"--search is {text}: expected NAME=KIND(VALUES), such as {_EXAMPLES}."
+                f"{hint if isinstance(error, KeyError) else f' {error}'}"
             ) from None
     return found
 
@@ -70,9 +69,8 @@ def _distribution(kind: str, items: Sequence[str]) -> Any:
     low, high, *step = map(int if is_int else float, items)
     if not all(map(math.isfinite, (low, high, *step))) or len(step) > 1 - is_log:
         raise ValueError("There are other than two numbers and maybe a step.")
-    make = (
-        optuna.distributions.IntDistribution if is_int else optuna.distributions.FloatDistribution
-    )
+    distributions = optuna.distributions
+    make = distributions.IntDistribution if is_int else distributions.FloatDistribution
     return make(low, high, is_log, *step)
 
 

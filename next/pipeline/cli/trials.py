@@ -226,14 +226,14 @@ class Trials:
             if code is None and kill_at is None and (is_pruned or self._is_ending):
                 process.send_signal(signal.SIGTERM)  # It saves and ends.
                 kill_at = time.monotonic() + self._options.grace_secs
-            elif code is None and kill_at is not None and time.monotonic() >= kill_at:
-                process.kill()
-            can_restart = kill_at is None and not is_pruned and restarts < _MAX_RESTARTS
-            if code == EXIT_RESTART and can_restart:
+            elif code is None:
+                if kill_at is not None and time.monotonic() >= kill_at:
+                    process.kill()
+            elif code != EXIT_RESTART or kill_at or is_pruned or restarts == _MAX_RESTARTS:
+                break
+            else:
                 restarts += 1
                 process = self._start(trial, slot, group)
-            elif code is not None:
-                break
         self._free.append(slot)
         if is_pruned or (kill_at is None and code == 0):
             self._num_failures = 0

@@ -210,7 +210,7 @@ def test_commands_are_printed_and_collected(tmp_path):
     "flags, after, message",
     [
         (["--search=y=loguniform(1, 2)"], ["program.py"], r"Did you mean log\?"),
-        (["--search=y=log(2, 1)"], ["program.py"], "expected such as x=uniform.*low=2.0"),
+        (["--search=y=log(2, 1)"], ["program.py"], "such as x=uniform.*low=2.0"),
         (["--search=x=int(1, 5)"], ["program.py"], "x twice"),
         ([], ["program.py", "--model_dir=m"], "expected no --model_dir"),
         ([], ["program.py", "--x=1"], "x is set by --search and after --"),
