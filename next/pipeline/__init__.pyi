@@ -59,6 +59,7 @@ from .export.receivers import (
 )
 from .hooks.file_writers import CsvWriter as CsvWriter
 from .hooks.file_writers import JsonLinesWriter as JsonLinesWriter
+from .hooks.loss_guard import LossGuard as LossGuard
 from .hooks.plateau import ReduceOnPlateau as ReduceOnPlateau
 from .hooks.profiler import ProfilerHook as ProfilerHook
 from .hooks.rules import StopIfDiverged as StopIfDiverged

@@ -81,6 +81,30 @@ class TrainingInput:
         self._position = dataclasses.replace(self._position, elements=elements)
         self._examples += num_examples
 
+    def leave_out(self, step: int) -> list[Any] | None:
+        """Reads the batches of one step, which is not made. Every process must call it.
+
+        Args:
+          step: global step.
+
+        Returns:
+          The elements of this process; None if no process has data left in this pass.
+        """
+        elements = self._data.read(self.iterator)
+        if not self._replicas.any(bool(elements)):
+            return None
+        # Of global batches, the chief counts what all processes have read together.
+        counts = self._replicas.is_chief or not self._data.splits
+        rows = sum(int(num_rows(as_pair(each)[0])) for each in elements) if counts else 0
+        self.add(1, rows)
+        self._find_end(step)
+        return elements
+
+    @property
+    def num_batches(self) -> int:
+        """Number of steps in this pass whose batches were read."""
+        return self._position.elements // self._data.elements_per_step
+
     def has_ended(self, step: int, num_passes: int | None) -> bool:
         """Returns whether a restart is at the end of a pass."""
         return step == self.end_step
@@ -158,8 +182,13 @@ class TrainingInput:
         return self._data.call(seed=seed, first_batch=first_batch)
 
     def _open(self, iterator: Any, step: int) -> None:
-        """Sets the iterator, and agrees on the end of data of known length."""
-        self.iterator, self.end_step, data = iterator, math.inf, self._data
+        """Sets the iterator, and finds the end of the pass."""
+        self.iterator = iterator
+        self._find_end(step)
+
+    def _find_end(self, step: int) -> None:
+        """Agrees on the end of data of known length."""
+        self.end_step, data = math.inf, self._data
         if data.lengths is not None:
             left = data.lengths[self._replicas.process] - self._position.elements
             steps = self._replicas.gather([data.steps_in(max(left, 0))])

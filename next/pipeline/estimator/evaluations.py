@@ -56,6 +56,8 @@ class Evaluations:
         Recorded results are sent to the hooks, whose states are those of the checkpoint.
         """
         for each in self.evaluations:
+            if each.result is not None and each.result.step > run.step:
+                each.result = None  # Training has returned to the checkpoint.
             if each.spec.folder not in due:
                 continue
             found = self.files.recorded(each.spec, run.step)

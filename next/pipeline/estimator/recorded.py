@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..contract.hooks import Run
 from ..distribute.replicas import Replicas
@@ -43,6 +43,11 @@ class RecordedEvaluations:
         self._offsets = dict.fromkeys(self._names, 0)
         self._new: list[tuple[str, evaluated.Evaluated]] = []
         self._read_at = 0.0
+
+    def begin(self, sent: Mapping[str, int]) -> None:
+        """Begins after the evaluations that a checkpoint has as sent, by folder."""
+        self.sent = dict(sent)
+        self._offsets = dict.fromkeys(self._names, 0)
 
     def has_new(self, run: Run) -> bool:
         """Returns whether this process has found new ones; it looks every two seconds."""

@@ -79,6 +79,12 @@ def spec_of_sum(value: Any) -> Any:
     )
 
 
+def are_finite(gradients: Any) -> tf.Tensor:
+    """Returns whether all numbers of a nest of gradients are finite, a bool scalar."""
+    leaves = [values_of(each) for each in tf.nest.flatten(gradients)]
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(leaf)) for leaf in leaves])
+
+
 def clip_by_global_norm(gradients: Sequence[Any], clip_norm: float) -> list[Any]:
     """Returns gradients whose global norm, in float32, is at most `clip_norm`.
 

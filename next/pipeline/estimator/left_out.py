@@ -1,0 +1,144 @@
+"""The batches that a training leaves out, since they made a loss not finite or too high.
+
+a hook asks for it
+restore the newest checkpoint, train up to the step
+read the batches of the step, write them and the weights
+continue with the next batches
+
+A checkpoint has the position in the input after the batches that were left out before it. A
+training that is killed before the next checkpoint meets the same step again.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from ..checkpoint.checkpoints import Checkpoints
+from ..contract.hooks import BadStep, Run
+from ..contract.run_config import RunConfig
+from ..data import bad_batch
+from ..distribute import strategies
+from ..errors import UserValueError
+from ..hooks.stock import NanLossDuringTrainingError
+from ..model_dir.files import writing
+from .train_state import TrainState
+
+
+class LeftOut:
+    """The steps of one run whose batches are left out; the same in all processes.
+
+    Steps are in order, and those whose batches were read come first. So another bad step
+    invalidates the later ones: they would get other batches.
+    """
+
+    def __init__(self, state: TrainState) -> None:
+        """Takes the state, which is written before each of the steps."""
+        self._state, self._config = state, state.config
+        self._steps: list[BadStep] = []
+        self._num_read = 0
+        self._written: set[str] = set()
+
+    @property
+    def checks_gradients(self) -> bool:
+        """Whether steps look for gradients that are not finite."""
+        return self._config.on_nan in ("restore", "record")
+
+    def begin(self, run: Run, saved: Sequence[Sequence[Any]]) -> None:
+        """Begins a training, or begins again from a checkpoint that has `saved`."""
+        run.cannot_leave_out = _obstacle(self._config, self._state)
+        self._num_read = len(saved)
+        self._steps = self._steps or [BadStep(*each) for each in saved]
+
+    def saved(self) -> list[Sequence[Any]]:
+        """Returns the steps whose batches were read, as JSON."""
+        return [[each.step, each.reason] for each in self._steps[: self._num_read]]
+
+    def add(self, bad: BadStep, saved_step: int) -> None:
+        """Adds a step.
+
+        Args:
+          bad: the step.
+          saved_step: step of the newest checkpoint.
+
+        Raises:
+          NanLossDuringTrainingError: it is one more than `RunConfig.max_restores`.
+          UserValueError: the checkpoint is later than the step.
+        """
+        if bad.step <= saved_step:
+            raise UserValueError(
+                f"leave_out({bad.step}) was called after the checkpoint of step {saved_step}: "
+                "expected a step of the last call. Call it in after_loop."
+            )
+        before = [each for each in self._steps[: self._num_read] if each.step <= bad.step]
+        self._steps = [*before, bad]
+        if len(before) >= self._config.max_restores and not bad.ends:
+            reasons = "".join(f"\n  {each.reason}" for each in self._steps)
+            raise NanLossDuringTrainingError(
+                f"more than max_restores={self._config.max_restores} steps went wrong:{reasons}\n"
+                "Lower the learning rate, set TrainOp(clip_norm=1.0), look at the batches in "
+                f"{self._config.model_dir}/bad_batches, or set a higher RunConfig.max_restores."
+            )
+
+    def next_step(self, step: int) -> float:
+        """Returns the next global step at which batches are left out, infinite for none."""
+        starts = [each.step - 1 for each in self._steps[self._num_read :]]
+        return min((start for start in starts if start > step), default=math.inf)
+
+    def is_due(self, step: int) -> bool:
+        """Returns whether batches are left out at a global step."""
+        return any(each.step - 1 == step for each in self._steps[self._num_read :])
+
+    def write(self, elements: Sequence[Any], num_batches: int) -> None:
+        """Writes the batches that were read, once, and the weights; every process must call it.
+
+        Args:
+          elements: elements of the input of this process.
+          num_batches: number of the batches in the pass.
+
+        Raises:
+          NanLossDuringTrainingError: training was to end after this.
+        """
+        bad = self._steps[self._num_read]
+        number = [each.step for each in self._steps[: self._num_read]].count(bad.step)
+        folder = bad_batch.folder_of(self._config.model_dir, bad.step, number)
+        self._num_read += 1
+        if folder not in self._written:
+            self._written.add(folder)
+            with writing(self._config.model_dir, folder):
+                self._write(folder, bad, elements)
+        if self._state.replicas.is_chief:
+            places = [place for each in elements for place in bad_batch.nonfinite(each)]
+            found = f"NaN or Inf in {'; '.join(places)}" if places else "all of it is finite"
+            words = "step %d | batch %d of the pass is left out, %s | %s | see %s"
+            logging.warning(f"train | {words}", bad.step, num_batches, found, bad.reason, folder)
+        if bad.ends:
+            raise NanLossDuringTrainingError(
+                f"{bad.reason}. Its batches are in {folder}: set --job=replay "
+                f"--bad_batch={folder}, or call replay(estimator, {folder!r})."
+            )
+
+    def _write(self, folder: str, bad: BadStep, elements: Sequence[Any]) -> None:
+        replicas = self._state.replicas
+        if replicas.is_chief and tf.io.gfile.exists(folder):  # Of a training before a kill.
+            tf.io.gfile.rmtree(folder)
+        replicas.barrier()
+        bad_batch.write_elements(folder, replicas.process, elements)
+        with self._state.synchronized():
+            if replicas.is_chief:
+                variables = self._state.variables()
+                Checkpoints(folder, variables, asynchronous=False).save(bad.step - 1, {})
+        replicas.barrier()
+        if replicas.is_chief:
+            bad_batch.write_record(folder, bad.step, bad.reason)
+
+
+def _obstacle(config: RunConfig, state: TrainState) -> str | None:
+    """Returns why a training cannot leave out batches."""
+    if config.save_checkpoints_steps == 0:
+        return "RunConfig.save_checkpoints_steps is 0"
+    if strategies.on_servers(config):
+        return "training runs on parameter servers"
+    return "training runs on a TPU" if state.replicas.shares_trace else None
