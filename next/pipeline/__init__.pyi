@@ -18,6 +18,7 @@ from .contract.spec import host_metric as host_metric
 from .contract.spec import metric as metric
 from .contract.train_op import MeanOverExamples as MeanOverExamples
 from .contract.train_op import TrainOp as TrainOp
+from .debug.replay import replay as replay
 from .distribute.strategies import central_storage as central_storage
 from .distribute.strategies import mirrored as mirrored
 from .distribute.strategies import multi_worker as multi_worker

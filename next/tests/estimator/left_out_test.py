@@ -2,7 +2,6 @@
 
 import logging
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -40,8 +39,10 @@ def spikes():
 
 def not_saved():
     """Yields batches whose position cannot be saved, so that a restart skips them."""
-    return poisoned().map(lambda x, y: (tf.numpy_function(np.copy, [x], tf.float32), y)).map(
-        lambda x, y: (tf.ensure_shape(x, [8, 4]), y)
+    return (
+        poisoned()
+        .map(lambda x, y: (tf.numpy_function(np.copy, [x], tf.float32), y))
+        .map(lambda x, y: (tf.ensure_shape(x, [8, 4]), y))
     )
 
 
@@ -93,4 +94,100 @@ def test_plain_tensorflow_reads_a_bad_batch_and_the_weights_before_it(restored):
     [(x, y)] = tf.data.Dataset.load(f"{folders[0]}/batches/000-000")
     assert x.shape == (8, 4) and np.isnan(x[0]).all() and np.isfinite(x[1:]).all() and len(y) == 8
     reader = tf.train.load_checkpoint(folders[0])
-    assert np.isfinite(reader.get_tensor("network/000/dense/kernel/.ATTRIBUTES/VARIABLE_VALUE")).all()
+    assert np.isfinite(
+        reader.get_tensor("network/000/dense/kernel/.ATTRIBUTES/VARIABLE_VALUE")
+    ).all()
+
+
+@pytest.mark.slow
+def test_a_position_that_cannot_be_saved_is_skipped_to(tmp_path, expected):
+    one = make(tmp_path, on_nan="restore", max_restores=6, save_checkpoints_steps=5)
+    np.testing.assert_array_equal(weights(one.train(not_saved)), expected)
+
+
+def test_a_guard_leaves_out_spikes_and_keeps_its_window(tmp_path, expected):
+    guard = Guarded(max_loss=100.0, spike=50.0, window=3)
+    one = make(tmp_path, max_restores=6, save_checkpoints_steps=5)
+    one.train(spikes, [guard], max_steps=9)
+    window = guard.state()
+    assert len(window) == 3 and guard.begins > 1
+    again = Guarded(max_loss=100.0, spike=50.0, window=3)
+    one.train(spikes, [again], max_steps=18)
+    np.testing.assert_array_equal(weights(one), expected)
+    assert again.state() != window
+
+
+def test_a_guard_stops_with_a_checkpoint_or_warns(tmp_path, caplog):
+    one = make(tmp_path)
+    one.train(spikes, [ge.LossGuard(max_loss=100.0, on="stop")])
+    [reason] = one.last_run.stop_reasons
+    step = one.last_run.step
+    assert reason.startswith("LossGuard: the loss is ") and "above max_loss=100" in reason
+    assert checkpoints(tmp_path) == [0, step]
+    one.train(spikes, [ge.LossGuard(max_loss=-1.0, on="warn")], max_steps=step + 1)
+    assert f"in step {step + 1}, above max_loss=-1" in caplog.text
+
+
+def test_a_bad_batch_is_recorded_and_replayed(tmp_path):
+    one = make(tmp_path, on_nan="record", save_checkpoints_steps=2, gradient_accumulation_steps=2)
+    with pytest.raises(ge.NanLossDuringTrainingError, match="--job=replay --bad_batch="):
+        one.train(poisoned)
+    [folder] = tf.io.gfile.glob(f"{tmp_path}/bad_batches/*")
+    step = int(folder.rpartition("-")[2])
+    assert max(checkpoints(tmp_path)) < step
+    before = weights(one)
+    lines = ge.replay(one, folder)
+    assert f"NaN or infinite in step {step}" in lines[1]
+    assert "  NaN or Inf before the step: features, examples 0" in lines
+    assert "batch 2 of 2:" in lines and "  loss and gradients are finite" in lines
+    np.testing.assert_array_equal(weights(one), before)
+    for path in (tmp_path, f"{tmp_path}/bad_batches/step-99"):
+        with pytest.raises(ge.UserValueError, match=rf"bad_batch=.*/step-{step}'"):
+            ge.replay(one, path)
+    tf.io.gfile.remove(f"{folder}/bad_batch.json")
+    with pytest.raises(ge.UserValueError, match="and found none"):
+        ge.replay(one, folder)
+
+
+def root_fn(features, labels, mode, network, optimizer):
+    """Has a finite loss and a gradient of NaN if the first feature of an example is 0."""
+    logits = network(features, training=mode == ge.ModeKeys.TRAIN)
+    scores = tf.reduce_sum(logits, axis=-1) * features[:, 0]
+    return ge.EstimatorSpec(
+        mode, loss=tf.sqrt(scores**2), train_op=ge.TrainOp(optimizer, network.trainable_variables)
+    )
+
+
+def zeros():
+    return indices().map(lambda index: batch_of(index, 0.0))
+
+
+def test_a_gradient_of_nan_belongs_to_its_own_step(tmp_path, caplog):
+    one = make(tmp_path, fn=root_fn, on_nan="restore", save_checkpoints_steps=1)
+    with pytest.raises(ge.NanLossDuringTrainingError, match="more than max_restores=5") as error:
+        one.train(zeros)
+    assert str(error.value).count("a gradient is NaN or infinite in step") == 6
+    assert caplog.text.count("is left out, all of it is finite") == 5
+    folder = sorted(tf.io.gfile.glob(f"{tmp_path}/bad_batches/*"))[0]
+    lines = "\n".join(ge.replay(one, folder))
+    assert 'eagerly-executing op "' in lines and "SqrtGrad" in lines or "RealDiv" in lines, lines
+    assert "in root_fn" in lines
+
+
+def test_what_cannot_return_to_a_checkpoint_is_refused(tmp_path):
+    for hooks, options, name in (
+        ([], {"on_nan": "restore"}, "RunConfig.on_nan is 'restore'"),
+        ([ge.LossGuard(spike=2.0)], {}, "LossGuard.on is 'restore'"),
+    ):
+        one = make(tmp_path, save_checkpoints_steps=0, **options)
+        with pytest.raises(ge.UserValueError, match=f"{name}, and RunConfig.save_checkpoints"):
+            one.train(train_input, hooks, max_steps=1)
+    for arguments, text in (
+        ({}, "max_loss and LossGuard.spike are None"),
+        ({"spike": 1.0}, "spike is 1.0: expected a number > 1"),
+        ({"max_loss": np.nan}, "max_loss is nan: expected a number"),
+        ({"spike": 2.0, "window": 0}, "window is 0: expected an int > 0"),
+        ({"spike": 2.0, "on": "skip"}, "on is 'skip': expected 'restore', 'stop' or 'warn'"),
+    ):
+        with pytest.raises(ge.UserValueError, match=text):
+            ge.LossGuard(**arguments)
