@@ -67,7 +67,7 @@ def read(folder: str | os.PathLike[str]) -> BadBatch:
       folder: path of the folder of a step.
 
     Returns:
-      What it has.
+      The batches of the step.
 
     Raises:
       UserValueError: it is not such a folder, or incomplete.

@@ -33,7 +33,8 @@ class LossGuard(Hook):
         Args:
           max_loss: largest loss that is allowed; None for any.
           spike: largest ratio of a loss to the median of the `window` losses before; None for
-            any. Nothing is compared before there are so many, or while the median is not positive.
+            any. The first `window` losses are not compared, nor is any while the median is not
+            positive.
           window: number of steps of the median.
           on: 'restore' returns to the last checkpoint and continues without the batches of the
             step, at most `RunConfig.max_restores` times; 'stop' ends training with a checkpoint;

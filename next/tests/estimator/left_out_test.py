@@ -150,7 +150,7 @@ def test_a_bad_batch_is_recorded_and_replayed(tmp_path):
 
 
 def root_fn(features, labels, mode, network, optimizer):
-    """Has a finite loss and a gradient of NaN if the first feature of an example is 0."""
+    """Computes a finite loss, whose gradient is NaN if the first feature of an example is 0."""
     logits = network(features, training=mode == ge.ModeKeys.TRAIN)
     scores = tf.reduce_sum(logits, axis=-1) * features[:, 0]
     return ge.EstimatorSpec(
