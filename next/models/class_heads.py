@@ -1,7 +1,8 @@
 """Heads of classes: one of two, one of several, any number of several."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import gin
@@ -11,7 +12,7 @@ import tensorflow as tf
 from gin_estimator import SpecError, metric
 
 from . import features as features_lib
-from .heads import SingleHead, Tensors, dense_labels, like, mean
+from .heads import SingleHead, Tensors, Weights, as_floats, dense_labels, like, mean
 
 
 @gin.configurable
@@ -35,17 +36,19 @@ class _ClassHead(SingleHead):
     label_vocabulary: Sequence[Any] | None = None
 
     def __post_init__(self) -> None:
-        words = self.label_vocabulary
-        if words is not None and (isinstance(words, str) or len(set(words)) != self._num_classes):
+        name, words, size = type(self).__name__, self.label_vocabulary, self._num_classes
+        if not isinstance(size, int) or size < 2:
+            raise SpecError(f"{name}.n_classes is {size!r}: expected an int > 1.")
+        if words is not None and (isinstance(words, str) or len(set(words)) != size):
             raise SpecError(
-                f"{type(self).__name__}.label_vocabulary is {words!r}: expected "
-                f"{self._num_classes} different labels, one for each class."
+                f"{name}.label_vocabulary is {words!r}: expected {size} different labels, one for "
+                "each class."
             )
         for threshold in getattr(self, "thresholds", ()):
             if not 0 < threshold < 1:
                 raise SpecError(
-                    f"{type(self).__name__}.thresholds has {threshold!r}: expected probabilities "
-                    "between 0 and 1. Set thresholds=(0.3, 0.5)."
+                    f"{name}.thresholds has {threshold!r}: expected probabilities between 0 and 1. "
+                    "Set thresholds=(0.3, 0.5)."
                 )
 
     @property
@@ -54,8 +57,7 @@ class _ClassHead(SingleHead):
 
     def _names(self) -> tf.Tensor:
         """Returns the labels by class as texts, `[classes]`."""
-        labels = self.label_vocabulary
-        labels = range(self._num_classes) if labels is None else labels
+        labels = self.label_vocabulary or range(self._num_classes)
         return tf.constant([n.decode() if isinstance(n, bytes) else str(n) for n in labels])
 
     def _numbers(self, labels: tf.Tensor) -> tf.Tensor:
@@ -63,15 +65,8 @@ class _ClassHead(SingleHead):
         if self.label_vocabulary is None:
             return labels
         words = list(self.label_vocabulary)
-        try:
-            vocabulary = tf.constant(words, labels.dtype)
-        except (TypeError, ValueError):
-            raise SpecError(
-                f"label_vocabulary is {words} and labels have dtype {labels.dtype.name}: expected "
-                "one dtype."
-            ) from None
-        found = tf.cast(tf.equal(labels[..., tf.newaxis], vocabulary), tf.int64)
-        known = tf.reduce_all(tf.reduce_max(found, axis=-1) > 0)
+        found = tf.equal(labels[..., tf.newaxis], tf.constant(words, labels.dtype))
+        known = tf.reduce_all(tf.reduce_any(found, axis=-1))
         message = [f"labels: expected entries of label_vocabulary {words}. The labels are", labels]
         return features_lib.asserted(tf.argmax(found, axis=-1), known, message)
 
@@ -112,7 +107,7 @@ class BinaryClassHead(_ClassHead):
 
     def targets(self, labels: tf.Tensor) -> tf.Tensor:
         """Returns float32 `[batch, 1]`; see `SingleHead`."""
-        labels = _as_floats(self._numbers(dense_labels(labels, 1)))
+        labels = as_floats(self._numbers(dense_labels(labels, 1)))
         return features_lib.checked(labels, "labels", 0, 1)
 
     def losses(self, targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
@@ -129,26 +124,18 @@ class BinaryClassHead(_ClassHead):
             **self._chosen(tf.argmax(both, axis=-1)),
         }
 
-    def metrics(
-        self, targets: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor | None
-    ) -> dict[str, Any]:
+    def metrics(self, targets: tf.Tensor, logits: tf.Tensor, weights: Weights) -> dict[str, Any]:
         """See `SingleHead`."""
         probabilities = tf.sigmoid(logits)
         return {
-            **_right(targets, tf.cast(logits > 0, tf.float32), weights),
+            **_right(targets, logits > 0, weights),
             "label/mean": mean(targets, weights),
             "prediction/mean": mean(probabilities, weights),
             "accuracy_baseline": metric(
                 AccuracyBaseline, targets, sample_weight=like(targets, weights)
             ),
-            **_areas(targets, probabilities, weights),
-            **_at_thresholds(self.thresholds, targets, probabilities, weights),
+            **_curves(targets, probabilities, weights, self.thresholds),
         }
-
-    def export_outputs(self, predictions: Mapping[str, tf.Tensor]) -> dict[str, Tensors]:
-        """See `Head`."""
-        regression = {"outputs": predictions["logistic"]}
-        return {**_signatures(predictions, "all_classes"), "regression": regression}
 
 
 @gin.configurable
@@ -165,10 +152,6 @@ class MultiClassHead(_ClassHead):
 
     n_classes: int = dataclasses.field(kw_only=False)
     top_k: Sequence[int] = ()
-
-    def __post_init__(self) -> None:
-        _check_n_classes(self)
-        super().__post_init__()
 
     @property
     def logits_dimension(self) -> int:
@@ -197,9 +180,7 @@ class MultiClassHead(_ClassHead):
             **self._chosen(tf.argmax(logits, axis=-1)),
         }
 
-    def metrics(
-        self, targets: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor | None
-    ) -> dict[str, Any]:
+    def metrics(self, targets: tf.Tensor, logits: tf.Tensor, weights: Weights) -> dict[str, Any]:
         """See `SingleHead`."""
         return {
             "accuracy": mean(tf.equal(targets, tf.argmax(logits, axis=-1)), weights),
@@ -208,10 +189,6 @@ class MultiClassHead(_ClassHead):
                 for k in self.top_k
             },
         }
-
-    def export_outputs(self, predictions: Mapping[str, tf.Tensor]) -> dict[str, Tensors]:
-        """See `Head`."""
-        return _signatures(predictions, "all_classes")
 
 
 @gin.configurable
@@ -234,10 +211,6 @@ class MultiLabelHead(_ClassHead):
     thresholds: Sequence[float] = ()
     classes_for_class_based_metrics: Sequence[int] = ()
 
-    def __post_init__(self) -> None:
-        _check_n_classes(self)
-        super().__post_init__()
-
     @property
     def logits_dimension(self) -> int:
         """See `Head`."""
@@ -248,7 +221,7 @@ class MultiLabelHead(_ClassHead):
         if isinstance(labels, tf.SparseTensor):
             labels = tf.RaggedTensor.from_sparse(labels)
         if not isinstance(labels, tf.RaggedTensor):
-            labels = _as_floats(dense_labels(labels, self.n_classes))
+            labels = as_floats(dense_labels(labels, self.n_classes))
             return features_lib.checked(labels, "labels", 0, 1)
         classes = tf.cast(self._numbers(labels.flat_values), tf.int64)
         classes = features_lib.checked(classes, "labels", 0, self.n_classes - 1)
@@ -267,31 +240,15 @@ class MultiLabelHead(_ClassHead):
         classes = _repeated(self._names(), logits)
         return {"logits": logits, "probabilities": tf.sigmoid(logits), "classes": classes}
 
-    def metrics(
-        self, targets: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor | None
-    ) -> dict[str, Any]:
+    def metrics(self, targets: tf.Tensor, logits: tf.Tensor, weights: Weights) -> dict[str, Any]:
         """See `SingleHead`."""
         probabilities = tf.sigmoid(logits)
-        reported = {
-            **_areas(targets, probabilities, weights),
-            **_at_thresholds(self.thresholds, targets, probabilities, weights),
-        }
+        reported = _curves(targets, probabilities, weights, self.thresholds)
         for i in self.classes_for_class_based_metrics:
-            of_class = slice(i, i + 1)
-            areas = _areas(targets[:, of_class], probabilities[:, of_class], weights)
-            reported |= {f"{name}/class{i}": area for name, area in areas.items()}
-            reported[f"probability_mean/class{i}"] = mean(probabilities[:, i], weights)
+            label, probability = targets[:, i : i + 1], probabilities[:, i : i + 1]
+            reported |= _curves(label, probability, weights, suffix=f"/class{i}")
+            reported[f"probability_mean/class{i}"] = mean(probability, weights)
         return reported
-
-    def export_outputs(self, predictions: Mapping[str, tf.Tensor]) -> dict[str, Tensors]:
-        """See `Head`."""
-        return _signatures(predictions, "classes")
-
-
-def _signatures(predictions: Mapping[str, tf.Tensor], classes: str) -> dict[str, Tensors]:
-    scores = {"scores": predictions["probabilities"], "classes": predictions[classes]}
-    predict = dict(predictions)
-    return {"serving_default": scores, "classification": scores, "predict": predict}
 
 
 def _repeated(row: tf.Tensor, examples: tf.Tensor) -> tf.Tensor:
@@ -299,51 +256,31 @@ def _repeated(row: tf.Tensor, examples: tf.Tensor) -> tf.Tensor:
     return tf.tile(row[tf.newaxis], [tf.shape(examples)[0], 1])
 
 
-def _as_floats(labels: tf.Tensor) -> tf.Tensor:
-    if labels.dtype == tf.string:
-        raise SpecError("labels have dtype string: expected numbers. Set label_vocabulary=[...].")
-    return tf.cast(labels, tf.float32)
-
-
-def _right(targets: tf.Tensor, classes: tf.Tensor, weights: tf.Tensor | None) -> dict[str, Any]:
-    """Returns accuracy, precision and recall of chosen classes, 0 or 1."""
-    options = {"sample_weight": like(targets, weights)}
+def _right(
+    targets: tf.Tensor, chosen: tf.Tensor, weights: Weights, suffix: str = ""
+) -> dict[str, Any]:
+    """Returns accuracy, precision and recall of the examples that are chosen for class 1."""
+    chosen, options = tf.cast(chosen, tf.float32), {"sample_weight": like(targets, weights)}
     return {
-        "accuracy": mean(tf.equal(targets, classes), weights),
-        "precision": metric(keras.metrics.Precision, targets, classes, **options),
-        "recall": metric(keras.metrics.Recall, targets, classes, **options),
+        f"accuracy{suffix}": mean(tf.equal(targets, chosen), weights),
+        f"precision{suffix}": metric(keras.metrics.Precision, targets, chosen, **options),
+        f"recall{suffix}": metric(keras.metrics.Recall, targets, chosen, **options),
     }
 
 
-def _at_thresholds(
-    thresholds: Sequence[float],
+def _curves(
     targets: tf.Tensor,
     probabilities: tf.Tensor,
-    weights: tf.Tensor | None,
+    weights: Weights,
+    thresholds: Sequence[float] = (),
+    suffix: str = "",
 ) -> dict[str, Any]:
-    return {
-        f"{name}/positive_threshold_{threshold:g}": each
-        for threshold in thresholds
-        for name, each in _right(
-            targets, tf.cast(probabilities > threshold, tf.float32), weights
-        ).items()
-    }
-
-
-def _areas(
-    targets: tf.Tensor, probabilities: tf.Tensor, weights: tf.Tensor | None
-) -> dict[str, Any]:
-    """Returns the areas under both curves, from 200 thresholds."""
-
-    def area(factory: Callable[[], keras.metrics.Metric]) -> Any:
-        return metric(factory, targets, probabilities, sample_weight=like(targets, weights))
-
-    precision_recall = area(lambda: keras.metrics.AUC(curve="PR"))
-    return {"auc": area(keras.metrics.AUC), "auc_precision_recall": precision_recall}
-
-
-def _check_n_classes(head: Any) -> None:
-    if not isinstance(head.n_classes, int) or head.n_classes < 2:
-        raise SpecError(
-            f"{type(head).__name__}.n_classes is {head.n_classes!r}: expected an int > 1."
-        )
+    """Returns the areas under both curves, and metrics at thresholds."""
+    options, found = {"sample_weight": like(targets, weights)}, {}
+    for name, curve in (("auc", "ROC"), ("auc_precision_recall", "PR")):
+        factory = functools.partial(keras.metrics.AUC, curve=curve)
+        found[name + suffix] = metric(factory, targets, probabilities, **options)
+    for threshold in thresholds:
+        name = f"/positive_threshold_{threshold:g}"
+        found |= _right(targets, probabilities > threshold, weights, name)
+    return found

@@ -161,20 +161,6 @@ class Embedding(keras.layers.Layer):
             return None
         return keras.ops.not_equal(inputs, 0)
 
-    def save_own_variables(self, store: Any) -> None:
-        """Saves the table whole, as Keras does."""
-        store["0"] = self._table.numpy()
-
-    def load_own_variables(self, store: Any) -> None:
-        """Loads a whole table."""
-        value, expected = store["0"], (self.num_rows, self.output_dim)
-        if tuple(value.shape) != expected:
-            raise ge.UserValueError(
-                f"the file has a table of shape {tuple(value.shape)} for {self._title}: expected "
-                f"{expected}. Set its input_dim and output_dim."
-            )
-        self._table.assign(value)
-
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments, for `from_config`."""
         return {
@@ -223,37 +209,33 @@ class Embedding(keras.layers.Layer):
     def _combined(self, ids: Any, weights: Any) -> tf.Tensor:
         """Returns a vector for each bag."""
         values, bags, num_bags = self._flat(ids)
-        kept = self._is_known(values) if self.oov == "zero" else None
-        if self.mask_zero:
-            kept = values != 0 if kept is None else kept & (values != 0)
+        numbers = tf.ones_like(values, self.variable_dtype)
         if weights is not None:
             numbers = self._weights(ids, weights, bags)
-        else:
-            numbers = tf.ones(tf.shape(values), self.variable_dtype)
-        if kept is not None:
-            # Not by a product: the weight of padding may be NaN.
-            numbers = tf.where(kept, numbers, tf.zeros_like(numbers))
-        rows = self._table.gather(self._rows(values))
-        if weights is not None or kept is not None:
-            rows *= numbers[:, tf.newaxis]
+        kept = self._is_known(values) if self.oov == "zero" else tf.ones_like(values, tf.bool)
+        if self.mask_zero:
+            kept &= values != 0
+        # Not by a product: the weight of padding may be NaN.
+        numbers = tf.where(kept, numbers, tf.zeros_like(numbers))[:, tf.newaxis]
 
         def total(each: tf.Tensor) -> tf.Tensor:
             return tf.math.unsorted_segment_sum(each, bags, num_bags)
 
-        vectors = total(rows)
-        if self.combiner == "mean":
-            vectors = tf.math.divide_no_nan(vectors, total(numbers)[:, tf.newaxis])
-        elif self.combiner == "sqrtn":
-            squares = total(tf.square(numbers))[:, tf.newaxis]
+        vectors = total(self._table.gather(self._rows(values)) * numbers)
+        if self.combiner != "sum":
+            divisors = total(numbers if self.combiner == "mean" else tf.square(numbers))
+            is_empty = divisors == 0
             # The gradient of the root of 0 is infinite: an empty bag would make it NaN.
-            root = tf.sqrt(tf.where(squares > 0, squares, tf.ones_like(squares)))
-            vectors = tf.where(squares > 0, vectors / root, tf.zeros_like(vectors))
+            divisors = tf.where(is_empty, tf.ones_like(divisors), divisors)
+            divisors = divisors if self.combiner == "mean" else tf.sqrt(divisors)
+            vectors = tf.where(is_empty, tf.zeros_like(vectors), vectors / divisors)
         return tf.ensure_shape(vectors, [ids.shape[0], self.output_dim])
 
     def _flat(self, ids: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns the values of bags of any kind, their bags by number, and the number of bags."""
-        rank = ids.shape.rank
-        if not (rank == 2 or (rank == 1 and not isinstance(ids, tf.SparseTensor))):
+        if ids.shape.rank == 1 and not isinstance(ids, tf.SparseTensor):
+            ids = ids[:, tf.newaxis]
+        if ids.shape.rank != 2:
             raise ge.SpecError(
                 f"{self._title} got ids of shape {ids.shape}: expected [batch, ids] with a "
                 "combiner. Reshape them in model_fn."
@@ -263,20 +245,16 @@ class Embedding(keras.layers.Layer):
         if isinstance(ids, tf.SparseTensor):
             return ids.values, ids.indices[:, 0], ids.dense_shape[0]
         shape = tf.shape(ids)
-        size = shape[1] if rank == 2 else 1
-        return tf.reshape(ids, [-1]), tf.repeat(tf.range(shape[0]), size), shape[0]
+        return tf.reshape(ids, [-1]), tf.repeat(tf.range(shape[0]), shape[1]), shape[0]
 
     def _weights(self, ids: Any, weights: Any, bags: tf.Tensor) -> tf.Tensor:
-        kinds = [
-            next((k for k in (tf.RaggedTensor, tf.SparseTensor) if isinstance(each, k)), tf.Tensor)
-            for each in (ids, weights)
-        ]
-        if kinds[0] is tf.Tensor is kinds[1]:
+        if tf.is_tensor(ids) and not tf.is_tensor(weights):
             weights = tf.convert_to_tensor(weights)
-        if kinds[0] is not kinds[1] or not ids.shape.is_compatible_with(weights.shape):
+        names = [_kind(each) + str(each.shape) for each in (ids, weights)]
+        if _kind(ids) != _kind(weights) or not ids.shape.is_compatible_with(weights.shape):
             raise ge.SpecError(
-                f"{self._title} got weights {kinds[1].__name__}{weights.shape} for ids "
-                f"{kinds[0].__name__}{ids.shape}: expected the same kind and shape."
+                f"{self._title} got weights {names[1]} for ids {names[0]}: expected the same kind "
+                "and shape."
             )
         numbers, others, _ = self._flat(weights)
         same = tf.debugging.assert_equal(bags, others, "expected a weight for each id of a bag")
@@ -320,29 +298,9 @@ class ShardedEmbedding(Embedding):
 
     _weight_name = "table"
 
-    def __init__(
-        self,
-        input_dim: int,
-        output_dim: int,
-        *,
-        embeddings_initializer: Any = "uniform",
-        name: str | None = None,
-        **options: Any,
-    ) -> None:
-        """Creates the table.
-
-        Args:
-          input_dim: number of ids, which count from 0.
-          output_dim: size of a vector.
-          embeddings_initializer: Keras initializer, or its name.
-          name: name of the layer.
-          **options: other arguments of `Embedding`.
-        """
-        # Not those that gin sets for Embedding.
-        defaults = {"embeddings_regularizer": None, "embeddings_constraint": None}
-        defaults |= {"mask_zero": False, "combiner": None, "oov": "error", "num_oov_buckets": None}
-        options = {**defaults, "dtype": "float32", "name": name, **options}
-        super().__init__(input_dim, output_dim, embeddings_initializer, **options)
+    def __init__(self, input_dim: int, output_dim: int, **options: Any) -> None:
+        """Creates the table; see `Embedding`."""
+        super().__init__(input_dim, output_dim, **{"dtype": "float32", **options})
         self.build()
 
     @property
@@ -361,6 +319,11 @@ def _hash(ids: tf.Tensor, num_buckets: int) -> tf.Tensor:
         ids = tf.bitwise.bitwise_xor(ids, tf.bitwise.bitwise_and(shifted, unsigned))
         ids *= tf.constant(factor, tf.int64)
     return tf.math.floormod(ids, num_buckets)
+
+
+def _kind(values: Any) -> str:
+    kinds = (tf.RaggedTensor, tf.SparseTensor)
+    return next((kind.__name__ for kind in kinds if isinstance(values, kind)), "Tensor")
 
 
 def _check_one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:

@@ -24,19 +24,14 @@ from gin_estimator import EstimatorSpec, ModeKeys, SpecError, TrainOp, metric
 from . import features as features_lib
 
 Tensors = dict[str, tf.Tensor]
+Weights = tf.Tensor | None
 
 
 class Scored(NamedTuple):
-    """Results of comparing logits with labels.
-
-    Attributes:
-      loss: losses by example, float32 `[batch]` or `[batch, outputs]`.
-      weights: weights of the losses, which broadcast; None for equal weights.
-      metrics: metrics of EVAL by name; empty in TRAIN.
-    """
+    """Losses `[batch]` or `[batch, outputs]`, their weights, and metrics by name."""
 
     loss: tf.Tensor
-    weights: tf.Tensor | None
+    weights: Weights
     metrics: dict[str, Any]
 
 
@@ -59,22 +54,11 @@ class Head(abc.ABC):
 
     @abc.abstractmethod
     def checked_logits(self, logits: Any) -> Any:
-        """Returns the logits in float32.
-
-        Raises:
-          SpecError: they do not have the shape `[batch, logits_dimension]`.
-        """
+        """Returns the logits in float32, and refuses those of another shape."""
 
     @abc.abstractmethod
     def scored(self, features: Any, mode: str, logits: Any, labels: Any) -> Scored:
-        """Returns losses, weights and metrics; see `create_estimator_spec`.
-
-        Args:
-          features: features of model_fn.
-          mode: TRAIN or EVAL.
-          logits: result of `checked_logits`.
-          labels: labels of model_fn.
-        """
+        """Returns losses, weights and metrics of checked logits in TRAIN and EVAL."""
 
     @abc.abstractmethod
     def predictions(self, logits: Any) -> Tensors:
@@ -143,20 +127,14 @@ class SingleHead(Head):
 
     @abc.abstractmethod
     def targets(self, labels: tf.Tensor) -> tf.Tensor:
-        """Returns labels as the losses take them, and ends the step if one is out of range.
-
-        Raises:
-          SpecError: they have a wrong shape or dtype.
-        """
+        """Returns labels as the losses take them, and ends the step if one is out of range."""
 
     @abc.abstractmethod
     def losses(self, targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
         """Returns the losses, `[batch]` or `[batch, outputs]`."""
 
     @abc.abstractmethod
-    def metrics(
-        self, targets: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor | None
-    ) -> dict[str, Any]:
+    def metrics(self, targets: tf.Tensor, logits: tf.Tensor, weights: Weights) -> dict[str, Any]:
         """Returns the metrics of EVAL by name, except `average_loss`."""
 
     def checked_logits(self, logits: Any) -> tf.Tensor:
@@ -191,6 +169,19 @@ class SingleHead(Head):
             metrics |= self.metrics(targets, logits, weights)
         return Scored(loss, like(loss, weights), metrics)
 
+    def export_outputs(self, predictions: Mapping[str, tf.Tensor]) -> dict[str, Tensors]:
+        """Returns signatures: by classes, by the predicted number, and all predictions."""
+        outputs: dict[str, Tensors] = {}
+        if "probabilities" in predictions:
+            classes = predictions.get("all_classes", predictions["classes"])
+            scores = {"scores": predictions["probabilities"], "classes": classes}
+            outputs = {"serving_default": scores, "classification": scores}
+        number = predictions.get("logistic", predictions.get("predictions"))
+        if number is not None:
+            outputs["regression"] = {"outputs": number}
+            outputs.setdefault("serving_default", outputs["regression"])
+        return {**outputs, "predict": dict(predictions)}
+
 
 def dense_labels(labels: tf.Tensor, width: int) -> tf.Tensor:
     """Returns labels as `[batch, width]`.
@@ -206,7 +197,17 @@ def dense_labels(labels: tf.Tensor, width: int) -> tf.Tensor:
     return tf.ensure_shape(labels, [None, width])
 
 
-def like(values: tf.Tensor, weights: tf.Tensor | None) -> tf.Tensor | None:
+def as_floats(labels: tf.Tensor) -> tf.Tensor:
+    """Returns labels as float32, and refuses texts."""
+    if labels.dtype == tf.string:
+        raise SpecError(
+            "labels have dtype string: expected numbers. Set label_vocabulary=[...] of a head of "
+            "classes, or labels = tf.strings.to_number(labels)."
+        )
+    return tf.cast(labels, tf.float32)
+
+
+def like(values: tf.Tensor, weights: Weights) -> Weights:
     """Returns weights `[batch]` in the shape of `values`, `[batch, ...]`; None for None."""
     if weights is None:
         return None
@@ -214,7 +215,7 @@ def like(values: tf.Tensor, weights: tf.Tensor | None) -> tf.Tensor | None:
     return tf.ones_like(values, tf.float32) * column
 
 
-def mean(values: tf.Tensor, weights: tf.Tensor | None = None) -> Any:
+def mean(values: tf.Tensor, weights: Weights = None) -> Any:
     """Returns the metric of a mean of `values`, `[batch, ...]`, by weights `[batch]`."""
     values = tf.cast(values, tf.float32)
     return metric(keras.metrics.Mean, values, sample_weight=like(values, weights))

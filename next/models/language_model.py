@@ -7,7 +7,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from gin_estimator import EstimatorSpec, ModeKeys, SpecError, TrainOp, metric
+from gin_estimator import EstimatorSpec, ModeKeys, SpecError, metric
 
 from . import features as features_lib
 
@@ -69,16 +69,13 @@ def language_model(
     weights, targets = tf.cast(labels >= 0, tf.float32), tf.maximum(labels, 0)
     loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
     right = tf.cast(tf.equal(tf.argmax(logits, -1, targets.dtype), targets), tf.float32)
-    train_op: Any = ()
-    if mode == ModeKeys.TRAIN:
-        train_op = TrainOp(optimizer, network.trainable_variables, clip_norm=clip_norm)
     mean = keras.metrics.Mean
     return EstimatorSpec(
         mode,
         loss=loss,
         loss_weights=weights,
         regularization_losses=network.losses,
-        train_op=train_op,
+        train_op=features_lib.train_op(mode, network, optimizer, clip_norm),
         metrics={
             "bits_per_token": metric(mean, loss / math.log(2), sample_weight=weights),
             "accuracy": metric(mean, right, sample_weight=weights),

@@ -37,11 +37,6 @@ class MultiHead(Head):
                 f"MultiHead.heads have the names {names}: expected heads with different names. Set "
                 "heads=[BinaryClassHead(name='click'), RegressionHead(name='price')]."
             )
-        if self.head_weights is not None and len(self.head_weights) != len(names):
-            raise SpecError(
-                f"MultiHead.head_weights has {len(self.head_weights)} numbers: expected "
-                f"{len(names)}, one for each head."
-            )
 
     @property
     def logits_dimension(self) -> int:

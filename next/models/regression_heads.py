@@ -1,7 +1,7 @@
 """Heads of numbers: least squares, probabilities, counts."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import gin
@@ -10,7 +10,7 @@ import tensorflow as tf
 from gin_estimator import SpecError
 
 from . import features as features_lib
-from .heads import SingleHead, Tensors, dense_labels, mean
+from .heads import SingleHead, Tensors, Weights, as_floats, dense_labels, mean
 
 
 @gin.configurable
@@ -32,13 +32,6 @@ class RegressionHead(SingleHead):
     loss_fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
     inverse_link_fn: Callable[[tf.Tensor], tf.Tensor] | None = None
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.label_dimension, int) or self.label_dimension < 1:
-            raise SpecError(
-                f"{type(self).__name__}.label_dimension is {self.label_dimension!r}: expected an "
-                "int > 0."
-            )
-
     @property
     def logits_dimension(self) -> int:
         """See `Head`."""
@@ -46,12 +39,7 @@ class RegressionHead(SingleHead):
 
     def targets(self, labels: tf.Tensor) -> tf.Tensor:
         """Returns float32 `[batch, label_dimension]`; see `SingleHead`."""
-        if labels.dtype == tf.string:
-            raise SpecError(
-                "labels have dtype string: expected numbers. Set labels = "
-                "tf.strings.to_number(labels)."
-            )
-        return tf.cast(dense_labels(labels, self.label_dimension), tf.float32)
+        return as_floats(dense_labels(labels, self.label_dimension))
 
     def losses(self, targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
         """See `SingleHead`."""
@@ -75,17 +63,10 @@ class RegressionHead(SingleHead):
         same = {} if outputs is logits else {"logits": logits}
         return {"predictions": outputs, **same}
 
-    def metrics(
-        self, targets: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor | None
-    ) -> dict[str, Any]:
+    def metrics(self, targets: tf.Tensor, logits: tf.Tensor, weights: Weights) -> dict[str, Any]:
         """See `SingleHead`."""
         outputs = self.outputs(logits)
         return {"prediction/mean": mean(outputs, weights), "label/mean": mean(targets, weights)}
-
-    def export_outputs(self, predictions: Mapping[str, tf.Tensor]) -> dict[str, Tensors]:
-        """See `Head`."""
-        outputs, predict = {"outputs": predictions["predictions"]}, dict(predictions)
-        return {"serving_default": outputs, "regression": outputs, "predict": predict}
 
 
 @gin.configurable
