@@ -73,7 +73,7 @@ class Embedding(keras.layers.Layer):
           embeddings_constraint: Keras constraint, or its name. It reads the whole table, too.
           mask_zero: whether id 0 is padding: masked as by Keras, and left out of bags.
           combiner: 'sum', 'mean' or 'sqrtn' for a vector for each bag; None for each id.
-          oov: what an id below 0, or from `input_dim` on, does. 'error' ends the step; 'zero'
+          oov: effect of an id below 0, or from `input_dim` on. 'error' ends the step; 'zero'
             gives a vector of 0, and leaves the id out of bags; 'hash' uses one of
             `num_oov_buckets` more rows.
           num_oov_buckets: number of these rows; None for 1 with oov='hash', else for none.

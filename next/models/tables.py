@@ -147,7 +147,7 @@ def dnn(
       schema: a Schema, the same as that of the input_fn.
       config: the RunConfig, whose model_dir has the statistics of the schema; None for that of
         the run that calls.
-      num_outputs: number of logits; None for what the head of `table_model` needs.
+      num_outputs: number of logits; None for that of the head of `table_model`.
       hidden: units of each hidden layer.
       activation: activation of the hidden layers.
       dropout: part of each hidden layer's units that is dropped in training.
@@ -237,7 +237,7 @@ def dcn_v2(
     arguments are those of `dnn`.
 
     Raises:
-      SpecError: there is no such structure.
+      SpecError: `structure` has another value.
     """
     if structure not in ("parallel", "stacked"):
         raise SpecError(f"dcn_v2.structure is {structure!r}: expected 'parallel' or 'stacked'.")
@@ -344,7 +344,7 @@ def dlrm(
         v_0 = bottom(x), logits = top([v_0, <v_i, v_j> for all i > j]) W + b
 
     where the bottom has layers of `bottom_hidden` and `embedding_dim` units, and the top those of
-    `hidden`, with dropout. The vectors are those of `deep_fm`; without numbers there is no v_0.
+    `hidden`, with dropout. The vectors are those of `deep_fm`; without numbers v_0 is left out.
     """
     options = {"bottom": bottom_hidden, "hidden": hidden, "dropout": dropout}
     return _Dlrm("dlrm", schema, config, num_outputs, embedding_dim=embedding_dim, **options)

@@ -1,9 +1,11 @@
 """The files of gin/: complete, commented, and repeatable."""
 
+import json
 import re
 
 import pytest
 from conftest import ROOT
+from gin_estimator.inputs.criteo import write_criteo_like
 
 from gin_estimator import main
 
@@ -33,6 +35,33 @@ def test_what_is_written_reads_as_the_same(name, gin_folder, capsys):
     text = dry_run(name)
     (gin_folder / "again.gin").write_text(text.partition("\njob ")[0])
     assert dry_run("again.gin") == text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "metric"),
+    [
+        ("criteo", "auc"),
+        ("flights", "auc"),
+        ("flights_dcn_v2", "auc"),
+        ("flights_deep_fm", "auc"),
+        ("stdlib_lm", "bits_per_token"),
+    ],
+)
+def test_a_file_trains(name, metric, tmp_path, command):
+    """A few steps, an evaluation, and an export."""
+    flags = ["--gin.TRAIN_STEPS=30", "--gin.EvalSpec.steps=2", "--gin.BATCH_SIZE=64"]
+    if name == "criteo":
+        for macro, seed in (("TRAIN_FILES", 0), ("EVAL_FILES", 1)):
+            write_criteo_like(tmp_path / macro, 200, seed=seed)
+            flags.append(f"--gin_param={macro}='{tmp_path / macro}'")
+        flags.append("--gin.HASH_BUCKETS=1000")
+    model_dir = tmp_path / "run"
+    result = command(f"--gin_file=gin/{name}.gin", f"--model_dir={model_dir}", *flags)
+    assert result.returncode == 0, result.stderr
+    lines = (model_dir / "evaluations.jsonl").read_text().splitlines()
+    assert 0 < json.loads(lines[-1])["metrics"][metric] < 8.1
+    assert list(model_dir.glob("export/*/*/saved_model.pb"))
 
 
 def test_the_folder_has_no_python_file():

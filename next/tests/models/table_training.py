@@ -36,7 +36,7 @@ SCHEMA = Schema(
 
 
 def columns(rows=ROWS):
-    """Returns what a reader would, and labels that follow word and age."""
+    """Returns columns as a reader does, and labels that follow word and age."""
     rng = np.random.default_rng(0)
     words = rng.choice(["a", "b", "c", "?", ""], size=[2, rows])
 
