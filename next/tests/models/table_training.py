@@ -18,21 +18,21 @@ from gin_estimator.models import BinaryClassHead, table_model, wide_and_deep
 
 STEPS, BATCH, ROWS = 4, 8, 21
 LARGE = 997
+OTHERS = {"other_columns": {"weight": "number"}}
 SCHEMA = Schema(
     {
         "age": {"kind": "number", "default": 0.0},
         "word": {"kind": "word", "vocabulary": ["a", "b", "c"], "embedding": 4},
         "hour": {"kind": "number", "buckets": [6, 12], "embedding": "one_hot"},
-        "tags": {"kind": "bag of ids", "size": 6, "embedding": 3},
+        "tags": {"kind": "bag of ids", "size": LARGE, "embedding": 3, "combiner": "sqrtn"},
         "other": {"kind": "word", "shared_with": "word"},
-        "seen": {"kind": "bag of ids", "size": LARGE, "embedding": 5, "combiner": "sum"},
         "counted": {"kind": "bag of ids", "size": 5, "embedding": "one_hot", "wide": False},
         "income": {"kind": "number", "default": 0.0, "wide": False},
         "a pair": {"kind": "cross", "of": ["word", "tags"], "hash_buckets": 600},
-        "marks": {"kind": "bag of ids", "size": 4, "embedding": 2, "combiner": "sqrtn"},
     },
-    other_columns={"weight": "number"},
+    **OTHERS,
 )
+TRAINED = Schema({n: SCHEMA.features[n] for n in ("age", "word", "tags", "a pair")}, **OTHERS)
 
 
 def columns(rows=ROWS):
@@ -52,7 +52,7 @@ def columns(rows=ROWS):
         "other": words[1],
         "hour": rng.integers(0, 24, rows).astype("float32"),
         "weight": rng.integers(1, 4, rows).astype("float32"),
-        **{name: bags(SCHEMA.features[name].size) for name in ("tags", "seen", "counted", "marks")},
+        **{name: bags(SCHEMA.features[name].size) for name in ("tags", "counted")},
     }
     raw = {k: v if isinstance(v, tf.RaggedTensor) else tf.constant(v) for k, v in raw.items()}
     return raw, ((words[0] == "a") + numbers["age"] > 0.3).astype("int64")
@@ -61,11 +61,11 @@ def columns(rows=ROWS):
 def input_fn(mode, size=BATCH):
     """Training: five rows in each step, which replicas cannot share equally."""
     raw, labels = columns()
-    data = tf.data.Dataset.from_tensor_slices((SCHEMA.prepared().encode(raw), labels))
-    if mode == ge.ModeKeys.PREDICT:
-        data = data.map(lambda features, labels: features)
+    data = tf.data.Dataset.from_tensor_slices((TRAINED.prepared().encode(raw), labels))
     if mode == ge.ModeKeys.TRAIN:
         return data.take(5).batch(size).repeat()
+    if mode == ge.ModeKeys.PREDICT:
+        return data.batch(BATCH).map(lambda features, labels: features)
     return data.batch(BATCH)
 
 
@@ -102,7 +102,7 @@ def model_fn(features, labels, mode, network, optimizer, wide_optimizer):
 
 def make_estimator(model_dir, checkpoint=None, **config):
     modules = {
-        "network": functools.partial(wide_and_deep, SCHEMA, hidden=[4]),
+        "network": functools.partial(wide_and_deep, TRAINED, hidden=[4]),
         # A large epsilon: Adam would raise rounding errors to whole steps.
         "optimizer": lambda: keras.optimizers.Adam(0.05, epsilon=1e-3),
         "wide_optimizer": lambda: keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.003),
