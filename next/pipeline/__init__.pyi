@@ -2,6 +2,8 @@
 
 from .checkpoint.vocabulary import VocabInfo as VocabInfo
 from .checkpoint.warm_start_settings import WarmStartSettings as WarmStartSettings
+from .contract.averages import ExponentialAverage as ExponentialAverage
+from .contract.averages import StochasticWeightAverage as StochasticWeightAverage
 from .contract.compiled import CompileParts as CompileParts
 from .contract.compiled import compile_parts as compile_parts
 from .contract.compiled import compiled_spec as compiled_spec

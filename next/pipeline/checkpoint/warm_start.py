@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from ..contract.averages import AVERAGE, KINDS
 from ..contract.checks import shown
 from ..distribute.names import variable_of
 from ..errors import CheckpointMismatchError, UserTypeError, UserValueError
@@ -26,10 +27,10 @@ from . import keys, slots
 from .foreign import ForeignReader, KerasFile, opened
 from .reader import DRIVER, Reader
 from .slots import Slots
-from .warm_start_settings import ALL, AVERAGE, WarmStartSettings
+from .warm_start_settings import ALL, WarmStartSettings
 
 _SEED = re.compile(r".+/seed_generator_state(_\d+)?")
-_AVERAGES = f"{DRIVER}ema/"
+_AVERAGES = tuple(f"{DRIVER}{kind.kind}/" for kind in KINDS)
 _MAX_NAMES = 10
 _MAX_LINES = 40
 
@@ -286,8 +287,9 @@ class Plan:
         Raises:
           UserValueError: it has several.
         """
-        if f"{_AVERAGES}{previous}" in self.source.shapes:
-            return Origin(f"{_AVERAGES}{previous}")
+        for name_there in (f"{prefix}{previous}" for prefix in _AVERAGES):
+            if name_there in self.source.shapes:
+                return Origin(name_there)
         end = f"{previous}/{slots.AVERAGE}"
         if end in self.source.shapes:
             return Origin(end)

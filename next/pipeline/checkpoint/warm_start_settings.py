@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from ..contract.averages import AVERAGE, LIVE
 from ..contract.checks import boolean, check_fields, choice, function, shown
 from ..errors import UserTypeError, UserValueError
 from .vocabulary import VocabInfo
 
-LIVE, AVERAGE = "live", "average"
 ALL = ".*"
 _CHECKS = {
     "learning_rates_and_iterations": boolean(),
