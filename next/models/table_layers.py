@@ -52,7 +52,7 @@ def checked(features: Any, fields: Sequence[Any]) -> tuple[dict[str, Any], tf.Te
         most = tf.stack([tf.reduce_max(ids) for ids in flat])
         fits = tf.reduce_all((least >= 0) & (most < sizes))
         names = ", ".join(field.name for field in tables)
-        text = f"features {names}: expected ids of the network's Schema, from 0 to below"
+        text = f"features {names}: expected ids of the Schema of the network, from 0 to below"
         data = [text, sizes, "The smallest and the largest are", least, most]
         check = tf.raw_ops.Assert(condition=fits, data=data, summarize=99)
     with tf.control_dependencies([] if check is None else [check]):

@@ -81,11 +81,7 @@ class Losses(ge.Hook):
         self.values.append(run.report.loss)
 
 
-graphs = []  # In which model_fn was traced.
-
-
 def model_fn(features, labels, mode, network, optimizer, wide_optimizer):
-    graphs.append(tf.compat.v1.get_default_graph())
     head = BinaryClassHead(weight_column="weight")
     return table_model(
         features,
@@ -96,15 +92,13 @@ def model_fn(features, labels, mode, network, optimizer, wide_optimizer):
         wide_optimizer,
         head=head,
         clip_norm=0.5,
-        lazy=True,
     )
 
 
 def make_estimator(model_dir, checkpoint=None, **config):
     modules = {
         "network": functools.partial(wide_and_deep, TRAINED, hidden=[4]),
-        # A large epsilon: Adam would raise rounding errors to whole steps.
-        "optimizer": lambda: keras.optimizers.Adam(0.05, epsilon=1e-3),
+        "optimizer": lambda: keras.optimizers.Adagrad(0.1),
         "wide_optimizer": lambda: keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.003),
     }
     config = ge.RunConfig(str(model_dir), tf_random_seed=1, **config)

@@ -56,15 +56,18 @@ def close(actual, expected):
     np.testing.assert_allclose(actual, expected, 1e-5, 1e-5)
 
 
-@functools.cache
-def recorded_features():
-    raw = {
+def recorded_columns():
+    return {
         name: tf.ragged.constant(values, dtype=tf.int64)
         if name == "tags"
         else tf.constant(values, tf.float32 if name in ("age", "income") else tf.int64)
         for name, values in RECORDED["features"].items()
     }
-    return RECORDED_SCHEMA.prepared().encode(raw)
+
+
+@functools.cache
+def recorded_features():
+    return RECORDED_SCHEMA.prepared().encode(recorded_columns())
 
 
 def recorded_data(kind):
@@ -127,19 +130,71 @@ def test_logits_and_losses_are_those_of_tf_estimator(model, kind):
     close(network(recorded_features())[:, 0], case["logits_after"])
 
 
-def test_the_driver_trains_the_same(tmp_path):
-    case = RECORDED["cases"]["DNNLinearCombinedClassifier"]
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Returns an Estimator that has trained, its losses, and the graphs of model_fn."""
+    graphs, case = [], RECORDED["cases"]["DNNLinearCombinedClassifier"]
+
+    def model_fn(features, labels, mode, network, optimizer, wide_optimizer):
+        graphs.append(tf.compat.v1.get_default_graph())
+        modules = (network, optimizer, wide_optimizer)
+        return table_model(features, labels, mode, *modules, head=HEADS["Classifier"])
+
     modules = {
         "network": lambda: recorded_network("DNNLinearCombined", case),
         "optimizer": lambda: optimizers("DNNLinearCombined")["optimizer"],
         "wide_optimizer": lambda: optimizers("DNNLinearCombined")["wide_optimizer"],
     }
-    model_fn = functools.partial(table_model, head=HEADS["Classifier"])
-    config = ge.RunConfig(str(tmp_path), log_step_count_steps=None)
+    config = ge.RunConfig(str(tmp_path_factory.mktemp("trained")), log_step_count_steps=None)
     hook = training.Losses()
     estimator = ge.Estimator(model_fn, modules=modules, config=config)
     estimator.train(lambda: recorded_data("Classifier"), max_steps=10, hooks=[hook])
-    close(hook.values, case["losses"])
+    return estimator, hook.values, graphs
+
+
+def test_the_driver_trains_the_same(trained):
+    close(trained[1], RECORDED["cases"]["DNNLinearCombinedClassifier"]["losses"])
+
+
+def test_a_step_reads_and_makes_no_whole_table(trained):
+    estimator, _, graphs = trained
+    network = estimator.state.modules["network"]
+    layers = [network.wide.table, *network.deep.vectors.tables.values()]
+    tables = {tuple(layer.rows.whole.shape) for layer in layers}
+    assert tables == {(24, 1), (5, 4), (6, 3)}
+    operations = [each for graph in graphs for each in graph.get_operations()]
+    shapes = {tuple(o.shape) for each in operations for o in each.outputs if o.shape.rank}
+    assert not tables & shapes
+    assert "ResourceGather" in {each.type for each in operations}
+
+
+def test_a_server_is_sent_raw_columns_or_examples(tmp_path, trained):
+    """The network's schema describes them."""
+    estimator, raw = trained[0], recorded_columns()
+    data = tf.data.Dataset.from_tensor_slices(recorded_features()).batch(16)
+    expected = [each["logits"] for each in estimator.predict(lambda: data)]
+    loaded = tf.saved_model.load(estimator.export_saved_model(str(tmp_path)))
+    serve, by_examples = (loaded.signatures[n] for n in ("predict", "examples:predict"))
+    assert serve.structured_input_signature[1].keys() == raw.keys()
+    np.testing.assert_allclose(serve(**as_text(raw))["logits"], expected, rtol=1e-5)
+    examples = tf.constant([example(raw, row) for row in range(len(expected))])
+    np.testing.assert_allclose(by_examples(examples=examples)["logits"], expected, rtol=1e-5)
+
+
+def as_text(raw):
+    """Returns columns with bags as texts, as in a file."""
+    tags = tf.strings.as_string(raw["tags"])
+    return {**raw, "tags": tf.strings.reduce_join(tags, -1, separator=" ")}
+
+
+def example(raw, row):
+    """Returns a row as a serialized tf.Example."""
+    made = tf.train.Example()
+    for name, column in raw.items():
+        values, feature = np.atleast_1d(column[row].numpy()), made.features.feature[name]
+        numbers = feature.float_list if values.dtype.kind == "f" else feature.int64_list
+        numbers.value.extend(values)
+    return made.SerializeToString()
 
 
 # Formulas, in NumPy.
@@ -390,7 +445,7 @@ def test_an_id_of_another_field_ends_the_step(network, features):
         assert np.isnan(compiled({**features, name: wrong})).all()
 
 
-# Strategies, and serving.
+# Strategies.
 
 
 @pytest.fixture(scope="module")
@@ -409,27 +464,11 @@ def checkpoint(reference):
     return f"{reference[0].model_dir}/model.ckpt-0"
 
 
-def assert_reads_rows():
-    """Asserts that the traced steps have no tensor of the shape of a large table."""
-    operations = [each for graph in training.graphs for each in graph.get_operations()]
-    shapes = [output.shape for each in operations for output in each.outputs]
-    fields = training.TRAINED.prepared().fields
-    wide = sum(field.size for field in fields if field.kind != "number")
-    assert not [s for s in shapes if s.rank and s[0] in (training.LARGE, wide)]
-    assert "ResourceGather" in {each.type for each in operations}
-
-
-def test_a_step_reads_only_rows(reference):
-    assert_reads_rows()
-
-
 @pytest.mark.slow
 def test_two_replicas_train_the_same(tmp_path, reference):
     config = {"devices": ("CPU:0", "CPU:1"), "gradient_accumulation_steps": 2}
-    training.graphs.clear()
     estimator = training.make_estimator(tmp_path, checkpoint(reference), **config)
     assert_same(training.outcome(estimator), reference)
-    assert_reads_rows()
 
 
 @pytest.mark.slow
@@ -446,37 +485,3 @@ def test_two_workers_train_the_same(tmp_path, reference, execution):
         with servers(tmp_path, *command, tmp_path / "0.json") as cluster:
             assert set(cluster.codes().values()) == {0}, cluster["chief 0"].output
     assert_same(json.loads((tmp_path / "0.json").read_text()), reference)
-
-
-def test_a_server_is_sent_raw_columns_or_examples(tmp_path, reference):
-    """The network's schema describes them."""
-    estimator, _ = reference
-    expected = [each["logits"] for each in estimator.predict(training.input_fn)]
-    loaded = tf.saved_model.load(estimator.export_saved_model(str(tmp_path)))
-    raw, _ = training.columns()
-    serve, by_examples = (loaded.signatures[n] for n in ("predict", "examples:predict"))
-    sent = {name: as_text(raw[name]) for name in serve.structured_input_signature[1]}
-    np.testing.assert_allclose(serve(**sent)["logits"], expected, rtol=1e-5)
-    examples = tf.constant([example(raw, row) for row in range(training.ROWS)])
-    np.testing.assert_allclose(by_examples(examples=examples)["logits"], expected, rtol=1e-5)
-
-
-def as_text(column):
-    """Returns bags as texts, as in a file."""
-    if not isinstance(column, tf.RaggedTensor):
-        return column
-    return tf.strings.reduce_join(tf.strings.as_string(column), -1, separator=" ")
-
-
-def example(raw, row):
-    """Returns a row as a serialized tf.Example."""
-    made = tf.train.Example()
-    for name, column in raw.items():
-        values, feature = np.atleast_1d(column[row].numpy()), made.features.feature[name]
-        if values.dtype.kind == "f":
-            feature.float_list.value.extend(values)
-        elif values.dtype.kind == "i":
-            feature.int64_list.value.extend(values)
-        else:
-            feature.bytes_list.value.extend(values)
-    return made.SerializeToString()
