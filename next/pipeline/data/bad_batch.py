@@ -17,7 +17,7 @@ import tensorflow as tf
 from ..contract.paths import normal
 from ..errors import UserValueError
 from ..model_dir.files import read_json, write_atomic
-from .batch import as_pair, components
+from .batch import components_of
 
 _FOLDER = "bad_batches"
 _RECORD = "bad_batch.json"
@@ -91,9 +91,8 @@ def read(folder: str | os.PathLike[str]) -> BadBatch:
 
 def nonfinite(element: Any) -> list[str]:
     """Returns where an element has NaN or Inf: `features['x'], examples 3, 7`."""
-    features, labels = as_pair(element)
     found = []
-    for name, leaf in [*components(features, "features"), *components(labels, "labels")]:
+    for name, leaf in components_of(element):
         is_ragged = isinstance(leaf, tf.RaggedTensor)
         values = leaf.flat_values if is_ragged else getattr(leaf, "values", leaf)
         if not values.dtype.is_floating:
