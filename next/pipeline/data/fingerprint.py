@@ -5,10 +5,12 @@ they are equal, the data are the same. TensorFlow's fingerprint of the whole pip
 each call if it has a cache or calls Python, so it counts only where saved iterators are exact.
 """
 
+import os
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 # Dataset operations whose saved iterators continue exactly.
@@ -66,6 +68,25 @@ def of_pipeline(dataset: tf.data.Dataset) -> int:
     if any(map(_is_large, sources)) or why_inexact(dataset):
         return -1
     return _of_variant(tf.data.experimental.to_variant(dataset)) & _MASK
+
+
+def files_of(dataset: tf.data.Dataset) -> list[str]:
+    """Returns the existing files among the texts in a dataset's graph; none for large arrays."""
+    if any(map(_is_large, _datasets(dataset))):
+        return []
+    variant = tf.data.experimental.to_variant(dataset)
+    # 1: operations with a state, such as generators, are left in the graph.
+    graph = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)
+    found = tf.compat.v1.GraphDef.FromString(graph.numpy())
+    nodes = [*found.node, *(node for each in found.library.function for node in each.node_def)]
+    tensors = [node.attr["value"].tensor for node in nodes if node.op == "Const"]
+    is_text = tf.string.as_datatype_enum
+    texts = {t for each in tensors if each.dtype == is_text for t in _texts(each)}
+    return sorted(t for t in texts if t and tf.io.gfile.exists(t) and not tf.io.gfile.isdir(t))
+
+
+def _texts(tensor: Any) -> list[str]:
+    return [os.fsdecode(text) for text in np.ravel(tf.make_ndarray(tensor))]
 
 
 def _operation_with_state(graph: tf.Graph) -> str:

@@ -66,14 +66,7 @@ class TpuInput(Input):
     @property
     def element_spec(self) -> tuple[Any, Any]:
         """Type specs of one replica's features and labels."""
-        parts = self.replicas.total if self.splits else 1
-
-        def of_part(spec: tf.TensorSpec | None) -> tf.TensorSpec | None:
-            if spec is None:
-                return None
-            return tf.TensorSpec([spec.shape[0] // parts, *spec.shape[1:]], spec.dtype)
-
-        return tf.nest.map_structure(of_part, as_pair(self.unpadded.element_spec))
+        return _spec_of_part(self.unpadded.element_spec, self.replicas.total if self.splits else 1)
 
     def take(self, iterator: Any) -> tuple[tf.Tensor, Callable[[], list[list[Batch]]]]:
         """Takes the batches of one step, in a graph; see `Input.take`."""
@@ -90,6 +83,35 @@ class TpuInput(Input):
             return batch_of(element, None) if self.endless else batch_of(*element)
 
         return [batch(index) for index in range(self.replicas.local)]
+
+
+def checked_spec(source: Source, num_replicas: int) -> tuple[Any, Any]:
+    """Returns type specs of one replica's features and labels, on a TPU of one host.
+
+    Args:
+      source: the input_fn, which is called.
+      num_replicas: number of cores of the TPU.
+
+    Raises:
+      UserValueError: the shapes are not static, or the replicas cannot share a batch.
+    """
+    spec = source.dataset(InputContext(1, 0, num_replicas)).element_spec
+    _check_static(spec, source.name)
+    if not source.yields_global_batches or num_replicas == 1:
+        return as_pair(spec)
+    _check_divides(spec, num_replicas, source.name)
+    return _spec_of_part(spec, num_replicas)
+
+
+def _spec_of_part(element_spec: Any, parts: int) -> tuple[Any, Any]:
+    """Returns the type specs of one of equal parts of a batch."""
+
+    def of_part(spec: tf.TensorSpec | None) -> tf.TensorSpec | None:
+        if spec is None:
+            return None
+        return tf.TensorSpec([spec.shape[0] // parts, *spec.shape[1:]], spec.dtype)
+
+    return tf.nest.map_structure(of_part, as_pair(element_spec))
 
 
 def _distributed(

@@ -1,0 +1,55 @@
+"""Finds a loss that is a sum over the batch, whose gradient grows with the batch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from ..contract import calling
+from ..contract.spec import ModeKeys
+from ..data.batch import as_pair
+from ..data.source import InputContext, Source
+from ..estimator.estimator import Estimator
+
+# The loss of a doubled batch, divided by that of the batch: 2 for a sum, 1 for a mean. Dropout
+# changes both.
+_LEAST, _MOST = 1.5, 2.5
+
+
+def summed_loss(estimator: Estimator, input_fn: Callable[..., Any]) -> str | None:
+    """Returns a warning if the loss of a training batch doubles with the batch; or None.
+
+    Nothing is compared on several replicas, or if model_fn takes one batch size only.
+
+    Args:
+      estimator: an Estimator that has built its modules, whose values may change.
+      input_fn: function that returns the training data.
+    """
+    state, params = estimator.state, estimator.params
+    if state.replicas.total > 1:
+        return None
+    source = Source(input_fn, ModeKeys.TRAIN, estimator.config, params)
+    batch = as_pair(next(iter(source.dataset(InputContext()).take(1))))
+    model_fn = state.bind(estimator.model_fn, ModeKeys.TRAIN, params)
+    loss = model_fn(*batch, tf.zeros([], tf.int64)).loss
+    if tf.convert_to_tensor(loss).shape.rank:
+        return None
+    try:
+        doubled = model_fn(*tf.nest.map_structure(_twice, batch), tf.zeros([], tf.int64)).loss
+    except Exception:  # It is made for one batch size.
+        return None
+    if not _LEAST < float(doubled) / (float(loss) or 1.0) < _MOST:
+        return None
+    return (
+        f"model_fn {calling.name_of(estimator.model_fn)} returns a loss of {float(loss):.4g} for a "
+        f"batch, and {float(doubled):.4g} for twice that batch: expected a mean over the batch, or "
+        "a loss for each example. Use tf.reduce_mean, or reduction=None in a Keras loss."
+    )
+
+
+def _twice(leaf: Any) -> Any:
+    if leaf is None or leaf.shape.rank == 0:
+        return leaf
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.sparse.concat(0, [leaf, leaf])
+    return tf.concat([leaf, leaf], axis=0)
