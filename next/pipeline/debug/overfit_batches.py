@@ -15,7 +15,7 @@ from ..distribute import strategies
 from ..errors import UserRuntimeError, UserValueError
 from ..estimator.estimator import Estimator, train_and_evaluate
 from ..estimator.specs import EvalSpec, TrainSpec
-from ..model_dir.files import read_json, write_atomic
+from ..model_dir.files import check_writable, read_json, write_atomic
 
 _MARKER = "overfit_batches.json"
 
@@ -109,9 +109,10 @@ def _mark(estimator: Estimator, num_batches: int) -> None:
     path = os.path.join(estimator.model_dir, _MARKER)
     if estimator.latest_checkpoint() is None:
         if estimator.config.is_chief:
+            check_writable(estimator.model_dir)
             write_atomic(path, json.dumps({"num_batches": num_batches}))
         return
-    marked = (read_json(path) or {}).get("num_batches")
+    marked = read_json(path, lambda content: content["num_batches"])
     if marked != num_batches:
         raise UserValueError(
             f"overfit_batches is {num_batches}, and {estimator.model_dir} has checkpoints of a "

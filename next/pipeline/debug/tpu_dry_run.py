@@ -1,30 +1,28 @@
 """tpu_dry_run: finds on a CPU the reasons for which a TPU would refuse a training.
 
-XLA compiles the same steps as for a TPU. It knows no TPU's memory, and accepts some shapes that
-depend on values, such as those of tf.boolean_mask, which a TPU may refuse.
+XLA compiles the same steps as for a TPU, except for their memory, and for shapes that depend on
+values, such as those of tf.boolean_mask, which it accepts on a CPU.
 """
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from ..contract.spec import EstimatorSpec, ModeKeys
+from ..contract.spec import ModeKeys
 from ..data import tpu_input
 from ..data.batch import Batch
 from ..data.source import Source
-from ..distribute.tables import traced_for_xla
 from ..errors import UserValueError
 from ..estimator.estimator import Estimator
 from ..estimator.specs import EvalSpec, TrainSpec
-from ..estimator.train_state import TrainState
 from ..run import frames
 from ..train.forward_steps import EvalStep
 from ..train.host_metrics import HostMetrics
 from ..train.metrics import MetricSet
-from ..train.step import BoundModelFn, Step, TrainStep
+from ..train.step import Step, TrainStep
 
 
 def tpu_dry_run(
@@ -34,9 +32,7 @@ def tpu_dry_run(
     *,
     num_replicas: int = 1,
 ) -> Iterator[str]:
-    """Checks the inputs, and compiles a training step and evaluation steps by XLA, on the CPU.
-
-    Each step runs once, on zeros. Nothing is written.
+    """Checks the inputs, compiles the step of each by XLA, and runs it on zeros, on the CPU.
 
     Args:
       estimator: the Estimator, which does not change.
@@ -51,60 +47,52 @@ def tpu_dry_run(
       UserValueError: a TPU cannot take an input, or XLA cannot compile a step.
     """
     specs = list(eval_spec) if isinstance(eval_spec, Sequence) else [eval_spec]
-    input_fns = [] if train_spec is None else [(ModeKeys.TRAIN, train_spec.input_fn)]
-    input_fns += [(ModeKeys.EVAL, spec.input_fn) for spec in specs]
     with tempfile.TemporaryDirectory(prefix="tpu-dry-run-") as folder, tf.device("CPU:0"):
-        config = estimator.config.alone(model_dir=folder, metric_writers=())
-        alone = estimator.with_config(config)
+        alone = estimator.with_config(
+            estimator.config.alone(model_dir=folder, metric_writers=()),
+        )
+        sources = [
+            Source(spec.input_fn, mode, alone.config, alone.params)
+            for mode, given in ((ModeKeys.TRAIN, [train_spec]), (ModeKeys.EVAL, specs))
+            for spec in given
+            if spec is not None
+        ]
         # An input is refused before minutes of compiling.
-        sources = [Source(fn, mode, config, alone.params) for mode, fn in input_fns]
-        batches = [(each, tpu_input.checked_spec(each, num_replicas)) for each in sources]
-        for source, element_spec in batches:
-            yield _compiled(alone, source.mode, element_spec)
+        element_specs = [tpu_input.checked_spec(source, num_replicas) for source in sources]
+        for source, element_spec in zip(sources, element_specs, strict=True):
+            began = time.monotonic()
+            _compile(alone, source.mode, element_spec)
+            yield f"{source.mode} step: XLA compiled it in {time.monotonic() - began:.1f} s"
 
 
-def _compiled(estimator: Estimator, mode: str, element_spec: tuple[Any, Any]) -> str:
-    """Compiles and runs the step of a mode; returns a line."""
-    model_fn = estimator.state.bind(estimator.model_fn, mode, estimator.params)
-    spec = estimator.state.build(model_fn, element_spec)
-    step = (_train_step if mode == ModeKeys.TRAIN else _eval_step)(estimator.state, model_fn, spec)
+def _compile(estimator: Estimator, mode: str, element_spec: tuple[Any, Any]) -> None:
+    """Compiles the step of a mode, and runs it on zeros."""
+    step = _step(estimator, mode, element_spec)
     num_batches = estimator.config.gradient_accumulation_steps if mode == ModeKeys.TRAIN else 1
 
+    @tf.function(jit_compile=True, autograph=False)
     def run(*batch: Any) -> list[tf.Tensor]:
-        with traced_for_xla():
-            totals = step([[Batch(*batch)]] * num_batches, tf.zeros([], tf.int64))
+        totals = step([[Batch(*batch)]] * num_batches, tf.zeros([], tf.int64))
         return [each for each in tf.nest.flatten(totals) if each is not None]
 
     batch = tf.nest.map_structure(
         lambda each: None if each is None else tf.zeros(each.shape, each.dtype), element_spec
     )
-    began = time.monotonic()
-    _run_by_xla(run, batch, mode)
-    return f"{mode} step: XLA compiled it in {time.monotonic() - began:.1f} s"
-
-
-def _run_by_xla(run: Callable[..., Any], batch: tuple[Any, Any], mode: str) -> None:
     try:
-        tf.function(run, jit_compile=True, autograph=False)(*batch)
+        run(*batch)
     except tf.errors.OpError as error:
-        message = str(error.message)
-        lines = frames.lines(frames.in_message(message))
-        raise UserValueError(
-            "\n".join(
-                [
-                    f"XLA cannot compile the step of mode {mode!r}, so that no TPU can run it: "
-                    f"{frames.words_of(message)}. Do it in input_fn, or leave it out.",
-                    *lines,
-                ]
-            )
-        ) from error
+        words, lines = frames.words_of(error.message), frames.in_message(error.message)
+        text = f"XLA cannot compile the step of mode {mode!r}, so that no TPU can run it: {words}"
+        remedy = "Do this in input_fn, or leave it out."
+        raise UserValueError("\n".join([text, remedy, *frames.lines(lines)])) from error
 
 
-def _train_step(state: TrainState, model_fn: BoundModelFn, spec: EstimatorSpec) -> Step:
-    return TrainStep(model_fn, spec, state.modules, MetricSet(spec.metrics), state.replicas)
-
-
-def _eval_step(state: TrainState, model_fn: BoundModelFn, spec: EstimatorSpec) -> Step:
-    shown = HostMetrics(spec).shown
+def _step(estimator: Estimator, mode: str, element_spec: tuple[Any, Any]) -> Step:
+    state = estimator.state
+    model_fn = state.bind(estimator.model_fn, mode, estimator.params)
+    spec = state.build(model_fn, element_spec)
     metrics = MetricSet(spec.metrics)
+    if mode == ModeKeys.TRAIN:
+        return TrainStep(model_fn, spec, state.modules, metrics, state.replicas)
+    shown = HostMetrics(spec).shown
     return EvalStep(model_fn, metrics, state.replicas, state.global_step, shown=shown)

@@ -1,0 +1,242 @@
+"""inspect: reports what a training would do, and what is wrong with it, without training."""
+
+import contextlib
+import dataclasses
+import math
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ..checkpoint import files
+from ..contract import seeds
+from ..contract.checks import check, instance, number
+from ..contract.spec import ModeKeys
+from ..data import tpu_input
+from ..data.batch import components
+from ..data.source import Source
+from ..distribute import names
+from ..errors import UserValueError
+from ..estimator import early_stopping
+from ..estimator.estimator import Estimator
+from ..estimator.specs import EvalSpec, TrainSpec, check_evaluations
+from ..estimator.trainer import Trainer
+from ..hooks import description
+from ..run import frames
+from .division import Division, division_of
+from .summed_loss import summed_loss
+from .workers import Finding, Workers
+
+
+@dataclasses.dataclass(frozen=True)
+class Inspection:
+    """The result of `inspect`.
+
+    Attributes:
+      report: lines that describe the training.
+      mistakes: problems with which a training fails or is wrong.
+      doubts: what may be a problem.
+    """
+
+    report: Sequence[str]
+    mistakes: Sequence[str]
+    doubts: Sequence[str]
+
+    def lines(self) -> Iterator[str]:
+        """Yields the report, `mistake: ...` and `look: ...`."""
+        yield from self.report
+        yield from (f"mistake: {text}" for text in self.mistakes)
+        yield from (f"look: {text}" for text in self.doubts)
+        if not self.mistakes and not self.doubts:
+            yield "nothing was found"
+
+    def check(self) -> None:
+        """Raises a UserValueError if there are mistakes."""
+        if count := len(self.mistakes):
+            raise UserValueError(
+                f"inspect has found {count} mistake{'s' if count > 1 else ''}: see the report."
+            )
+
+
+def inspect(
+    estimator: Estimator,
+    train_spec: TrainSpec,
+    eval_spec: EvalSpec | Sequence[EvalSpec] = (),
+    *,
+    num_workers: int | None = None,
+    num_replicas: int | None = None,
+    num_ps: int | None = None,
+    secs: float = 8.0,
+) -> Inspection:
+    """Reports what a training would do; trains, writes and connects nothing.
+
+    It calls each input_fn as the workers would, compares their examples, and builds the modules on
+    this machine. A process that has called it cannot take part in a cluster any more.
+
+    Args:
+      estimator: the Estimator, which does not change.
+      train_spec: the TrainSpec of the training.
+      eval_spec: its EvalSpec, or several.
+      num_workers: number of workers of a cluster to simulate; None for the tasks of TF_CONFIG.
+      num_replicas: number of replicas of each worker; None for the devices of this machine.
+      num_ps: number of parameter servers to simulate.
+      secs: approximate duration of reading.
+
+    Raises:
+      UserError: an argument is wrong. Other mistakes are part of the result.
+    """
+    example = "TrainSpec(input_fn, max_steps=1000)"
+    check("train_spec", train_spec, instance(TrainSpec, "a TrainSpec", example))
+    check("inspect.secs", secs, number(0, above=True, example=8))
+    specs = list(eval_spec) if isinstance(eval_spec, Sequence) else [eval_spec]
+    config = estimator.config
+    division = division_of(
+        config, num_workers=num_workers, num_replicas=num_replicas, num_ps=num_ps
+    )
+    simulated = " (simulated)" if num_workers or num_replicas or num_ps else ""
+    report, findings = [f"topology{simulated}: {division}"], []
+    with (
+        tempfile.TemporaryDirectory(prefix="inspect-") as folder,
+        seeds.seeded(config.tf_random_seed or 0),
+    ):
+        alone = estimator.with_config(config.alone(model_dir=folder, metric_writers=()))
+        secs /= 1 + len(specs)
+        report += _input(alone, train_spec, division, findings, secs=secs)
+        if division.num_ps or config.has_evaluator:
+            division = Division()
+        for spec in specs:
+            report += _input(alone, spec, division, findings, secs=secs)
+        report += _model(alone, train_spec, specs, findings)
+    report += _schedule(estimator, train_spec, specs)
+    texts = {certain: [f.text for f in findings if f.is_certain is certain] for certain in (1, 0)}
+    return Inspection(report, texts[True], texts[False])
+
+
+@contextlib.contextmanager
+def _reported(findings: list[Finding]) -> Iterator[None]:
+    """Adds an error of the block to the mistakes, unless one has it already."""
+    try:
+        yield
+    except Exception as error:
+        text = frames.text_of(error)
+        if not any(str(error) in each.text for each in findings):
+            findings.append(Finding(text))
+
+
+def _input(
+    alone: Estimator,
+    spec: TrainSpec | EvalSpec,
+    division: Division,
+    findings: list[Finding],
+    *,
+    secs: float,
+) -> Iterator[str]:
+    """Yields lines about an input, and adds findings."""
+    is_training = isinstance(spec, TrainSpec)
+    mode = ModeKeys.TRAIN if is_training else ModeKeys.EVAL
+    source = Source(spec.input_fn, mode, alone.config, alone.params)
+    workers = Workers(source, division, secs=secs)
+    yield f"input {'train' if is_training else f'eval {spec.name}'.strip()}: {source.name[:-1]}"
+    if workers.first is not None:
+        features, labels = workers.first.spec
+        for name, each in [*components(features, "features"), *components(labels, "labels")]:
+            yield f"  {name} {each.dtype.name} {each.shape} {type(each).__name__}"
+        yield from (f"  {line}" for line in _batch(source, division, workers.first.rows, alone))
+    yield from (f"  {line}" for line in workers.lines())
+    findings += workers.findings()
+    if alone.config.execution == "tpu":
+        with _reported(findings):
+            tpu_input.checked_spec(source, division.num_replicas)
+
+
+def _batch(source: Source, division: Division, rows: int, alone: Estimator) -> Iterator[str]:
+    """Yields how many examples make a batch, and who gets which."""
+    replicas, repeats = division.num_replicas, alone.config.gradient_accumulation_steps
+    if division.num_ps:
+        yield f"a step of a worker takes a batch of {rows:,} examples"
+    elif source.yields_global_batches:
+        yield f"global batch {rows:,}, split between {replicas:,} replicas (no input_context)"
+    else:
+        yield f"global batch {rows * replicas:,} = {rows:,} x {replicas:,} replicas"
+    if source.mode == ModeKeys.TRAIN and repeats > 1:
+        yield f"a step takes {repeats} of them"
+
+
+def _model(
+    alone: Estimator, train_spec: TrainSpec, specs: Sequence[EvalSpec], findings: list[Finding]
+) -> Iterator[str]:
+    """Builds the modules as a training would; yields lines about them, and adds findings."""
+    hooks = [*train_spec.all_hooks, *(rule for spec in specs for rule in spec.stopping_rules)]
+    metrics: dict[str, Sequence[str]] = {spec.name: () for spec in specs}
+    before = len(findings)
+    with _reported(findings):
+        check_evaluations(specs)
+        fn, given = train_spec.input_fn, alone.params
+        Trainer(alone.state, alone.model_fn, fn, params=given, hooks=hooks)
+        if warning := summed_loss(alone, fn):
+            findings.append(Finding(warning, is_certain=False))
+    for spec in specs:
+        with _reported(findings):
+            [evaluation] = alone.trace_evaluations([spec], trained=alone.state)
+            metrics[spec.name] = evaluation.metric_names
+    with _reported(findings):
+        early_stopping.check(hooks, metrics, alone.config)
+    with contextlib.suppress(Exception):  # The factories failed, which was found above.
+        is_whole = not any(each.is_certain for each in findings[before:])
+        yield f"modules{'' if is_whole else ' (not all was built)'}:"
+        yield from (f"  {line}" for line in description.sizes(alone.state.modules).split(" | "))
+        yield from _memory(alone)
+
+
+def _memory(alone: Estimator) -> Iterator[str]:
+    everything = alone.state.variables()
+    networks = alone.state.variables(optimizers=False)
+    variables, total = _megabytes(networks.values()), _megabytes(everything.values())
+    gradients = _megabytes(v for v in networks.values() if getattr(v, "trainable", False))
+    keep = alone.config.keep_checkpoint_max
+    yield (
+        f"memory of a replica: variables {variables:.3f} MB, optimizers {total - variables:.3f} MB, "
+        f"gradients {gradients:.3f} MB, and activations"
+    )
+    kept = f"the last {keep}, {keep * total:.3f} MB" if keep else "all"
+    yield f"checkpoints of {total:.3f} MB; kept: {kept}"
+
+
+def _megabytes(variables: Any) -> float:
+    parts = [p for v in variables if hasattr(v, "shape") for p in names.parts_of(v)]
+    return sum(math.prod(p.shape) * p.dtype.size for p in parts) / 1e6
+
+
+def _schedule(
+    estimator: Estimator, train_spec: TrainSpec, specs: Sequence[EvalSpec]
+) -> Iterator[str]:
+    """Yields where a training begins and ends, and what it does when."""
+    config = estimator.config
+    yield f"begins with {files.latest(estimator.model_dir) or 'initial values'}"
+    ends = {
+        "step": train_spec.max_steps,
+        "epochs": train_spec.max_epochs,
+        "time": train_spec.max_secs,
+    }
+    limits = [f"{name} {value}" for name, value in ends.items() if value is not None]
+    yield f"ends at {' or '.join(limits) or 'the end of the input'}"
+    if config.save_checkpoints_steps == 0:
+        yield "saves nothing"
+    elif config.save_checkpoints_steps:
+        yield f"saves at the start, every {config.save_checkpoints_steps} steps, and at the end"
+    else:
+        yield f"saves at the start, every {config.save_checkpoints_secs or 600} s, and at the end"
+    log, summary = config.log_step_count_steps, config.save_summary_steps
+    yield f"logs every {log or 'no'} steps, summaries every {summary or 'no'} steps"
+    for hook in train_spec.hooks:
+        yield f"hook {type(hook).__name__}" + f", every {hook.every_steps} steps" * bool(
+            hook.every_steps
+        )
+    for spec in specs:
+        when = f"every {spec.every_steps} steps" if spec.every_steps else "at checkpoints"
+        steps = f"{spec.steps} steps" if spec.steps else "all data"
+        where = " by the evaluator job" if config.has_evaluator else ""
+        yield f"evaluates {spec.folder} {when} and at the end{where}: {steps}"
+        for exporter in spec.exporters:
+            yield f"  {type(exporter).__name__} exports to export/{exporter.name}"
