@@ -20,7 +20,12 @@ from .contract.spec import host_metric as host_metric
 from .contract.spec import metric as metric
 from .contract.train_op import MeanOverExamples as MeanOverExamples
 from .contract.train_op import TrainOp as TrainOp
+from .debug.fast_dev_run import fast_dev_run as fast_dev_run
+from .debug.find_learning_rate import find_learning_rate as find_learning_rate
+from .debug.inspect import inspect as inspect
+from .debug.overfit_batches import overfit_batches as overfit_batches
 from .debug.replay import replay as replay
+from .debug.tpu_dry_run import tpu_dry_run as tpu_dry_run
 from .distribute.strategies import central_storage as central_storage
 from .distribute.strategies import mirrored as mirrored
 from .distribute.strategies import multi_worker as multi_worker

@@ -74,6 +74,9 @@ def find_learning_rate(
       optimizers: names of the modules whose rates or schedules are replaced; None for all
         optimizers.
 
+    Returns:
+      The curve, and a suggestion.
+
     Raises:
       UserRuntimeError: parameter servers train, whose steps have no order.
       UserValueError: an argument is wrong, or no module is an optimizer.
@@ -109,8 +112,9 @@ def find_learning_rate(
     trained.train(input_fn, max_steps=steps, hooks=[growing])
     rates, losses = growing.rates[: len(growing.losses)], growing.losses
     if estimator.config.is_chief:
-        rows = [f"{n},{row[0]!r},{row[1]!r}\n" for n, row in enumerate(zip(rates, losses), 1)]
-        write_atomic(os.path.join(folder, "rates.csv"), "step,learning_rate,loss\n" + "".join(rows))
+        rows = ["step,learning_rate,loss"]
+        rows += [f"{step + 1},{rates[step]!r},{loss!r}" for step, loss in enumerate(losses)]
+        write_atomic(os.path.join(folder, "rates.csv"), "\n".join([*rows, ""]))
     return LearningRates(rates, losses, _steepest(rates, losses), growing.has_diverged)
 
 

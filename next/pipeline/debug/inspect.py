@@ -7,8 +7,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from ..checkpoint import files
 from ..contract import seeds
 from ..contract.checks import check, instance, number
@@ -82,6 +80,9 @@ def inspect(
       num_replicas: number of replicas of each worker; None for the devices of this machine.
       num_ps: number of parameter servers to simulate.
       secs: approximate duration of reading.
+
+    Returns:
+      The report, and what was found.
 
     Raises:
       UserError: an argument is wrong. Other mistakes are part of the result.
@@ -196,8 +197,8 @@ def _memory(alone: Estimator) -> Iterator[str]:
     gradients = _megabytes(v for v in networks.values() if getattr(v, "trainable", False))
     keep = alone.config.keep_checkpoint_max
     yield (
-        f"memory of a replica: variables {variables:.3f} MB, optimizers {total - variables:.3f} MB, "
-        f"gradients {gradients:.3f} MB, and activations"
+        f"memory of a replica: variables {variables:.3f} MB, gradients {gradients:.3f} MB, "
+        f"optimizers {total - variables:.3f} MB, and activations"
     )
     kept = f"the last {keep}, {keep * total:.3f} MB" if keep else "all"
     yield f"checkpoints of {total:.3f} MB; kept: {kept}"

@@ -1,0 +1,327 @@
+"""inspect reports what a training would do on this machine and on simulated clusters."""
+
+import json
+import pathlib
+import random
+
+import gin
+import keras
+import numpy as np
+import pytest
+import small
+import tensorflow as tf
+
+import gin_estimator as ge
+from gin_estimator import main
+
+ROWS = np.arange(1, 65, dtype=np.float32)[:, np.newaxis] * np.ones(4, np.float32)
+LABELS = np.arange(64) % 3
+
+
+def rows():
+    return tf.data.Dataset.from_tensor_slices((ROWS, LABELS))
+
+
+def sharded(mode, input_context):
+    data = rows().shard(input_context.num_input_pipelines, input_context.input_pipeline_id)
+    data = data.repeat() if mode == ge.ModeKeys.TRAIN else data
+    return data.batch(input_context.get_per_replica_batch_size(16))
+
+
+def whole(mode):
+    return rows().repeat().batch(16) if mode == ge.ModeKeys.TRAIN else rows().batch(16)
+
+
+def make(folder, **options):
+    return small.make(folder / "run", network=lambda: keras.layers.Dense(3), **options)
+
+
+def inspect(folder, train=sharded, evaluated=sharded, estimator=None, *, steps=None, **options):
+    estimator = estimator or make(folder)
+    spec = ge.TrainSpec(train, max_steps=100, hooks=[ge.LoggingHook(10)])
+    eval_spec = ge.EvalSpec(evaluated, steps, "test", exporters=[ge.FinalExporter()])
+    found = ge.inspect(estimator, spec, eval_spec, secs=1e6, **options)
+    assert not (folder / "run").exists()
+    return found
+
+
+def eval_findings(folder, input_fn, **options):
+    """Returns mistakes and doubts about an evaluation's input."""
+    found = inspect(folder, evaluated=input_fn, **options)
+    return found.mistakes, found.doubts
+
+
+def test_a_right_training_has_a_report_and_no_findings(tmp_path):
+    python, numpy = random.getstate(), np.random.get_state()[1].tolist()
+    estimator = make(tmp_path, gradient_accumulation_steps=2)
+    found = inspect(tmp_path, whole, estimator=estimator, num_workers=4, num_replicas=2)
+    assert random.getstate() == python
+    assert np.random.get_state()[1].tolist() == numpy
+    lines = list(found.lines())
+    assert found.mistakes == found.doubts == []
+    assert lines[-1] == "nothing was found"
+    for line in (
+        "topology (simulated): workers 4 x replicas 2 = 8 in step",
+        "input train: input_fn whole, mode 'train'",
+        "  features float32 (None, 4) TensorSpec",
+        "  labels int64 (None,) TensorSpec",
+        "  global batch 16, split between 8 replicas (no input_context)",
+        "  a step takes 2 of them",
+        "  global batch 16 = 2 x 8 replicas",
+        "  worker 0: 16 examples",
+        "  read whole: 4 of 4 workers, 64 examples of 64",
+        "  network 15 parameters (15 trainable, 0.00 MB)",
+        "begins with initial values",
+        "ends at step 100",
+        "saves at the start, every 600 s, and at the end",
+        "hook LoggingHook, every 10 steps",
+        "evaluates eval_test at checkpoints and at the end: all data",
+        "  FinalExporter exports to export/final",
+    ):
+        assert line in lines, "\n".join(lines)
+    assert any(line.startswith("memory of a replica: variables 0.000 MB") for line in lines)
+
+
+def test_one_process_and_parameter_servers(tmp_path):
+    assert inspect(tmp_path).report[0] == "topology: workers 1 x replicas 1 = 1 in step"
+    found = inspect(tmp_path, num_workers=4, num_ps=2)
+    assert (
+        found.report[0] == "topology (simulated): a chief, 4 workers at their own pace, 2 servers"
+    )
+    assert "  a step of a worker takes a batch of 4 examples" in found.report
+    assert "  global batch 16 = 16 x 1 replicas" in found.report, "the chief evaluates alone"
+
+
+def ignores(mode, input_context):
+    return whole(mode)
+
+
+def overlaps(mode, input_context):
+    return rows().shuffle(64, seed=input_context.input_pipeline_id).shard(4, 0).batch(2)
+
+
+def of_two_files(input_context):
+    worker = input_context.input_pipeline_id
+    number = input_context.num_input_pipelines
+    files = tf.data.Dataset.from_tensor_slices(FILES).shard(number, worker)
+    return files.flat_map(tf.data.TextLineDataset).map(lambda text: (ROWS[0], 1)).batch(2)
+
+
+def all_of_two_files(input_context):
+    context = input_context
+    lines = tf.data.TextLineDataset(FILES)
+    lines = lines.shard(context.num_input_pipelines, context.input_pipeline_id)
+    parsed = lines.map(lambda text: (tf.fill([4], tf.strings.to_number(text)), 1))
+    return parsed.batch(2)
+
+
+FILES = []
+
+
+@pytest.fixture
+def two_files(tmp_path):
+    FILES[:] = [str(tmp_path / name) for name in ("a.txt", "b.txt")]
+    for index, path in enumerate(FILES):
+        lines = [f"{index * 16 + row + 1}\n" for row in range(16)]
+        pathlib.Path(path).write_text("".join(lines), encoding="utf-8")
+
+
+def random_values(mode, input_context):
+    noise = np.random.default_rng().normal(size=ROWS.shape).astype(np.float32)
+    return tf.data.Dataset.from_tensor_slices((noise, LABELS)).batch(4)
+
+
+def uneven(mode, input_context):
+    worker = input_context.input_pipeline_id
+    if input_context.num_input_pipelines == 1:
+        return rows().batch(2)
+    return (
+        rows().skip(0 if worker == 0 else 40 + 8 * worker).take(48 if worker == 0 else 8).batch(2)
+    )
+
+
+def drops(mode, input_context):
+    number, worker = input_context.num_input_pipelines, input_context.input_pipeline_id
+    return rows().shard(number, worker).batch(3, drop_remainder=True)
+
+
+def fails_for_two(mode, input_context):
+    if input_context.input_pipeline_id == 2:
+        raise KeyError("part-2")
+    return sharded(ge.ModeKeys.EVAL, input_context)
+
+
+def nothing(mode, input_context):
+    return rows().filter(lambda features, label: label > 3).batch(2)
+
+
+def endless(mode, input_context):
+    return sharded(ge.ModeKeys.TRAIN, input_context)
+
+
+def other_kinds(mode, input_context):
+    dtype = tf.int32 if input_context.input_pipeline_id else tf.int64
+    data = sharded(ge.ModeKeys.EVAL, input_context)
+    return data.map(lambda features, label: (features, tf.cast(label, dtype)))
+
+
+@pytest.mark.parametrize(
+    ("input_fn", "is_mistake", "text"),
+    [
+        (ignores, True, "yields all 64 examples to each worker, as if it ignored its"),
+        (overlaps, True, "examples to several workers, and"),
+        (of_two_files, True, "no examples for workers 2, 3 of 4, and has 2 files"),
+        (all_of_two_files, False, "reads 2 files for 4 workers: each opens all"),
+        (random_values, False, "yields other values at each reading"),
+        (uneven, False, "yields from 8 to 48 examples to a worker"),
+        (drops, False, "leaves out 4 of 64 examples"),
+        (fails_for_two, True, "fails for worker 2: KeyError: 'part-2'"),
+        (nothing, True, "returned an empty dataset"),
+        (endless, True, "returned endless data, and steps is None"),
+        (other_kinds, False, "expected the same dtypes and shapes"),
+    ],
+)
+def test_a_division_that_is_wrong(tmp_path, two_files, input_fn, is_mistake, text):
+    mistakes, doubts = eval_findings(tmp_path, input_fn, num_workers=4)
+    assert text in "\n".join(mistakes if is_mistake else doubts)
+    if not is_mistake:
+        assert mistakes == []
+
+
+def test_endless_data_in_the_same_order_and_small_batches(tmp_path):
+    found = inspect(tmp_path, ignores, evaluated=whole, num_workers=4, num_replicas=5)
+    [mistake] = found.mistakes
+    assert "the same data in the same order to each worker" in mistake
+    [doubt] = found.doubts
+    assert "batches of 16 examples for 20 replicas" in doubt
+    with pytest.raises(ge.UserValueError, match="inspect has found 1 mistake: see the report"):
+        found.check()
+
+
+def test_batches_that_differ_by_call(tmp_path):
+    def drawn(mode):
+        noise = np.random.default_rng().normal(size=ROWS.shape).astype(np.float32)
+        return tf.data.Dataset.from_tensor_slices((noise, LABELS)).batch(16)
+
+    mistakes, _ = eval_findings(tmp_path, drawn, num_workers=2)
+    assert "takes no input_context and yields other data at a second call" in mistakes[0]
+    assert inspect(tmp_path, drawn, whole).mistakes == []
+
+
+def test_ragged_sparse_and_text_examples_are_compared(tmp_path):
+    def model_fn(features, labels, mode, network, optimizer):
+        return small.model_fn(features["x"], labels, mode, network, optimizer)
+
+    def mixed(mode, input_context):
+        number, worker = input_context.num_input_pipelines, input_context.input_pipeline_id
+        texts = tf.strings.as_string(tf.range(64))
+        features = {
+            "x": ROWS,
+            "text": tf.stack([texts, tf.fill([64], "")], axis=1),
+            "ragged": tf.RaggedTensor.from_row_lengths(tf.range(63 * 32), tf.range(64)),
+            "sparse": tf.sparse.from_dense(np.eye(64)),
+        }
+        data = tf.data.Dataset.from_tensor_slices((features, LABELS))
+        return data.shard(number, worker).batch(3 if number == 1 else 2)
+
+    estimator = make(tmp_path, fn=model_fn)
+    options = {"estimator": estimator, "num_workers": 4}
+    found = ge.inspect(
+        estimator, ge.TrainSpec(mixed, max_steps=1), secs=1e6, num_workers=options["num_workers"]
+    )
+    assert found.mistakes == found.doubts == []
+    assert "  features['ragged'] int32 (None, None) RaggedTensorSpec" in found.report
+
+
+def test_a_tpu_needs_static_shapes_and_a_number_of_cores(tmp_path):
+    estimator = make(tmp_path, execution="tpu")
+    found = inspect(tmp_path, estimator=estimator, num_replicas=8)
+    assert len(found.mistakes) == 2
+    assert "drop_remainder=True" in found.mistakes[0]
+    with pytest.raises(ge.UserValueError, match="--simulate_replicas=8"):
+        inspect(tmp_path, estimator=estimator)
+
+
+def test_functions_and_specs_that_fail_leave_the_rest(tmp_path):
+    def model_fn(features, labels, mode, network, optimizer):
+        raise ValueError("no such thing")
+
+    found = inspect(tmp_path, estimator=make(tmp_path, fn=model_fn))
+    assert "ValueError: no such thing" in found.mistakes[0]
+    assert "modules (not all was built):" in found.report
+    assert any(line.startswith("evaluates eval_test") for line in found.report)
+
+    def factory():
+        raise ValueError("no network")
+
+    broken = small.make(tmp_path / "run", network=factory)
+    [mistake] = inspect(tmp_path, estimator=broken).mistakes
+    assert "no network" in mistake
+
+    hooks = [ge.StopIfNoDecrease("loss", max_evaluations=9, evaluation="other")]
+    found = ge.inspect(make(tmp_path), ge.TrainSpec(whole, hooks=hooks), ge.EvalSpec(whole))
+    assert "evaluation is 'other'" in found.mistakes[0]
+    eval_spec = ge.EvalSpec(whole, keep_best=ge.KeepBest("acuracy", higher_is_better=True))
+    found = ge.inspect(make(tmp_path), ge.TrainSpec(whole), eval_spec)
+    assert "KeepBest.metric is 'acuracy'" in found.mistakes[0]
+
+
+def test_a_loss_that_is_a_sum_is_a_doubt(tmp_path):
+    def summed(features, labels, mode, network, optimizer):
+        spec = small.model_fn(features, labels, mode, network, optimizer)
+        return ge.EstimatorSpec(mode, loss=tf.reduce_sum(spec.loss), train_op=spec.train_op)
+
+    found = inspect(tmp_path, estimator=make(tmp_path, fn=summed))
+    assert "for twice that batch: expected a mean over the batch" in found.doubts[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"num_workers": 0}, "inspect.num_workers is 0: expected an int > 0"),
+        ({"num_ps": 2, "num_replicas": 8}, "num_replicas is 8 with parameter servers"),
+        ({"secs": 0}, "inspect.secs is 0: expected a number > 0"),
+    ],
+)
+def test_wrong_arguments_are_refused(tmp_path, options, text):
+    with pytest.raises(ge.UserValueError, match=text):
+        ge.inspect(make(tmp_path), ge.TrainSpec(whole), **options)
+
+
+TINY = """
+import gin_estimator.models
+Estimator.model_fn = @regressor
+Estimator.modules = {'network': @linear, 'optimizer': @SGD}
+TrainSpec.input_fn = @inspected_input
+TrainSpec.max_steps = 4
+"""
+
+
+@gin.configurable(module="inspect_test")
+def inspected_input(mode, input_context, ignores: bool = False):
+    data = tf.data.Dataset.from_tensor_slices((ROWS, ROWS[:, :1]))
+    if not ignores:
+        data = data.shard(input_context.num_input_pipelines, input_context.input_pipeline_id)
+    return data.batch(2)
+
+
+def test_the_command(gin_folder, capsys, monkeypatch):
+    (gin_folder / "tiny.gin").write_text(TINY, encoding="utf-8")
+    command = ["main", "--gin_file=tiny.gin", "--model_dir=run", "--job=inspect"]
+    simulated = [*command, "--execution=multi_worker", "--simulate_workers=6"]
+    simulated += ["--inspect_secs=600"]
+    assert main.main(simulated) == 0
+    output = capsys.readouterr().out
+    assert "topology (simulated): workers 6 x replicas 1 = 6 in step" in output
+    assert output.endswith("nothing was found\n")
+    assert main.main([*simulated, "--gin.inspected_input.ignores=True"]) == 2
+    captured = capsys.readouterr()
+    assert "mistake: input_fn inspected_input" in captured.out
+    assert "error: inspect has found 1 mistake: see the report." in captured.err
+    # A task of a cluster that is not there: nothing connects.
+    jobs = {"worker": ["a:1", "b:1"]}
+    config = {"cluster": jobs, "task": {"type": "worker", "index": 1}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    assert main.main([*command, "--execution=multi_worker"]) == 0
+    assert "topology: workers 2 x replicas 1 = 2 in step" in capsys.readouterr().out
+    assert not (gin_folder / "run").exists()

@@ -1,0 +1,84 @@
+"""tpu_dry_run finds on a CPU what a TPU cannot run."""
+
+import keras
+import pytest
+import small
+import tensorflow as tf
+
+import gin_estimator as ge
+from gin_estimator import main
+
+
+def train_input():
+    return small.data().repeat()
+
+
+def static_input():
+    return tf.data.Dataset.from_tensor_slices((small.X, small.Y)).batch(8, drop_remainder=True)
+
+
+def make(folder, fn=small.model_fn, **options):
+    return small.make(folder / "run", fn=fn, execution="tpu", **options)
+
+
+def dry_run(estimator, input_fn=static_input, **options):
+    spec = ge.TrainSpec(input_fn, max_steps=100)
+    return list(ge.tpu_dry_run(estimator, spec, ge.EvalSpec(input_fn), **options))
+
+
+def test_both_steps_are_compiled_and_nothing_is_written(tmp_path):
+    lines = dry_run(make(tmp_path, gradient_accumulation_steps=2), num_replicas=2)
+    assert [line.partition(" compiled")[0] for line in lines] == [
+        "train step: XLA",
+        "eval step: XLA",
+    ]
+    assert not (tmp_path / "run").exists()
+
+
+def texts():
+    data = tf.data.Dataset.from_tensor_slices(([["a"]] * 8, small.Y[:8]))
+    return data.batch(8, drop_remainder=True)
+
+
+def ragged():
+    rows = tf.ragged.constant([[1.0], [1.0, 2.0]] * 4)
+    return tf.data.Dataset.from_tensor_slices((rows, small.Y[:8])).batch(8, drop_remainder=True)
+
+
+@pytest.mark.parametrize(
+    ("input_fn", "replicas", "text"),
+    [
+        (small.train_input, 1, r"expected a static shape. Use batch\(..., drop_remainder=True\)"),
+        (texts, 1, "expected numbers. Map strings to ids in input_fn"),
+        (ragged, 1, "expected a dense tensor"),
+        (static_input, 3, "for 3 replicas: expected a number of rows that is a multiple of 3"),
+    ],
+)
+def test_inputs_that_a_tpu_cannot_take(tmp_path, input_fn, replicas, text):
+    with pytest.raises(ge.UserValueError, match=text):
+        dry_run(make(tmp_path), input_fn, num_replicas=replicas)
+
+
+def test_an_operation_that_xla_cannot_compile(tmp_path):
+    def prints(features, labels, mode, network, optimizer):
+        if mode == ge.ModeKeys.EVAL:
+            tf.print("evaluated", features)
+        return small.model_fn(features, labels, mode, network, optimizer)
+
+    with pytest.raises(ge.UserValueError) as error:
+        dry_run(make(tmp_path, prints))
+    text = str(error.value)
+    assert text.startswith("XLA cannot compile the step of mode 'eval'")
+    assert "PrintV2" in text
+    assert 'tf.print("evaluated", features)' in text
+    assert len(text.splitlines()) < 12
+
+
+def test_the_command(gin_folder, capsys):
+    flags = ["--gin_file=digits.gin", "--execution=tpu", "--dry_run"]
+    flags += ["--gin.Estimator.modules={'network': @mlp, 'optimizer': @Adam}"]
+    assert main.main(["main", *flags]) == 2
+    assert "drop_remainder=True" in capsys.readouterr().err
+    assert main.main(["main", *flags, "--gin.digits_input_fn.drop_remainder=True"]) == 0
+    assert "eval step: XLA compiled it in" in capsys.readouterr().out
+    assert [path.name for path in gin_folder.iterdir()] == ["gin"]
