@@ -1,4 +1,4 @@
-"""inspect: reports what a training would do, and what is wrong with it, without training."""
+"""inspect: describes a training before it begins, and finds mistakes."""
 
 import contextlib
 import dataclasses
@@ -67,7 +67,7 @@ def inspect(
     num_ps: int | None = None,
     secs: float = 8.0,
 ) -> Inspection:
-    """Reports what a training would do; trains, writes and connects nothing.
+    """Describes a training and finds mistakes; trains, writes and connects nothing.
 
     It calls each input_fn as the workers would, compares their examples, and builds the modules on
     this machine. A process that has called it cannot take part in a cluster any more.
@@ -82,7 +82,7 @@ def inspect(
       secs: approximate duration of reading.
 
     Returns:
-      The report, and what was found.
+      The report, the mistakes and the doubts.
 
     Raises:
       UserError: an argument is wrong. Other mistakes are part of the result.
@@ -104,11 +104,10 @@ def inspect(
         alone = estimator.with_config(config.alone(model_dir=folder, metric_writers=()))
         secs /= 1 + len(specs)
         report += _input(alone, train_spec, division, findings, secs=secs)
-        if division.num_ps or config.has_evaluator:
-            division = Division()
+        on_one = division.num_ps or config.has_evaluator
         for spec in specs:
-            report += _input(alone, spec, division, findings, secs=secs)
-        report += _model(alone, train_spec, specs, findings)
+            report += _input(alone, spec, Division() if on_one else division, findings, secs=secs)
+        report += _model(alone, train_spec, specs, division, findings)
     report += _schedule(estimator, train_spec, specs)
     texts = {certain: [f.text for f in findings if f.is_certain is certain] for certain in (1, 0)}
     return Inspection(report, texts[True], texts[False])
@@ -165,7 +164,11 @@ def _batch(source: Source, division: Division, rows: int, alone: Estimator) -> I
 
 
 def _model(
-    alone: Estimator, train_spec: TrainSpec, specs: Sequence[EvalSpec], findings: list[Finding]
+    alone: Estimator,
+    train_spec: TrainSpec,
+    specs: Sequence[EvalSpec],
+    division: Division,
+    findings: list[Finding],
 ) -> Iterator[str]:
     """Builds the modules as a training would; yields lines about them, and adds findings."""
     hooks = [*train_spec.all_hooks, *(rule for spec in specs for rule in spec.stopping_rules)]
@@ -183,25 +186,26 @@ def _model(
             metrics[spec.name] = evaluation.metric_names
     with _reported(findings):
         early_stopping.check(hooks, metrics, alone.config)
-    with contextlib.suppress(Exception):  # The factories failed, which was found above.
-        is_whole = not any(each.is_certain for each in findings[before:])
-        yield f"modules{'' if is_whole else ' (not all was built)'}:"
-        yield from (f"  {line}" for line in description.sizes(alone.state.modules).split(" | "))
-        yield from _memory(alone)
+    is_whole = not any(each.is_certain for each in findings[before:])
+    yield f"modules{'' if is_whole else ' (not all was built)'}:"
+    with contextlib.suppress(Exception):  # A factory that fails was found above.
+        lines = description.sizes(alone.state.modules).split(" | ")
+        yield from [*(f"  {line}" for line in lines), *_memory(alone, division)]
 
 
-def _memory(alone: Estimator) -> Iterator[str]:
+def _memory(alone: Estimator, division: Division) -> Iterator[str]:
     everything = alone.state.variables()
     networks = alone.state.variables(optimizers=False)
     variables, total = _megabytes(networks.values()), _megabytes(everything.values())
     gradients = _megabytes(v for v in networks.values() if getattr(v, "trainable", False))
-    keep = alone.config.keep_checkpoint_max
     yield (
         f"memory of a replica: variables {variables:.3f} MB, gradients {gradients:.3f} MB, "
         f"optimizers {total - variables:.3f} MB, and activations"
     )
-    kept = f"the last {keep}, {keep * total:.3f} MB" if keep else "all"
-    yield f"checkpoints of {total:.3f} MB; kept: {kept}"
+    copies = f"each of {division.num_replicas} replicas has a copy"
+    yield f"variables: {f'on {division.num_ps} servers' if division.num_ps else copies}"
+    keep = alone.config.keep_checkpoint_max
+    yield f"checkpoints of {total:.3f} MB, of which {f'the last {keep}' if keep else 'all'} are kept"
 
 
 def _megabytes(variables: Any) -> float:
@@ -212,32 +216,23 @@ def _megabytes(variables: Any) -> float:
 def _schedule(
     estimator: Estimator, train_spec: TrainSpec, specs: Sequence[EvalSpec]
 ) -> Iterator[str]:
-    """Yields where a training begins and ends, and what it does when."""
+    """Yields the beginning and the end of a training, and the steps of saves and hooks."""
     config = estimator.config
     yield f"begins with {files.latest(estimator.model_dir) or 'initial values'}"
-    ends = {
-        "step": train_spec.max_steps,
-        "epochs": train_spec.max_epochs,
-        "time": train_spec.max_secs,
-    }
-    limits = [f"{name} {value}" for name, value in ends.items() if value is not None]
+    fields = ("max_steps", "max_epochs", "max_secs")
+    limits = [f"{name} {value}" for name in fields if (value := getattr(train_spec, name))]
     yield f"ends at {' or '.join(limits) or 'the end of the input'}"
-    if config.save_checkpoints_steps == 0:
-        yield "saves nothing"
-    elif config.save_checkpoints_steps:
-        yield f"saves at the start, every {config.save_checkpoints_steps} steps, and at the end"
-    else:
-        yield f"saves at the start, every {config.save_checkpoints_secs or 600} s, and at the end"
+    steps, secs = config.save_checkpoints_steps, config.save_checkpoints_secs or 600
+    often = f"{secs} s" if steps is None else f"{steps} steps"
+    yield "saves nothing" if steps == 0 else f"saves at the start, every {often}, and at the end"
     log, summary = config.log_step_count_steps, config.save_summary_steps
-    yield f"logs every {log or 'no'} steps, summaries every {summary or 'no'} steps"
+    yield f"logs every {log or 'no'} steps, and summaries every {summary or 'no'} steps"
     for hook in train_spec.hooks:
-        yield f"hook {type(hook).__name__}" + f", every {hook.every_steps} steps" * bool(
-            hook.every_steps
-        )
+        yield f"hook {type(hook).__name__}, every_steps {hook.every_steps}"
     for spec in specs:
         when = f"every {spec.every_steps} steps" if spec.every_steps else "at checkpoints"
-        steps = f"{spec.steps} steps" if spec.steps else "all data"
-        where = " by the evaluator job" if config.has_evaluator else ""
-        yield f"evaluates {spec.folder} {when} and at the end{where}: {steps}"
+        by = " by the evaluator job" if config.has_evaluator else ""
+        data = f"{spec.steps} steps" if spec.steps else "all data"
+        yield f"evaluates {spec.folder} {when} and at the end{by}: {data}"
         for exporter in spec.exporters:
-            yield f"  {type(exporter).__name__} exports to export/{exporter.name}"
+            yield f"  {type(exporter).__name__} to export/{exporter.name}"

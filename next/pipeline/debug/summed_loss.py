@@ -36,7 +36,7 @@ def summed_loss(estimator: Estimator, input_fn: Callable[..., Any]) -> str | Non
         return None
     try:
         doubled = model_fn(*tf.nest.map_structure(_twice, batch), tf.zeros([], tf.int64)).loss
-    except Exception:  # It is made for one batch size.
+    except Exception:  # It is made for one batch size, or takes sparse tensors.
         return None
     if not _LEAST < float(doubled) / (float(loss) or 1.0) < _MOST:
         return None
@@ -48,8 +48,4 @@ def summed_loss(estimator: Estimator, input_fn: Callable[..., Any]) -> str | Non
 
 
 def _twice(leaf: Any) -> Any:
-    if leaf is None or leaf.shape.rank == 0:
-        return leaf
-    if isinstance(leaf, tf.SparseTensor):
-        return tf.sparse.concat(0, [leaf, leaf])
-    return tf.concat([leaf, leaf], axis=0)
+    return leaf if leaf is None or leaf.shape.rank == 0 else tf.concat([leaf, leaf], axis=0)

@@ -133,7 +133,7 @@ class Workers:
             yield f"read{' whole' if self._was_read else ''}: {number}, {total}{there}"
 
     def findings(self) -> Iterator[Finding]:
-        """Yields what is wrong with the input or its division."""
+        """Yields problems of the input and of its division."""
         name, good = self._source.name, self._good
         if failed := [each for each in self.pipelines if each.error]:
             yield Finding(f"{name} fails for {_numbers(failed)}: {failed[0].error}")

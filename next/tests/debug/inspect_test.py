@@ -1,4 +1,4 @@
-"""inspect reports what a training would do on this machine and on simulated clusters."""
+"""inspect describes a training on this machine and on simulated clusters, and finds mistakes."""
 
 import json
 import pathlib
@@ -72,11 +72,11 @@ def test_a_right_training_has_a_report_and_no_findings(tmp_path):
         "  read whole: 4 of 4 workers, 64 examples of 64",
         "  network 15 parameters (15 trainable, 0.00 MB)",
         "begins with initial values",
-        "ends at step 100",
+        "ends at max_steps 100",
         "saves at the start, every 600 s, and at the end",
-        "hook LoggingHook, every 10 steps",
+        "hook LoggingHook, every_steps 10",
         "evaluates eval_test at checkpoints and at the end: all data",
-        "  FinalExporter exports to export/final",
+        "  FinalExporter to export/final",
     ):
         assert line in lines, "\n".join(lines)
     assert any(line.startswith("memory of a replica: variables 0.000 MB") for line in lines)

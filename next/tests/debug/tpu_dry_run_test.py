@@ -1,6 +1,5 @@
-"""tpu_dry_run finds on a CPU what a TPU cannot run."""
+"""tpu_dry_run finds errors of TPU runs on a CPU."""
 
-import keras
 import pytest
 import small
 import tensorflow as tf
