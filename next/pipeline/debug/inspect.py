@@ -109,8 +109,8 @@ def inspect(
             report += _input(alone, spec, Division() if on_one else division, findings, secs=secs)
         report += _model(alone, train_spec, specs, division, findings)
     report += _schedule(estimator, train_spec, specs)
-    texts = {certain: [f.text for f in findings if f.is_certain is certain] for certain in (1, 0)}
-    return Inspection(report, texts[True], texts[False])
+    mistakes = [each.text for each in findings if each.is_certain]
+    return Inspection(report, mistakes, [f.text for f in findings if not f.is_certain])
 
 
 @contextlib.contextmanager
@@ -204,8 +204,8 @@ def _memory(alone: Estimator, division: Division) -> Iterator[str]:
     )
     copies = f"each of {division.num_replicas} replicas has a copy"
     yield f"variables: {f'on {division.num_ps} servers' if division.num_ps else copies}"
-    keep = alone.config.keep_checkpoint_max
-    yield f"checkpoints of {total:.3f} MB, of which {f'the last {keep}' if keep else 'all'} are kept"
+    number = alone.config.keep_checkpoint_max
+    yield f"checkpoints of {total:.3f} MB; kept: {f'the last {number}' if number else 'all'}"
 
 
 def _megabytes(variables: Any) -> float:
@@ -218,7 +218,7 @@ def _schedule(
 ) -> Iterator[str]:
     """Yields the beginning and the end of a training, and the steps of saves and hooks."""
     config = estimator.config
-    yield f"begins with {files.latest(estimator.model_dir) or 'initial values'}"
+    yield f"begins with {files.latest(estimator.model_dir) or 'initial values, or warm_start_from'}"
     fields = ("max_steps", "max_epochs", "max_secs")
     limits = [f"{name} {value}" for name in fields if (value := getattr(train_spec, name))]
     yield f"ends at {' or '.join(limits) or 'the end of the input'}"

@@ -71,7 +71,7 @@ def test_a_right_training_has_a_report_and_no_findings(tmp_path):
         "  worker 0: 16 examples",
         "  read whole: 4 of 4 workers, 64 examples of 64",
         "  network 15 parameters (15 trainable, 0.00 MB)",
-        "begins with initial values",
+        "begins with initial values, or warm_start_from",
         "ends at max_steps 100",
         "saves at the start, every 600 s, and at the end",
         "hook LoggingHook, every_steps 10",
