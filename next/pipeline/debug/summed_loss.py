@@ -31,18 +31,21 @@ def summed_loss(estimator: Estimator, input_fn: Callable[..., Any]) -> str | Non
     source = Source(input_fn, ModeKeys.TRAIN, estimator.config, params)
     batch = as_pair(next(iter(source.dataset(InputContext()).take(1))))
     model_fn = state.bind(estimator.model_fn, ModeKeys.TRAIN, params)
-    loss = model_fn(*batch, tf.zeros([], tf.int64)).loss
-    if tf.convert_to_tensor(loss).shape.rank:
-        return None
     try:
-        doubled = model_fn(*tf.nest.map_structure(_twice, batch), tf.zeros([], tf.int64)).loss
-    except Exception:  # It is made for one batch size, or takes sparse tensors.
+        results = [
+            model_fn(*tf.nest.map_structure(change, batch), tf.zeros([], tf.int64)).loss
+            for change in (lambda leaf: leaf, _twice)
+        ]
+    except Exception:  # It takes one batch size only, or sparse tensors.
         return None
-    if not _LEAST < float(doubled) / (float(loss) or 1.0) < _MOST:
+    if tf.convert_to_tensor(results[0]).shape.rank:
+        return None
+    loss, doubled = map(float, results)
+    if not _LEAST < doubled / (loss or 1.0) < _MOST:
         return None
     return (
-        f"model_fn {calling.name_of(estimator.model_fn)} returns a loss of {float(loss):.4g} for a "
-        f"batch, and {float(doubled):.4g} for twice that batch: expected a mean over the batch, or "
+        f"model_fn {calling.name_of(estimator.model_fn)} returns a loss of {loss:.4g} for a "
+        f"batch, and {doubled:.4g} for twice that batch: expected a mean over the batch, or "
         "a loss for each example. Use tf.reduce_mean, or reduction=None in a Keras loss."
     )
 
