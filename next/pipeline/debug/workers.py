@@ -202,7 +202,7 @@ class Workers:
         there = collections.Counter(self.whole.examples)
         total = collections.Counter(itertools.chain(*(each.examples for each in self._good)))
         # With drop_remainder each pipeline lacks less than a batch.
-        is_static = isinstance(num_rows(self.whole.spec), int)
+        is_static = tf.nest.flatten(self.whole.spec)[0].shape[:1].is_fully_defined()
         dropped = self.whole.rows if is_static else 0
         foreign = sum(number for example, number in total.items() if example not in there)
         again = (total - there).total() - foreign

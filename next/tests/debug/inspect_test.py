@@ -139,9 +139,8 @@ def uneven(mode, input_context):
     worker = input_context.input_pipeline_id
     if input_context.num_input_pipelines == 1:
         return rows().batch(2)
-    return (
-        rows().skip(0 if worker == 0 else 40 + 8 * worker).take(48 if worker == 0 else 8).batch(2)
-    )
+    first, size = (0, 40) if worker == 0 else (32 + 8 * worker, 8)
+    return rows().skip(first).take(size).batch(2)
 
 
 def drops(mode, input_context):
@@ -229,10 +228,8 @@ def test_ragged_sparse_and_text_examples_are_compared(tmp_path):
         return data.shard(number, worker).batch(3 if number == 1 else 2)
 
     estimator = make(tmp_path, fn=model_fn)
-    options = {"estimator": estimator, "num_workers": 4}
-    found = ge.inspect(
-        estimator, ge.TrainSpec(mixed, max_steps=1), secs=1e6, num_workers=options["num_workers"]
-    )
+    spec = ge.TrainSpec(mixed, max_steps=1)
+    found = ge.inspect(estimator, spec, secs=1e6, num_workers=4)
     assert found.mistakes == found.doubts == []
     assert "  features['ragged'] int32 (None, None) RaggedTensorSpec" in found.report
 

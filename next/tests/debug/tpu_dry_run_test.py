@@ -8,10 +8,6 @@ import gin_estimator as ge
 from gin_estimator import main
 
 
-def train_input():
-    return small.data().repeat()
-
-
 def static_input():
     return tf.data.Dataset.from_tensor_slices((small.X, small.Y)).batch(8, drop_remainder=True)
 
@@ -74,10 +70,9 @@ def test_an_operation_that_xla_cannot_compile(tmp_path):
 
 
 def test_the_command(gin_folder, capsys):
-    flags = ["--gin_file=digits.gin", "--execution=tpu", "--dry_run"]
-    flags += ["--gin.Estimator.modules={'network': @mlp, 'optimizer': @Adam}"]
-    assert main.main(["main", *flags]) == 2
+    flags = ["main", "--gin_file=linear.gin", "--execution=tpu", "--dry_run"]
+    assert main.main(flags) == 2
     assert "drop_remainder=True" in capsys.readouterr().err
-    assert main.main(["main", *flags, "--gin.digits_input_fn.drop_remainder=True"]) == 0
+    assert main.main([*flags, "--gin.numpy_input_fn.drop_remainder=True"]) == 0
     assert "eval step: XLA compiled it in" in capsys.readouterr().out
     assert [path.name for path in gin_folder.iterdir()] == ["gin"]
