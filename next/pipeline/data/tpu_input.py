@@ -96,11 +96,9 @@ def checked_spec(source: Source, num_replicas: int) -> tuple[Any, Any]:
       UserValueError: the shapes are not static, or the replicas cannot share a batch.
     """
     spec = source.dataset(InputContext(1, 0, num_replicas)).element_spec
-    _check_static(spec, source.name)
-    if not source.yields_global_batches or num_replicas == 1:
-        return as_pair(spec)
-    _check_divides(spec, num_replicas, source.name)
-    return _spec_of_part(spec, num_replicas)
+    parts = num_replicas if source.yields_global_batches else 1
+    _check(spec, parts, source.name)
+    return _spec_of_part(spec, parts)
 
 
 def _spec_of_part(element_spec: Any, parts: int) -> tuple[Any, Any]:

@@ -163,9 +163,14 @@ def _without_files(config: RunConfig, folder: str) -> RunConfig:
     """Returns a RunConfig with which a training writes nothing."""
     fields = dataclasses.fields(RunConfig)
     keeps = {each.name: each.default for each in fields if each.name.startswith("keep_")}
-    nothing = {"save_summary_steps": None, "log_step_count_steps": None, "metric_writers": ()}
+    nothing = {"save_summary_steps": None, "log_step_count_steps": None, "average": None}
     return config.replace(
-        model_dir=folder, save_checkpoints_steps=0, on_nan="warn", **nothing, **keeps
+        model_dir=folder,
+        save_checkpoints_steps=0,
+        on_nan="warn",
+        metric_writers=(),
+        **nothing,
+        **keeps,
     )
 
 

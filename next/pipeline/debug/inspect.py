@@ -12,7 +12,7 @@ from ..contract import seeds
 from ..contract.checks import check, instance, number
 from ..contract.spec import ModeKeys
 from ..data import tpu_input
-from ..data.batch import components
+from ..data.batch import components_of
 from ..data.source import Source
 from ..distribute import names
 from ..errors import UserValueError
@@ -139,8 +139,7 @@ def _input(
     workers = Workers(source, division, secs=secs)
     yield f"input {'train' if is_training else f'eval {spec.name}'.strip()}: {source.name[:-1]}"
     if workers.first is not None:
-        features, labels = workers.first.spec
-        for name, each in [*components(features, "features"), *components(labels, "labels")]:
+        for name, each in components_of(workers.first.spec):
             yield f"  {name} {each.dtype.name} {each.shape} {type(each).__name__}"
         yield from (f"  {line}" for line in _batch(source, division, workers.first.rows, alone))
     yield from (f"  {line}" for line in workers.lines())
@@ -194,13 +193,15 @@ def _model(
 
 
 def _memory(alone: Estimator, division: Division) -> Iterator[str]:
-    everything = alone.state.variables()
-    networks = alone.state.variables(optimizers=False)
-    variables, total = _megabytes(networks.values()), _megabytes(everything.values())
-    gradients = _megabytes(v for v in networks.values() if getattr(v, "trainable", False))
+    state = alone.state
+    everything, networks = state.variables(), names.variables_of(state.networks).values()
+    averages = state.averages.variables() if state.averages else {}
+    total, variables, averaged = map(_megabytes, (everything.values(), networks, averages.values()))
+    gradients = _megabytes(each for each in networks if each.trainable)
     yield (
         f"memory of a replica: variables {variables:.3f} MB, gradients {gradients:.3f} MB, "
-        f"optimizers {total - variables:.3f} MB, and activations"
+        f"optimizers {total - variables - averaged:.3f} MB, averages {averaged:.3f} MB, and "
+        "activations"
     )
     copies = f"each of {division.num_replicas} replicas has a copy"
     yield f"variables: {f'on {division.num_ps} servers' if division.num_ps else copies}"
