@@ -46,6 +46,10 @@ def nan_fn(features, labels, mode, network, optimizer):
     return ge.EstimatorSpec(mode, loss=spec.loss * float("nan"), train_op=spec.train_op)
 
 @gin.configurable
+def wide_net(width):
+    return keras.layers.Dense(width)
+
+@gin.configurable
 class NoHook:
     pass
 """
@@ -99,6 +103,10 @@ def user(binding):
         (user("TrainSpec.hooks=[@NoHook()]"), ["TrainSpec.hooks", "Hook"]),
         (user("TrainSpec.hooks=[@LoggingHook]"), ["TrainSpec.hooks", "@LoggingHook()"]),
         (user("Estimator.modules={'network': @cnn, 'optimzer': @Adam}"), ["optimzer"]),
+        (
+            user("Estimator.modules={'network': @wide_net, 'optimizer': @Adam}"),
+            ["wide_net.width is not set: write wide_net.width = VALUE"],
+        ),
         (user("Estimator.model_fn=@classifier()"), ["@classifier, not @classifier()"]),
     ],
 )

@@ -3,6 +3,7 @@
 import argparse
 import copy
 import dataclasses
+import functools
 import os
 import random
 import threading
@@ -83,19 +84,38 @@ def test_options_that_do_not_fit_are_refused(options, error):
         ge.RunConfig(**options)
 
 
+def test_the_defaults_are_those_of_tf_estimator():
+    config = ge.RunConfig()
+    names = (
+        *("save_summary_steps", "save_checkpoints_steps", "save_checkpoints_secs"),
+        *("keep_checkpoint_max", "keep_checkpoint_every_n_hours", "log_step_count_steps"),
+    )
+    assert [getattr(config, name) for name in names] == [100, None, None, 5, 10000, 100]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.model_dir = "a"
+    with pytest.raises(TypeError):
+        ge.RunConfig("a", 3)
+
+
 def test_replace_unsets_the_other_interval():
     config = ge.RunConfig(save_checkpoints_steps=5).replace(save_checkpoints_secs=60)
     assert (config.save_checkpoints_steps, config.save_checkpoints_secs) == (None, 60)
     assert config.replace(steps_per_loop=7).save_checkpoints_secs == 60
 
 
-def test_model_dir_is_that_of_the_config_or_of_the_estimator(tmp_path):
+def test_model_dir_is_that_of_the_config_or_of_the_estimator(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
     model_fn, modules = (lambda features, **modules: None), {"network": make_network}
     folder = os.fspath(tmp_path / "a")
     for estimator in (
         ge.Estimator(model_fn, tmp_path / "a", modules=modules),
         ge.Estimator(model_fn, config=ge.RunConfig(tmp_path / "a"), modules=modules),
         ge.Estimator(model_fn, f"file://{folder}", ge.RunConfig(tmp_path / "a"), modules=modules),
+        ge.Estimator(model_fn, "link/", ge.RunConfig("b/../a"), modules=modules),
+        ge.Estimator(model_fn, "~/a", modules=modules),
     ):
         assert estimator.model_dir == estimator.config.model_dir == folder
     temporary = ge.Estimator(model_fn, config=ge.RunConfig(), modules=modules)
@@ -142,6 +162,30 @@ def test_a_spec_is_valid_in_each_mode_and_can_be_replaced():
         assert list(spec.metrics) == ["a"]
         assert len(spec.train_op) == (mode == "train")
         assert dataclasses.replace(spec, loss=tf.ones([2])).metrics == spec.metrics
+
+
+@pytest.mark.parametrize("name", ["", " a", "a\n", 3, "learning_rate/x", "global_step"])
+def test_names_of_results_are_checked(name):
+    with pytest.raises(ge.SpecError, match="called .*: expected"):
+        ge.EstimatorSpec("eval", loss=tf.zeros([2]), metrics={name: tf.zeros([2])})
+
+
+def test_a_model_fn_is_anything_that_can_be_called():
+    class Model:
+        def __call__(self, features, labels, mode, network, optimizer):
+            return with_spec()(features, labels, mode, network, optimizer)
+
+        def method(self, features, labels, mode, network, optimizer):
+            return self(features, labels, mode, network, optimizer)
+
+    def scaled(features, labels, mode, network, optimizer, scale):
+        return with_spec()(features * scale, labels, mode, network, optimizer)
+
+    for model_fn in (Model(), Model().method, functools.partial(scaled, scale=2.0)):
+        assert train(model_fn, max_steps=1).state.step == 1
+    # In a unit test it runs as it is.
+    spec = Model()(X, Y, "train", network=make_network(), optimizer=keras.optimizers.SGD())
+    assert spec.loss.shape == [64]
 
 
 # params and config.

@@ -9,8 +9,15 @@ import tensorflow as tf
 
 import gin_estimator as ge
 from data.reads import Reads
+from gin_estimator.data import worker_input
 
 pytestmark = pytest.mark.oldest
+
+
+@pytest.fixture(autouse=True)
+def no_warnings_of_retracing(caplog):
+    yield
+    assert "triggered tf.function retracing" not in caplog.text
 
 
 @pytest.fixture
@@ -233,3 +240,10 @@ def test_empty_and_endless_inputs_are_refused(reads):
             reads.estimator.evaluate(input_fn)
     with pytest.raises(ge.UserValueError, match="endless.*drop its repeat.*steps=100"):
         reads.estimator.evaluate(numbers(0, 3, change=lambda data: data.repeat()))
+
+
+def test_data_that_are_too_large_for_parameter_servers_are_refused(monkeypatch):
+    """TensorFlow returns no graph of more than 2 GB."""
+    monkeypatch.setattr(tf.raw_ops, "DatasetToGraphV2", lambda **_: tf.constant(b""))
+    with pytest.raises(ge.UserValueError, match="more than 2 GB in memory.*TFRecordDataset"):
+        worker_input._graph_of(tf.data.Dataset.range(3))

@@ -4,16 +4,22 @@ import json
 import pathlib
 
 import pytest
+import tensorflow as tf
 
 import tasks
+from data.reads import Reads
 
 TESTS = pathlib.Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("workers")
+
+
+@pytest.fixture(scope="module")
+def found(folder):
     """Returns the rows by name of the input, phase and worker, and the output of both phases."""
-    folder = tmp_path_factory.mktemp("workers")
     outputs = []
     for phase in ("first", "second"):
         with tasks.workers(folder, folder, phase, program="input_workers.py") as started:
@@ -61,3 +67,13 @@ def test_processes_share_one_order(found):
 def test_an_input_that_starts_anywhere_is_called_for_the_rest(found):
     _, (_, second) = found
     assert "FIRST 5" in second
+
+
+@pytest.mark.usefixtures("found")
+def test_one_process_continues_after_as_many_examples_as_two_have_read(folder, caplog):
+    def input_fn(input_context):
+        return tf.data.Dataset.range(60).batch(input_context.get_per_replica_batch_size(2))
+
+    # The workers have read 20 and 13; the last batch of 2 is left out whole.
+    assert Reads(folder / "unequal")(input_fn, steps=1) == [34, 35]
+    assert "The input was read by 2 processes, now by 1: some examples may" in caplog.text

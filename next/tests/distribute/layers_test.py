@@ -100,3 +100,19 @@ def test_dropout_differs_between_replicas_and_after_a_restore(tmp_path, strategy
     assert 0 < mask.sum() < mask.size
     assert not np.array_equal(*mask)
     assert not np.array_equal(*(trained_kernel(tmp_path, strategy) != first))
+
+
+def test_moving_statistics_are_averaged_over_replicas(tmp_path):
+    """Each of the replicas has those of its half of the last batch."""
+
+    def network():
+        return keras.Sequential(
+            [keras.layers.BatchNormalization(momentum=0.0), keras.layers.Dense(3)]
+        )
+
+    values = trained(tmp_path, network, lambda: keras.optimizers.SGD(0.1), ge.mirrored)
+    halves = X[32:48], X[48:]
+    for name, statistic in (("mean", np.mean), ("variance", np.var)):
+        expected = np.mean([statistic(half, axis=0) for half in halves], axis=0)
+        found = values[f"network/batch_normalization/moving_{name}"]
+        np.testing.assert_allclose(found, expected, 1e-4, 1e-5)

@@ -1,5 +1,6 @@
 """Which strategy a RunConfig chooses, and the options that it refuses."""
 
+import inspect
 import json
 
 import pytest
@@ -158,3 +159,41 @@ def test_two_estimators_cannot_share_an_object(tmp_path):
     train()
     with pytest.raises(ge.UserValueError, match=r"modules\['a'\] .*another Estimator"):
         train()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"precision": "mixed_float16"},
+        {"jit_compile": True},
+        {"run_eagerly": True},
+        {"gradient_accumulation_steps": 2},
+        {"log_norms": True},
+    ],
+)
+def test_options_that_parameter_servers_do_not_have(options, monkeypatch):
+    cluster = {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]}
+    task = {"type": "chief", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    [name] = options
+    with pytest.raises(ge.UserValueError, match=f"{name} is .* on parameter servers: expected"):
+        create(execution="parameter_server", **options)
+    del cluster["ps"]
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    with pytest.raises(
+        ge.UserValueError, match=r"jobs \['chief', 'worker'\]: expected 'ps' as well"
+    ):
+        create(execution="parameter_server")
+
+
+def test_timeouts_by_default():
+    def defaults(fn):
+        parameters = inspect.signature(fn).parameters.items()
+        return {name: p.default for name, p in parameters if name.endswith("_secs")}
+
+    assert defaults(ge.multi_worker) == {
+        "heartbeat_timeout_secs": 10.0,
+        "start_timeout_secs": 600.0,
+        "collective_timeout_secs": None,
+    }
+    assert defaults(ge.parameter_server) == {"start_timeout_secs": 600.0, "lost_after_secs": 300.0}

@@ -235,7 +235,7 @@ def test_calls_in_a_hook_change_nothing(tmp_path, devices):
             assert saved["loss"] == pytest.approx(loss, abs=1e-6)
 
 
-def test_an_evaluation_on_another_strategy_uses_the_live_weights(tmp_path):
+def test_an_evaluation_in_a_training_is_on_its_strategy_and_has_the_live_weights(tmp_path, caplog):
     class Evaluate(ge.Hook):
         every_steps = 1
 
@@ -250,6 +250,7 @@ def test_an_evaluation_on_another_strategy_uses_the_live_weights(tmp_path):
     one.train(train_input, [Evaluate()], max_steps=3)
     assert len(set(expected)) == 3
     assert actual == pytest.approx(expected, rel=1e-5)
+    assert "eval_distribute has no effect" in caplog.text
 
 
 def test_layers_of_another_mode_are_refused_during_a_training(tmp_path):

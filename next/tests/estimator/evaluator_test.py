@@ -118,13 +118,28 @@ def test_each_checkpoint_is_evaluated_and_the_last_is_final(run):
     assert steps(run) == [0, 5, 10, 15, 20]
 
 
+class Writes(ge.MetricWriter):
+    def __init__(self):
+        self.steps = {}
+
+    def write(self, step, values, name):
+        self.steps.setdefault(name, []).append(step)
+
+
 def test_several_evaluations(run):
+    writer = Writes()
     second = spec(name="second", every_steps=10)
     third = spec(name="third", throttle_secs=600)
-    metrics, exports = evaluate(run, spec(), second, third)
+    metrics, exports = evaluate(run, spec(), second, third, metric_writers=[writer])
     assert set(metrics) == {"", "second", "third"} and not exports
     assert steps(run, "eval_second") == [0, 10, 20]
     assert steps(run, "eval_third") == [0, 20]  # The first, and the last whatever the time.
+    # Those that were made after the end of the training, too.
+    assert writer.steps == {
+        "eval": [0, 5, 10, 15, 20],
+        "eval_second": [0, 10, 20],
+        "eval_third": [0, 20],
+    }
 
 
 def test_checkpoints_that_cannot_be_read_are_skipped(run, caplog):

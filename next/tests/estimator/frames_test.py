@@ -51,6 +51,11 @@ def test_what_only_another_call_would_find_is_refused_before_training(tmp_path):
     with pytest.raises(ge.UserError, match=r"'accuracy', 'loss'\]. Did you mean accuracy"):
         ge.train_and_evaluate(make(tmp_path), ge.TrainSpec(train_input, max_steps=1), best)
 
+    unsaved = make(tmp_path, save_checkpoints_steps=0)
+    with pytest.raises(ge.UserError, match="keep_best is set, and .*save_checkpoints_steps is 0"):
+        spec = ge.EvalSpec(eval_input, keep_best=ge.KeepBest("loss"))
+        ge.train_and_evaluate(unsaved, ge.TrainSpec(train_input, max_steps=1), spec)
+
     def ints(features):
         return tf.cast(features, tf.int64)
 

@@ -407,3 +407,18 @@ def test_a_reader_that_goes_away(tmp_path):
     process.stdout.readline()
     process.stdout.close()
     assert process.wait(60) == 128 + signal.SIGPIPE
+
+
+def test_a_failed_chief_fails_the_job_though_its_servers_end_well(start):
+    program = """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    started()
+    if task == "chief 0":
+        wait_for("worker 0")
+        wait_for("ps 0")
+        sys.exit(1)
+    time.sleep(60)
+    """
+    launched = start(program, "--ps=1", "--max_restarts=0")
+    assert launched.wait() == 1
+    assert "chief 0 exited with 1; SIGTERM to worker 0, ps 0" in launched.output

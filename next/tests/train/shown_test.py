@@ -1,6 +1,7 @@
 """Tensors of single steps for hooks, and how often model_fn is traced."""
 
 import collections
+import dataclasses
 import time
 
 import keras
@@ -35,9 +36,9 @@ def model_fn(features, labels, mode, a, b, optimizer):
     )
 
 
-def train(folder, hooks, strategy=None, *, size=32, **config):
+def train(folder, hooks, strategy=None, *, size=32, fn=model_fn, **config):
     config = ge.RunConfig(str(folder), train_distribute=strategy, **config)
-    estimator = ge.Estimator(model_fn, modules=modules(**SGD), config=config)
+    estimator = ge.Estimator(fn, modules=modules(**SGD), config=config)
     return estimator.train(lambda: data(size), hooks=hooks)
 
 
@@ -61,6 +62,20 @@ def test_tensors_of_a_step_are_in_the_order_of_the_input(tmp_path, strategy, acc
     for name in "ab":
         ours, theirs = (each.state.modules[name].numpy() for each in (estimator, plain))
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_tensors_are_logged_and_host_metrics_are_not_computed(tmp_path, caplog):
+    def never(labels):
+        raise AssertionError
+
+    def with_host_metric(features, labels, mode, a, b, optimizer):
+        spec = model_fn(features, labels, mode, a, b, optimizer)
+        return dataclasses.replace(spec, metrics={"never": ge.host_metric(never, labels)})
+
+    caplog.set_level("INFO", logger="absl")
+    train(tmp_path, [ge.TensorHook(3, ["label"])], fn=with_host_metric, size=4)
+    [line] = [text for text in caplog.messages if text.startswith("train | step 3 | label = ")]
+    assert line.endswith(str(Y[8:12]))
 
 
 def test_a_tensor_that_is_not_there_is_refused_before_training(tmp_path):
