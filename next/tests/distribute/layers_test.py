@@ -73,7 +73,7 @@ def test_statistics_dropout_and_averages(tmp_path, strategy):
     assert np.abs(mean).max() > 0
 
 
-def trained_kernel(folder, strategy):
+def trained_kernel(folder, strategy, devices=TWO):
     """Makes a step of two examples, one on each replica, which move a row each by their mask."""
 
     def mask_fn(features, mode, network, optimizer):
@@ -85,7 +85,7 @@ def trained_kernel(folder, strategy):
         kernel = keras.layers.Dense(64, use_bias=False, kernel_initializer="ones")
         return keras.Sequential([kernel, keras.layers.Dropout(0.5)])
 
-    config = ge.RunConfig(str(folder), tf_random_seed=1, train_distribute=strategy, devices=TWO)
+    config = ge.RunConfig(str(folder), tf_random_seed=1, train_distribute=strategy, devices=devices)
     modules = {"network": network, "optimizer": lambda: keras.optimizers.SGD(1.0)}
     estimator = ge.Estimator(mask_fn, modules=modules, config=config)
     # The gradient of a row of the kernel is the mask of the example that has a 1 there.

@@ -2,6 +2,7 @@
 
     servers.py train MODEL_DIR [key=value ...]   one training
     servers.py acts FOLDER                       several, one after the other
+    servers.py more FOLDER                       others
 
 The chief prints lines `NAME JSON`, and in `train` `STEP n` after each step. Keys are fields of
 RunConfig, arguments of `parameter_server`, and:
@@ -299,6 +300,39 @@ def acts(folder):
         return table_fn(features, labels, mode, captured, dense, optimizer)
 
     train_table("captured", captured_fn)
+
+
+class Wants(ge.Hook):
+    every_steps = 1
+    wants_tensors = True
+
+
+def masks_fn(features, labels, mode, vector, dropout, optimizer):
+    """Moves each element of the vector by -2 or 0 in each step."""
+    loss = tf.reduce_sum(dropout(vector + 1, training=True)) + 0 * tf.reduce_sum(features["x"])
+    return ge.EstimatorSpec(mode, loss=loss, train_op=ge.TrainOp(optimizer, [vector]))
+
+
+def more(folder):
+    if ge.RunConfig(folder, execution="parameter_server").task_type != "chief":
+        make_estimator(folder, execution="parameter_server").train(endless)
+        return
+    try:
+        estimator = make_estimator(f"{folder}/wants", execution="parameter_server")
+        estimator.train(endless, max_steps=1, hooks=[Wants()])
+    except ge.UserError as error:
+        say("wants", str(error))
+    modules = {
+        "vector": lambda: tf.Variable(tf.zeros([4000])),
+        "dropout": lambda: keras.layers.Dropout(0.5, seed=1),
+        "optimizer": lambda: keras.optimizers.SGD(1.0),
+    }
+    config = ge.RunConfig(f"{folder}/masks", execution="parameter_server")
+    estimator = ge.Estimator(masks_fn, modules=modules, config=config)
+    for max_steps in (100, 200):
+        estimator.train(endless, max_steps=max_steps)
+    value = estimator.get_variable_value("vector")
+    say("masks", [float(value.mean()), float(value.var())])
 
 
 def main():

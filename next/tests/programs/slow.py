@@ -1,7 +1,7 @@
 """Runs steps of one second until a signal: `slow.py MODEL_DIR MODE [key=value ...]`.
 
 Modes: train; evaluate, in a training; predict, and evaluate_alone, without a training. Keys are
-fields of RunConfig. Prints READY before the first of these steps, and STEP after each.
+fields of RunConfig. Prints READY before the first of these steps, and `STEP n TIME` after each.
 """
 
 import ast
@@ -29,7 +29,7 @@ def pause():
         os.write(1, b"READY\n")
     time.sleep(1.0)
     count += 1
-    os.write(1, b"STEP %d\n" % count)
+    os.write(1, b"STEP %d %.2f\n" % (count, time.monotonic()))
 
 
 def slow(dataset):

@@ -191,3 +191,15 @@ def test_the_command_in_each_task(tmp_path):
         assert "accuracy" in cluster["chief 0"].output
         assert "SavedModel" in cluster["chief 0"].output
         assert "SavedModel" not in cluster["worker 0"].output
+
+
+def test_a_second_ctrl_c_ends_a_worker_at_once(tmp_path, measured):
+    with training(tmp_path, "steps=100_000") as cluster:
+        cluster["chief 0"].wait_for("STEP 10")
+        worker = cluster["worker 1"]
+        worker.send(signal.SIGINT)
+        worker.wait_for("stopping")
+        began = time.monotonic()
+        worker.send(signal.SIGINT)
+        assert worker.wait(30) == 130
+        assert time.monotonic() - began < 10

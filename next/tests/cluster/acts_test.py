@@ -1,0 +1,84 @@
+"""What two workers must do together, or must agree on: one pair trains several models."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hooks import stopping_test
+from small import checkpoints
+from tasks import workers
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Returns the folder, and by worker the output and the values by name."""
+    folder = tmp_path_factory.mktemp("acts")
+    with workers(folder, folder, program="acts_of_workers.py") as tasks:
+        for task in tasks:
+            assert task.wait(300) == 0, task.output
+        outputs = [task.output for task in tasks]
+    found = []
+    for output in outputs:
+        words = [line.split(" ", 1) for line in output.splitlines() if " " in line]
+        found.append({name: json.loads(text) for name, text in words if text[:1] in '["0123456789'})
+    return folder, outputs, found
+
+
+def both(ran, name):
+    """Returns the value that the workers have in common."""
+    first, second = (found[name] for found in ran[2])
+    assert first == second
+    return first
+
+
+def test_the_clock_of_any_worker_saves_and_all_evaluate(ran):
+    folder = ran[0] / "clocks"
+    steps = checkpoints(folder)
+    assert len(steps) > 2 and steps[-1] == 40
+    evaluations = both(ran, "evaluations")
+    assert [step for step, _ in evaluations] == [step for step in steps if step]
+    for step in steps:
+        assert len([*folder.glob(f"model.ckpt-{step}.input*")]) >= 2
+
+
+def test_one_worker_writes_events_and_exports(ran):
+    folder = ran[0] / "clocks"
+    assert len([*folder.glob("events.*")]) == 1
+    assert len([*folder.glob("eval/events.*")]) == 1
+    assert len([*folder.glob("export/final/*")]) == 1
+
+
+def test_weights_and_moving_statistics_are_equal(ran):
+    assert np.isfinite(both(ran, "weights")).all()
+
+
+def test_nan_in_one_worker_stops_both(ran):
+    assert "NaN" in both(ran, "nan")
+
+
+def test_a_hook_of_one_worker_stops_both(ran):
+    assert both(ran, "stopped") == 7
+    votes = [found["votes"] for found in ran[2]]
+    assert votes == [[[True, True, False], 7], [[False, True, False], 7]]
+
+
+def test_a_rule_stops_both_also_after_a_kill(ran):
+    assert both(ran, "rules") == 2 * [[50, [stopping_test.REASON]]]
+
+
+def test_dropout_differs_between_workers_and_after_a_restore(ran):
+    first, second = both(ran, "masks")
+    assert 0 < np.sum(first) < np.size(first)
+    assert first[0] != first[1] and first != second
+
+
+def test_other_data_in_a_worker_are_warned_of(ran):
+    for output in ran[1]:
+        assert "takes no input_context and yields other data in some processes" in output
+
+
+def test_the_newest_checkpoint_that_all_can_read(ran):
+    assert both(ran, "restored") == [6, 7, 8, 9, 10, 11]
