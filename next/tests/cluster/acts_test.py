@@ -1,6 +1,7 @@
 """What two workers must do together, or must agree on: one pair trains several models."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -20,10 +21,8 @@ def ran(tmp_path_factory):
         for task in tasks:
             assert task.wait(300) == 0, task.output
         outputs = [task.output for task in tasks]
-    found = []
-    for output in outputs:
-        words = [line.split(" ", 1) for line in output.splitlines() if " " in line]
-        found.append({name: json.loads(text) for name, text in words if text[:1] in '["0123456789'})
+    said = [re.findall(r"^SAID (.*)", output, re.MULTILINE) for output in outputs]
+    found = [dict(map(json.loads, lines)) for lines in said]
     return folder, outputs, found
 
 

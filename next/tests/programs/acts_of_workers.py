@@ -1,6 +1,6 @@
 """Trains several models, one after the other, as one of two workers: `acts_of_workers.py FOLDER`.
 
-Prints lines `NAME JSON`.
+Prints lines `SAID [NAME, VALUE]`.
 """
 
 import json
@@ -27,7 +27,7 @@ TASK = ge.RunConfig(FOLDER, execution="multi_worker").task_id
 
 
 def say(name, value):
-    os.write(1, f"{name} {json.dumps(value)}\n".encode())
+    os.write(1, f"SAID {json.dumps([name, value])}\n".encode())
 
 
 def make_network():
