@@ -1,6 +1,6 @@
 """Originals of TensorFlow 2.15.1 continue: predictions, and the losses of the next ten steps.
 
-`../tests/scripts/originals_of_tf_estimator.py` trained them and recorded the numbers.
+`tests/recorders/originals.py` trained them and recorded the numbers.
 """
 
 import json

@@ -1,0 +1,1 @@
+"""Programs of tf.estimator and the same programs on gin_estimator."""
