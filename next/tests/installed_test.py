@@ -16,6 +16,14 @@ from gin_estimator.models import mlp
 def my_net():
     return mlp(num_outputs=10)
 """
+USER_INPUTS = """
+import gin
+from gin_estimator.inputs import digits_input_fn
+
+@gin.configurable
+def my_input_fn(mode, input_context):
+    return digits_input_fn(mode, input_context)
+"""
 
 
 @pytest.mark.slow
@@ -33,14 +41,14 @@ def test_an_installation_runs_from_any_folder(tmp_path):
     assert os.listdir(target / "gin_estimator/gin") == os.listdir(ROOT / "gin")
 
     user.mkdir()
-    for name, text in (("models", USER_MODELS), ("inputs", "")):
+    for name, text in (("models", USER_MODELS), ("inputs", USER_INPUTS)):
         (user / name).mkdir()
         (user / name / "__init__.py").write_text(text)
     environment = {**os.environ, "PYTHONPATH": str(target)}
 
-    def run(*flags):
+    def run(*command):
         return subprocess.run(
-            [sys.executable, "-m", "gin_estimator.main", *flags],
+            [sys.executable, *command],
             cwd=user,
             env=environment,
             capture_output=True,
@@ -49,14 +57,18 @@ def test_an_installation_runs_from_any_folder(tmp_path):
             check=False,
         )
 
-    bare = run()
+    imported = run("-c", "import gin_estimator as ge; print(ge.Estimator, ge.__file__)")
+    assert str(target) in imported.stdout, imported.stderr
+    bare = run("-m", "gin_estimator.main")
     assert bare.returncode == 2
     assert "python -m gin_estimator.main --gin_file=digits.gin --model_dir=" in bare.stderr
     result = run(
+        target / "bin/gin-estimator",
         "--gin_file=digits.gin",
         "--gin_param=import models",
         "--gin_param=import inputs",
         "--gin_param=Estimator.modules={'network': @my_net, 'optimizer': @Adam}",
+        "--gin_param=TrainSpec.input_fn=@my_input_fn",
         "--gin.TRAIN_STEPS=2",
         "--model_dir=run",
     )
