@@ -3,6 +3,7 @@
 The Python blocks of a page run in order in one namespace, with the names of `namespace`.
 """
 
+import dataclasses
 import functools
 import json
 import re
@@ -30,7 +31,14 @@ FOREIGN = {"distribution", "requeue", "signal", "open-mode", "time", "editable"}
 
 
 def namespace():
-    names = {**PACKAGES, "tf": tf, "np": np, "functools": functools, "input_fn": small.data}
+    names = {
+        **PACKAGES,
+        "tf": tf,
+        "np": np,
+        "functools": functools,
+        "dataclasses": dataclasses,
+        "input_fn": small.data,
+    }
     names |= {"model_fn": small.model_fn, "make_network": small.make_network}
     names |= {"make_optimizer": lambda: keras.optimizers.SGD(0.1)}
     return {**names, "estimator": small.make("runs/1")}
