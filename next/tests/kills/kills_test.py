@@ -148,7 +148,7 @@ def test_one_process_in_its_saves(tmp_path):
 @pytest.mark.slow
 @pytest.mark.oldest
 def test_two_workers_in_their_saves(tmp_path):
-    weights, expected, kills = results("records", tmp_path, 2, 0, PLACES)
+    weights, expected, kills = results("interleave", tmp_path, 2, 0, PLACES)
     np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-6, err_msg=kills)
 
 
