@@ -88,6 +88,7 @@ def values(path):
     return found
 
 
+@pytest.mark.slow
 def test_once_though_predictions_come_first(trained, tmp_path, caplog):
     warm = make(tmp_path, trained.model_dir)
     with caplog.at_level("INFO", "absl"):
@@ -152,6 +153,7 @@ def wide_fn(features, labels, mode, network, optimizer, other=None):
     return ge.EstimatorSpec(mode, loss=loss, train_op=op)
 
 
+@pytest.mark.slow
 def test_files_of_keras(tmp_path):
     theirs = Wide()
     expected = theirs(X)

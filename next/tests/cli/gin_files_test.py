@@ -12,6 +12,7 @@ from gin_estimator import main
 FILES = sorted(path.name for path in (ROOT / "gin").glob("*.gin"))
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_opens_with_its_purpose_and_overrides(name, gin_folder, capsys):
     comment, _, _ = (ROOT / "gin" / name).read_text().partition("\n\n")
@@ -26,6 +27,7 @@ def test_a_file_opens_with_its_purpose_and_overrides(name, gin_folder, capsys):
     assert "error" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_what_is_written_reads_as_the_same(name, gin_folder, capsys):
     def dry_run(file):

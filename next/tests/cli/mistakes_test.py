@@ -81,6 +81,7 @@ def user(binding):
     return [*TRAIN, "--gin_param=import user_code", f"--gin_param={binding}"]
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize(
     ("flags", "texts"),
     [
@@ -118,6 +119,7 @@ def test_refusals(flags, texts, folder, capsys):
     assert not list(folder.glob("run/*.index"))
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize(
     ("flags", "texts"),
     [
@@ -143,6 +145,7 @@ def test_failures_of_user_code(flags, texts, folder, capsys):
         assert text in error
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -160,6 +163,7 @@ def test_wrong_clusters(value, text, folder, capsys, monkeypatch):
     assert text in error
 
 
+@pytest.mark.slow
 def test_checkpoints_and_outputs(trained, folder, capsys):
     model_dir, _ = trained
     flags = ["--gin_file=digits.gin", f"--model_dir={model_dir}", "--job=predict"]

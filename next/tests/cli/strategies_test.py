@@ -12,6 +12,7 @@ def run(folder, *flags):
     return main.main(["main", *STEPS, f"--model_dir={folder}/run", *flags])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     [
@@ -35,6 +36,7 @@ def test_flags_and_bindings_choose_the_strategy(flags, gin_folder, caplog, monke
         assert "--devices=['CPU:0', 'CPU:1'] overrides gin's ['CPU:2']" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "text"),
     [

@@ -163,6 +163,7 @@ def test_three_failures_in_a_row_end_the_sweep(tmp_path):
     assert len(sweep.rows()) == 3 and "SIGKILL" in sweep.rows()[0]["why"]
 
 
+@pytest.mark.slow
 def test_a_signal_lets_trials_save_and_end(tmp_path):
     program = """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
@@ -226,6 +227,7 @@ def test_mistakes_are_refused_before_the_first_trial(tmp_path, flags, after, mes
     assert not list(tmp_path.glob("sweep/trial*"))
 
 
+@pytest.mark.slow
 def test_a_grid_has_each_combination_once(tmp_path):
     sweep = Sweep(tmp_path, "evaluate(1, x)\nfinish(1)")
     search = "x=int(1, 5, 2)"

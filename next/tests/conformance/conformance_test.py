@@ -54,8 +54,6 @@ CONFIGS = {**LOCAL, **ACCUMULATED}
 THIN = [
     ("mirrored 2", "split"),
     ("mirrored 4", "per_replica"),
-    ("central 2", "per_replica"),
-    ("accumulated mirrored 2", "split"),
     ("2 workers x 2", "split"),
     ("2 workers x 2", "per_replica"),
 ]

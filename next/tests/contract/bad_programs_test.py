@@ -572,6 +572,7 @@ def a_misspelt_argument():
     ge.TrainSpec(data(), max_step=3)
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("name", [name for name in TABLE])
 def test_mistake(name, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

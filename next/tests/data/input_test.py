@@ -51,6 +51,7 @@ def test_arguments_come_by_name(tmp_path, two_replicas):
     assert [each[3].num_replicas_in_sync for each in seen] == [2, 2, 2]
 
 
+@pytest.mark.slow
 def test_batch_sizes_of_the_run_config(tmp_path, two_replicas):
     sizes = {"train_batch_size": 8, "eval_batch_size": 6, "predict_batch_size": 2}
     found, given = [], {"width": 3}
@@ -148,6 +149,7 @@ NESTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.oldest
 @pytest.mark.parametrize(
     "cases", [("replicas",), pytest.param(NESTED, marks=pytest.mark.slow)], ids=["thin", "all"]

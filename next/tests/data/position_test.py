@@ -44,6 +44,7 @@ def test_steps_count_from_here_and_begin_another_pass(reads, caplog):
     assert "input at example 2 of pass 2" in caplog.text
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("change", [lambda data: data, in_python], ids=["saved", "skipped"])
 def test_a_run_ends_with_its_data_and_a_later_one_begins_another_pass(reads, change):
     input_fn = numbers(0, 5, change=change)
@@ -55,6 +56,7 @@ def test_a_run_ends_with_its_data_and_a_later_one_begins_another_pass(reads, cha
     assert reads(input_fn) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_each_pass_has_an_order_of_its_own_which_a_restart_repeats(tmp_path):
     def input_fn():
         start = np.random.randint(1000) * 100
@@ -92,6 +94,7 @@ def test_a_damaged_position_is_reached_by_reading(reads, caplog):
     assert "cannot be restored" in caplog.text
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -163,6 +166,7 @@ def test_first_batch(reads):
     assert not list(tf.io.gfile.glob(f"{reads.model_dir}/input/*.index"))
 
 
+@pytest.mark.slow
 def test_other_data_begin_at_their_start(reads, caplog):
     a, b = numbers(0, 20), numbers(100, 120, change=lambda data: data.shuffle(20))
     reads(a, steps=6)
@@ -192,6 +196,7 @@ def test_other_data_begin_at_their_start(reads, caplog):
     assert reads(functools.partial(of_large_array, 9), steps=1) == [9]
 
 
+@pytest.mark.slow
 def test_changed_input_chooses(reads, caplog):
     reads(numbers(0, 20), steps=3)
     other = numbers(100, 120)

@@ -92,6 +92,7 @@ def logits(estimator, input_fn):
 
 
 # Of global batches, the input drops those that the replicas cannot share.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("per_replica", "rows"),
     [(True, NUM_ROWS), pytest.param(False, 192, marks=pytest.mark.slow)],
@@ -123,6 +124,7 @@ def first_batch_input_fn(mode, input_context, first_batch):
     return data.skip(first_batch).apply(tf.data.experimental.assert_cardinality(13 - first_batch))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_calls_an_input_fn_that_starts_anywhere(tmp_path, like_a_tpu):  # noqa: F811
     for steps in (3, 5):
         actual, _ = trained(tmp_path / "tpu", like_a_tpu, first_batch_input_fn, steps)
@@ -139,6 +141,7 @@ def test_several_hosts_share_global_batches():
     assert hosts == [[[0, 1], [2, 3], [8, 9], [10, 11]], [[4, 5], [6, 7], [12, 13], [14, 15]]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("per_replica", "ends"),
     [pytest.param(True, True, marks=pytest.mark.slow), (False, False)],
@@ -151,6 +154,7 @@ def test_a_resumed_run_continues_with_the_next_example(tmp_path, like_a_tpu, per
     assert_same_weights(actual, trained(tmp_path / "one", None, plain, 5)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_replica", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_micro_batches(tmp_path, like_a_tpu, per_replica):  # noqa: F811
     input_fn = make_input_fn(per_replica=per_replica, size=16)

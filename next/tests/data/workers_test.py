@@ -38,6 +38,7 @@ def path_of_tests():
     tasks.ENVIRONMENT.pop("PYTHONPATH") if before is None else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["unequal", "unequal_unknown", "anywhere"])
 def test_unequal_data_are_read_to_the_end_of_the_longest(name, found):
     """A worker without data repeats its first batch, which does not count."""

@@ -71,6 +71,7 @@ def lines(folder):
     return [json.loads(line) for line in (folder / "evaluations.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_every_steps_evaluates_live_weights_saved_or_not(tmp_path):
     hook, exporter = Evaluated(), Exported()
     specs = [
@@ -108,6 +109,7 @@ def test_every_steps_evaluates_live_weights_saved_or_not(tmp_path):
     assert not (tmp_path / "unsaved").exists()
 
 
+@pytest.mark.slow
 def test_evaluations_that_a_killed_run_owes_are_made_first(tmp_path):
     def train(*hooks):
         specs = [ge.EvalSpec(eval_input, name=name) for name in ("a", "b")]
@@ -191,6 +193,7 @@ def test_throttled_evaluations_are_logged(tmp_path, caplog):
     assert "eval | step 4 is skipped: throttle_secs is 1000" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [None, ("CPU:0", "CPU:1")])
 def test_calls_in_a_hook_change_nothing(tmp_path, devices):
     def network():
@@ -354,6 +357,7 @@ def test_calls_without_a_checkpoint_use_initial_weights(tmp_path, caplog):
             call()
 
 
+@pytest.mark.slow
 def test_a_deleted_model_dir_begins_again(tmp_path):
     one = make(tmp_path / "run")
     first = one.evaluate(eval_input)["loss"]

@@ -147,6 +147,7 @@ def example(i):
     return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
 
 
+@pytest.mark.slow
 def test_exports_are_served_without_this_project(tmp_path):
     raw = {
         "rows": ROWS,
@@ -233,6 +234,7 @@ def pairs(nest):
     return input_fn
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize(
     ("nest", "names"),
     [

@@ -95,6 +95,7 @@ RULE = ge.StopIfNoIncrease("score", max_steps=20)
 REASON = "StopIfNoIncrease('score'): no increase in 20 steps; best 0.6 at step 30, 0.4 at step 50"
 
 
+@pytest.mark.slow
 def test_a_rule_ends_a_training_also_after_a_kill_and_at_once_when_started_again(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -123,6 +124,7 @@ def test_a_rule_ends_a_training_also_after_a_kill_and_at_once_when_started_again
     assert ended(whole)[:2] == ("stopped", 90)
 
 
+@pytest.mark.slow
 def test_the_best_weights_are_restored(tmp_path):
     rule = ge.StopIfNoIncrease("score", max_steps=30, restore_best=True)
     plain, model_dir = Weights(30), tmp_path / "run"
@@ -185,6 +187,7 @@ def constant():
     return keras.optimizers.SGD(0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [pytest.param(constant, marks=pytest.mark.slow), schedule])
 def test_rates_are_lowered_also_after_a_kill(optimizer, tmp_path):
     options = {"optimizer": optimizer, "save_checkpoints_steps": 2, "max_steps": 10}
@@ -217,6 +220,7 @@ def test_limits_of_rates_and_two_replicas(tmp_path):
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "input_fn, steps, kill",
     [

@@ -33,6 +33,7 @@ def test_each_byte_is_a_label_once(tmp_path):
     assert sorted(found) == sorted(b"abcdexy\n")
 
 
+@pytest.mark.slow
 def test_the_standard_library_is_split_by_file():
     train, held_out = standard_library(), standard_library("held_out")
     assert not {*train} & {*held_out}

@@ -77,6 +77,7 @@ def test_evaluation_and_predictions_are_one_pass_in_order(tiny):
     assert len(set(ids(tiny(ModeKeys.PREDICT, eval_split="train[:10]")))) == 10
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize(
     ("cache", "pipelines", "number"), [(None, 1, 23), (None, 3, 23), (False, 3, 23), (None, 4, 3)]
 )

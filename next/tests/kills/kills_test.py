@@ -152,6 +152,7 @@ def test_two_workers_in_their_saves(tmp_path):
     np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-6, err_msg=kills)
 
 
+@pytest.mark.slow
 @pytest.mark.oldest
 def test_two_workers_are_killed_once(tmp_path):
     weights, expected, kills = results("records", tmp_path, 2, 1)

@@ -294,6 +294,7 @@ def cases():
             yield pytest.param(name, kind, marks=[] if quick else [pytest.mark.slow])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), list(cases()))
 def test_replicas_train_what_one_does(alone, tmp_path, name, kind):
     kernel, metrics, _ = run(tmp_path, kind, **CONFIGS[name])

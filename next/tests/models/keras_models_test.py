@@ -88,6 +88,7 @@ def results(spec):
     return found
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize(
     "weighted",
@@ -148,6 +149,7 @@ def fitted():
     return model, model.evaluate(X, NUMBERS, return_dict=True, **data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -27,6 +27,7 @@ def secs_after_sigterm(*tasks):
     return (times[-1] - began) / max(1.0, longest)
 
 
+@pytest.mark.slow
 def test_in_the_first_steps(tmp_path):
     task = Task("task", [PROGRAMS / "slow.py", tmp_path / "model", "train", LOCAL], tmp_path)
     task.wait_for("STEP 2 ")

@@ -72,6 +72,7 @@ def test_other_data_begin_at_their_start(ran):
     assert "The input of 2 workers begins at its start" in cluster["chief 0"].output
 
 
+@pytest.mark.slow
 def test_one_process_continues_a_run_of_servers(ran, program):
     folder, _ = ran
     estimator = program.make_estimator(folder / "other")

@@ -106,6 +106,7 @@ def test_every_class_of_keras_is_tried():
     assert classes - {"Metric", "MeanMetricWrapper"} == set(CASES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "one_or_two", [pytest.param("default", marks=pytest.mark.slow), "mirrored 2"], indirect=True
 )
@@ -209,6 +210,7 @@ def test_an_error_of_a_metric_names_it(tmp_path):
     assert any("metric 'm', Fails.result" in note for note in caught.value.__notes__)
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("config", [{}, {"run_eagerly": True}], ids=["compiled", "eager"])
 def test_host_metrics_get_each_example_once_in_order(tmp_path, strategy, config):
     calls = []

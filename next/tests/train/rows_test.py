@@ -108,6 +108,7 @@ def train(model_dir, names, batch_size=8, **config):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "run, names",
     [

@@ -42,6 +42,7 @@ def train(folder, hooks, strategy=None, *, size=32, fn=model_fn, **config):
     return estimator.train(lambda: data(size), hooks=hooks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulated", [1, 3])
 def test_tensors_of_a_step_are_in_the_order_of_the_input(tmp_path, strategy, accumulated):
     # 97 rows: the last step has one row, or one micro-batch of three with one row.
@@ -83,6 +84,7 @@ def test_a_tensor_that_is_not_there_is_refused_before_training(tmp_path):
         train(tmp_path, [Tensors(1, ["y"])])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "one_or_two", ["default", pytest.param("mirrored 2", marks=pytest.mark.slow)], indirect=True
 )
