@@ -18,6 +18,11 @@ from .contract.spec import EstimatorSpec as EstimatorSpec
 from .contract.spec import ModeKeys as ModeKeys
 from .contract.spec import host_metric as host_metric
 from .contract.spec import metric as metric
+from .contract.summaries import confusion_matrix as confusion_matrix
+from .contract.summaries import histogram as histogram
+from .contract.summaries import image as image
+from .contract.summaries import pr_curve as pr_curve
+from .contract.summaries import text as text
 from .contract.train_op import MeanOverExamples as MeanOverExamples
 from .contract.train_op import TrainOp as TrainOp
 from .debug.fast_dev_run import fast_dev_run as fast_dev_run

@@ -81,7 +81,7 @@ def log_remarks(graph: Any, modules: Mapping[str, Any], spec: EstimatorSpec) -> 
     if tags and spec.mode == "train":
         logging.warning(
             "tf.summary of %s in model_fn has no effect: write EstimatorSpec(..., "
-            "scalars={%r: value}), or metrics.",
+            "scalars={%r: value}), metrics, or summaries.",
             ", ".join(tags),
             tags[0],
         )

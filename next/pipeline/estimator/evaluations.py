@@ -86,6 +86,7 @@ class Evaluations:
                             break
                         self.due.remove(each.spec.folder)
                         self.files.add(each.spec, each.result, checkpoint)
+                        run.summaries[each.spec.name] = each.summaries
                         self.hooks.after_evaluation(run, each.spec.name, each.result)
                     # That it was the last one was not known before, if a hook stopped later.
                     if (is_due or finished) and self.replicas.is_chief:

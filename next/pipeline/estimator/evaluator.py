@@ -167,7 +167,7 @@ class Evaluator:
                         result = each()
                         self._files.add(each.spec, result, path)
                         if self._state.config.save_summary_steps:
-                            write_evaluation(self._writers[each], result.metrics)
+                            write_evaluation(self._writers[each], result.metrics, each.summaries)
                         self._write_metrics(each)
                         self._logged_at = time.monotonic()
                     if each in due or finished:

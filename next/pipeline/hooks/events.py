@@ -13,6 +13,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
+
+from ..contract.summaries import Summary
+from .summary_values import num_left_out, values_of
 
 
 class EventWriter:
@@ -23,6 +27,7 @@ class EventWriter:
         self._folder = folder
         self._file: tf.io.TFRecordWriter | None = None
         self._path = ""
+        self._warned: set[str] = set()
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Writes one point for each number, and for each element of an array as `name/0`.
@@ -33,6 +38,24 @@ class EventWriter:
         for name, value in by_element(values).items():
             summary.value.add(tag=name, simple_value=value)
         self._write(step, summary)
+
+    def write_summaries(self, step: int, summaries: Mapping[str, Summary]) -> None:
+        """Writes pictures, texts and curves; warns once of values that they leave out."""
+        event = tf.compat.v1.Summary()
+        for name, summary in summaries.items():
+            event.value.extend(values_of(name, summary))
+            number = num_left_out(summary)
+            if number and name not in self._warned:
+                self._warned.add(name)
+                logging.warning(
+                    "summary %r leaves out %d values of step %d that are not finite or out of "
+                    "range: expected probabilities from 0 to 1, and class numbers below "
+                    "num_classes.",
+                    name,
+                    number,
+                    step,
+                )
+        self._write(step, event)
 
     def write_text(self, step: int, name: str, text: str) -> None:
         """Writes Markdown."""

@@ -1,10 +1,11 @@
-"""Writes scalars for TensorBoard."""
+"""Writes scalars and summaries for TensorBoard."""
 
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from ..contract.hooks import Hook, Report, Run
+from ..contract.summaries import Summary
 from .events import EventWriter
 
 
@@ -25,6 +26,7 @@ class StepCounterHook(Hook):
         if run.leads:
             report = run.report
             self._writer.write(report.step, self._values(report))
+            self._writer.write_summaries(report.step, report.summaries)
 
     def end(self, run: Run) -> None:
         """Writes a point for the rest of the steps."""
@@ -37,10 +39,12 @@ class StepCounterHook(Hook):
 
 
 class SummaryHook(StepCounterHook):
-    """Writes loss, metrics, scalars, learning rates and speed to `model_dir`.
+    """Writes loss, metrics, scalars, learning rates, speed and summaries to `model_dir`.
 
     Evaluations are written to their folders, with the same tags.
     """
+
+    wants_summaries = True
 
     def __init__(self, every_steps: int = 100, *, writes_evaluations: bool = True) -> None:
         """Sets the steps between two points.
@@ -63,7 +67,7 @@ class SummaryHook(StepCounterHook):
         if run.leads and self._writes_evaluations:
             folder = os.path.join(run.model_dir, f"eval_{name}" if name else "eval")
             writer = self._evaluations.setdefault(folder, EventWriter(folder))
-            write_evaluation(writer, metrics)
+            write_evaluation(writer, metrics, run.summaries.get(name, {}))
 
     def _values(self, report: Report) -> Mapping[str, Any]:
         return values_of(report)
@@ -82,7 +86,10 @@ def values_of(report: Report) -> dict[str, Any]:
     }
 
 
-def write_evaluation(writer: EventWriter, metrics: Mapping[str, Any]) -> None:
+def write_evaluation(
+    writer: EventWriter, metrics: Mapping[str, Any], summaries: Mapping[str, Summary]
+) -> None:
     """Writes the results of an evaluation at its `global_step`."""
     values = {name: value for name, value in metrics.items() if name != "global_step"}
     writer.write(metrics["global_step"], values)
+    writer.write_summaries(metrics["global_step"], summaries)

@@ -11,17 +11,13 @@ from ..contract.spec import EstimatorSpec, HostMetric
 from ..distribute.replicas import Replicas
 from ..errors import SpecError
 from .metrics import as_result
-from .shown import Shown, concatenated, of_all_processes
+from .shown import concatenated, of_all_processes
 
 _MANY_BYTES = 2**30
 
 
 class HostMetrics:
-    """The host metrics of mode EVAL.
-
-    Attributes:
-      shown: their arguments, as tensors that a step shows; None without host metrics.
-    """
+    """The host metrics of mode EVAL."""
 
     def __init__(self, outline: EstimatorSpec) -> None:
         """Takes the spec of the build trace."""
@@ -30,16 +26,14 @@ class HostMetrics:
             for name, each in outline.metrics.items()
             if isinstance(each, HostMetric)
         }
-        self.shown: Shown | None = None
-        if self._functions:
-            self.shown = Shown(self._arguments, outline, "host_metric()")
 
     @property
     def names(self) -> list[str]:
         """The names of the metrics."""
         return list(self._functions)
 
-    def _arguments(self, spec: EstimatorSpec) -> dict[str, Any]:
+    def arguments(self, spec: EstimatorSpec) -> dict[str, Any]:
+        """Returns the arguments by name of the metric, for a Shown."""
         return {
             name: (spec.metrics[name].args, dict(spec.metrics[name].kwargs))
             for name in self._functions

@@ -1,16 +1,17 @@
 """Tensors of single examples that a step returns in addition to its sums.
 
-These are tensors for hooks, the arguments of host metrics, and predictions.
+These are tensors for hooks, summaries, the arguments of host metrics, and predictions.
 """
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from ..contract.spec import EstimatorSpec
+from ..contract.summaries import Kind, Summary, Text
 from ..data.batch import Batch
 from ..distribute.replicas import Replicas
 from ..errors import SpecError
@@ -79,6 +80,36 @@ class Shown:
             return tf.concat(filled, axis=0) if len(filled) > 1 else filled[0]
 
         return (tf.nest.map_structure(join, *ordered),)
+
+
+def kinds_of(spec: EstimatorSpec, *, under_xla: bool) -> dict[str, Kind]:
+    """Returns the kinds of the summaries by name.
+
+    Raises:
+      SpecError: XLA compiles the step, and one is a text.
+    """
+    kinds = {name: summary.kind for name, summary in spec.summaries.items()}
+    texts = [name for name, kind in kinds.items() if isinstance(kind, Text)]
+    if texts and under_xla:
+        raise SpecError(
+            f"EstimatorSpec.summaries has the texts {texts}: expected none on a TPU and with "
+            "RunConfig.jit_compile, since XLA has no strings."
+        )
+    return kinds
+
+
+def summary_tensors(spec: EstimatorSpec) -> dict[str, Any]:
+    """Returns the tensors of the summaries by name, for a Shown."""
+    return {name: dict(summary.tensors) for name, summary in spec.summaries.items()}
+
+
+def summaries_of(arrays: Mapping[str, Any], kinds: Mapping[str, Kind]) -> dict[str, Summary]:
+    """Returns the summaries of the arrays of one or more steps, by name."""
+    return {
+        name: Summary(kind, kind.kept(arrays[name]))
+        for name, kind in kinds.items()
+        if name in arrays
+    }
 
 
 def of_all_processes(steps: Sequence[Any], replicas: Replicas) -> list[Any]:

@@ -54,7 +54,9 @@ def expected(values, average, step):
     counted = [s for s in range(1, step + 1) if s > average.start_step]
     counted = [s for s in counted if (s - average.start_step) % average.every == 0]
     shares = [weight(average, s, counted) for s in counted]
-    return sum(w * values[s].astype("float64") for w, s in zip(shares, counted)) / sum(shares)
+    return sum(w * values[s].astype("float64") for w, s in zip(shares, counted, strict=True)) / sum(
+        shares
+    )
 
 
 def logits(predictions):
