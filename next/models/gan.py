@@ -7,7 +7,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from gin_estimator import EstimatorSpec, ModeKeys, SpecError, TrainOp
+from gin_estimator import EstimatorSpec, ModeKeys, SpecError, TrainOp, image
 
 from . import features as features_lib
 
@@ -62,6 +62,7 @@ def gan(
     Both optimizers see the same forward pass. Reports `discriminator_loss`, `generator_loss`, and
     `real_accuracy` and `fake_accuracy`, the shares of real and of generated images that the
     discriminator recognizes. Predicts `images` and their `logits`; an export serves the images.
+    Of an evaluation TensorBoard shows generated images, always of the same noise.
 
     Args:
       features: real images `[batch, ...]`, in the generator's range; in PREDICT noise
@@ -97,7 +98,9 @@ def gan(
     fake_logits = _logits(discriminator, fakes, training=training)
     discriminator_loss = chosen.real(real_logits) + chosen.fake(fake_logits)
     generator_loss = chosen.generator(fake_logits)
-    ops = []
+    ops, summaries = [], {}
+    if mode == ModeKeys.EVAL and features_lib.are_images(fakes):
+        summaries["samples"] = image(fakes, 16, value_range=None)
     if training:
         # The loss of a TrainOp has its own regularization, which is in the mean once.
         ops = [
@@ -124,6 +127,7 @@ def gan(
             "real_accuracy": tf.cast(real_logits > chosen.boundary, tf.float32),
             "fake_accuracy": tf.cast(fake_logits <= chosen.boundary, tf.float32),
         },
+        summaries=summaries,
     )
 
 

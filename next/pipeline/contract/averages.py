@@ -75,30 +75,20 @@ class Average:
         """Whether all steps count."""
         return self.start_step == 0 and self.every == 1
 
-    def chooses(self, name: str, patterns: Sequence[str] | None = None) -> bool:
-        """Returns whether a variable is averaged, by its full name.
-
-        Args:
-          name: full name, not of a variable of an optimizer.
-          patterns: some of `patterns`; None for all.
-        """
-        patterns = self.patterns if patterns is None else patterns
-        names = name, name.partition("/")[0]
-        return not patterns or any(re.fullmatch(p, each) for p in patterns for each in names)
+    def chooses(self, name: str) -> bool:
+        """Returns whether a variable is averaged, by its full name."""
+        return not self.patterns or any(matches(pattern, name) for pattern in self.patterns)
 
     def num_counted(self, step: tf.Tensor) -> tf.Tensor:
         """Returns how many of the steps up to global step `step`, int64, count."""
         return tf.maximum(step - self.start_step, 0) // self.every
 
     def share(self, number: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
-        """Returns the weight of the current weights in the average.
+        """Returns the share of the current weights in the average; exactly 1 for the first.
 
         Args:
           number: float64 scalar, number of steps that count, with the new ones.
           new: float64 scalar, number of steps that the current weights count for, mostly 1.
-
-        Returns:
-          Float64 scalar; exactly 1 for the first ones.
         """
         raise NotImplementedError
 
@@ -158,30 +148,19 @@ class StochasticWeightAverage(Average):
 KINDS = (ExponentialAverage, StochasticWeightAverage)
 
 
+def matches(pattern: str, name: str) -> bool:
+    """Returns whether an expression matches the name of a variable, or of its module."""
+    return any(re.fullmatch(pattern, each) for each in (name, name.partition("/")[0]))
+
+
 def to_evaluate(weights: str | None, average: Average | None) -> tuple[str, ...]:
-    """Returns which weights an evaluation measures: 'live', 'average', or both.
-
-    Args:
-      weights: argument of the caller; None for `Average.evaluate`.
-      average: `RunConfig.average`.
-
-    Raises:
-      UserValueError: `weights` is none of these, or there is no average.
-    """
+    """Returns which weights to evaluate: those of a caller, or by `Average.evaluate`."""
     chosen = _chosen(weights, average, average.evaluate if average else LIVE, (LIVE, AVERAGE, BOTH))
     return (LIVE, AVERAGE) if chosen == BOTH else (chosen,)
 
 
 def to_serve(weights: str | None, average: Average | None) -> str:
-    """Returns which weights a prediction or an export takes: 'live' or 'average'.
-
-    Args:
-      weights: argument of the caller; None for `Average.serve`.
-      average: `RunConfig.average`.
-
-    Raises:
-      UserValueError: `weights` is none of these, or there is no average.
-    """
+    """Returns which weights to predict with or to export."""
     return _chosen(weights, average, average.serve if average else LIVE, (LIVE, AVERAGE))
 
 

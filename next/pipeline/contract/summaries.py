@@ -32,83 +32,27 @@ _MAX_CLASSES = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """The kind of a summary and its options, the same for each batch."""
+    """The kind of a summary, the same for each batch.
+
+    Attributes:
+      name: 'image', 'text', 'histogram', 'pr_curve' or 'confusion_matrix'.
+      max_rows: number of rows to keep, those with the highest `score`, or the first; None adds up
+        all rows. They are counts then, the last one of the values that are left out.
+      class_names: names of the classes of a confusion matrix.
+    """
+
+    name: str
+    max_rows: int | None = None
+    class_names: tuple[str, ...] = ()
 
     def kept(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns what is kept of the rows of several batches, `[rows, ...]` by name."""
-        raise NotImplementedError
-
-
-@dataclasses.dataclass(frozen=True)
-class Rows(Kind):
-    """A few examples: those with the highest scores, of equal ones the first.
-
-    Attributes:
-      max_outputs: number of examples.
-    """
-
-    max_outputs: int
-
-    def kept(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """See `Kind`."""
-        order = np.argsort(-arrays["score"], kind="stable")[: self.max_outputs]
-        return {name: array[order] for name, array in arrays.items()}
-
-
-@dataclasses.dataclass(frozen=True)
-class Counts(Kind):
-    """Counts, whose last one is that of values that were left out."""
-
-    def kept(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """See `Kind`."""
-        return {"counts": arrays["counts"].sum(axis=0, keepdims=True)}
-
-
-@dataclasses.dataclass(frozen=True)
-class Image(Rows):
-    """Pictures, uint8 `[rows, height, width, channels]`."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Text(Rows):
-    """Texts in Markdown."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Histogram(Counts):
-    """Numbers of values: of negative sizes, of zeros, of positive sizes.
-
-    Attributes:
-      is_variable: whether the values are those of a variable, equal on all replicas.
-    """
-
-    is_variable: bool
-
-    def kept(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """See `Kind`."""
-        return {"counts": arrays["counts"][:1]} if self.is_variable else super().kept(arrays)
-
-
-@dataclasses.dataclass(frozen=True)
-class PrCurve(Counts):
-    """Numbers of examples with label 0, then with label 1, by the last threshold reached.
-
-    Attributes:
-      num_thresholds: number of thresholds from 0 to 1.
-    """
-
-    num_thresholds: int
-
-
-@dataclasses.dataclass(frozen=True)
-class ConfusionMatrix(Counts):
-    """Numbers of pairs of a true and a predicted class.
-
-    Attributes:
-      class_names: names of the classes.
-    """
-
-    class_names: tuple[str, ...]
+        if self.max_rows is None:
+            return {name: each.sum(axis=0, keepdims=True) for name, each in arrays.items()}
+        order: Any = slice(None)
+        if "score" in arrays:
+            order = np.argsort(-arrays["score"], kind="stable")
+        return {name: each[order][: self.max_rows] for name, each in arrays.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +73,7 @@ def image(
     max_outputs: int = 4,
     *,
     highest: Any = None,
-    value_range: tuple[float, float] = (0.0, 1.0),
+    value_range: tuple[float, float] | None = (0.0, 1.0),
 ) -> Summary:
     """Declares pictures: the first ones, or those with the highest scores.
 
@@ -138,7 +82,7 @@ def image(
         channels, or `[batch, height, width]`.
       max_outputs: number of pictures.
       highest: scores `[batch]`, such as losses; None for the first pictures.
-      value_range: floats that are black and white.
+      value_range: floats that are black and white; None for the range of each picture.
 
     Returns:
       A value for `EstimatorSpec.summaries`; of an evaluation, of all of its examples.
@@ -156,56 +100,34 @@ def image(
             "channels] of a known size with 1, 3 or 4 channels. Set "
             "tf.ensure_shape(x, [None, 28, 28, 1])."
         )
-    low, high = value_range
-    if not (is_number(low) and is_number(high) and low < high):
-        raise SpecError(f"image(value_range={value_range!r}): expected a pair such as (0, 1).")
-    kind = Image(_count("image", "max_outputs", max_outputs))
-    rows = {"score": _scores(highest, pixels), "pixels": pixels}
+    if value_range is not None:
+        _check_range(value_range)
+    most, rows = _count("image", "max_outputs", max_outputs), {}
     if highest is None:
-        rows = {name: tensor[:max_outputs] for name, tensor in rows.items()}
+        pixels = pixels[:most]
     else:
-        most = tf.minimum(kind.max_outputs, tf.shape(pixels)[0])
-        score, places = tf.math.top_k(rows["score"], most)
-        rows = {"score": score, "pixels": tf.gather(pixels, places)}
+        number = tf.minimum(most, tf.shape(pixels)[0])
+        rows["score"], places = tf.math.top_k(_scores(highest), number)
+        pixels = tf.gather(pixels, places)
     if pixels.dtype.is_floating:
-        scaled = (tf.cast(rows["pixels"], tf.float32) - low) / (high - low)
-        scaled = tf.clip_by_value(tf.where(tf.math.is_finite(scaled), scaled, 0), 0, 1)
-        rows["pixels"] = tf.cast(tf.round(255 * scaled), tf.uint8)
-    return Summary(kind, rows)
+        pixels = _bytes(tf.cast(pixels, tf.float32), value_range)
+    return Summary(Kind("image", most), {**rows, "pixels": pixels})
 
 
 def text(x: Any, max_outputs: int = 4) -> Summary:
-    """Declares texts in Markdown: the first ones.
-
-    Args:
-      x: strings `[batch]`, or one string.
-      max_outputs: number of texts.
-
-    Raises:
-      SpecError: it is not a tensor of strings, or has another shape.
-    """
+    """Declares texts in Markdown: the first ones of strings `[batch]`, or one string."""
     strings = _tensor("text", x)
     if strings.dtype != tf.string or strings.shape.rank not in (0, 1):
         raise SpecError(
             f"text() got {_described(strings)}: expected strings [batch]. Set "
             "tf.strings.as_string(x)."
         )
-    kind = Text(_count("text", "max_outputs", max_outputs) if strings.shape.rank else 1)
-    strings = tf.reshape(strings, [-1])[: kind.max_outputs]
-    return Summary(kind, {"score": tf.zeros(tf.shape(strings)), "text": strings})
+    most = _count("text", "max_outputs", max_outputs) if strings.shape.rank else 1
+    return Summary(Kind("text", most), {"text": tf.reshape(strings, [-1])[:most]})
 
 
 def histogram(x: Any) -> Summary:
-    """Declares the distribution of all values of a tensor or variable.
-
-    Values that are not finite are left out, and logged once.
-
-    Args:
-      x: tensor of numbers with at least one dimension, or a variable.
-
-    Raises:
-      SpecError: it has no numbers, or is a scalar.
-    """
+    """Declares the distribution of all finite values of a tensor, or of a variable."""
     values = _tensor("histogram", x)
     if not (values.dtype.is_floating or values.dtype.is_integer) or values.shape.rank == 0:
         raise SpecError(
@@ -219,8 +141,9 @@ def histogram(x: Any) -> Summary:
     place = NUM_SIZES + tf.where(is_zero, 0.0, tf.sign(values) * (1 + size))
     out = 2 * NUM_SIZES + 1
     place = tf.where(tf.math.is_finite(values), place, out)
-    is_variable = isinstance(x, keras.Variable | tf.Variable)
-    return Summary(Histogram(is_variable), {"counts": _counted(place, out + 1)})
+    # A variable has the same values on all replicas.
+    most = 1 if isinstance(x, keras.Variable | tf.Variable) else None
+    return Summary(Kind("histogram", most), {"counts": _counted(place, out + 1)})
 
 
 def pr_curve(labels: Any, probabilities: Any, num_thresholds: int = 201) -> Summary:
@@ -231,8 +154,8 @@ def pr_curve(labels: Any, probabilities: Any, num_thresholds: int = 201) -> Summ
       probabilities: probabilities of 1, of the same shape.
       num_thresholds: number of thresholds from 0 to 1; at least 2.
 
-    Raises:
-      SpecError: the shapes differ, or the probabilities are not floats.
+    Returns:
+      A value for `EstimatorSpec.summaries`.
     """
     labels, probabilities = _pair("pr_curve", labels, probabilities)
     if not probabilities.dtype.is_floating:
@@ -245,7 +168,7 @@ def pr_curve(labels: Any, probabilities: Any, num_thresholds: int = 201) -> Summ
     fits = (probabilities >= 0) & (probabilities <= 1) & ((labels == 0) | (labels == 1))
     place = tf.floor(tf.where(fits, probabilities, 0.0) * (number - 1)) + labels * number
     place = tf.where(fits, place, 2.0 * number)
-    return Summary(PrCurve(number), {"counts": _counted(place, 2 * number + 1)})
+    return Summary(Kind("pr_curve"), {"counts": _counted(place, 2 * number + 1)})
 
 
 def confusion_matrix(
@@ -259,8 +182,8 @@ def confusion_matrix(
       num_classes: number of classes.
       class_names: names of the classes; empty for their numbers.
 
-    Raises:
-      SpecError: shapes differ, or these are not class numbers, or a name is missing.
+    Returns:
+      A value for `EstimatorSpec.summaries`.
     """
     labels, predictions = _pair("confusion_matrix", labels, predictions)
     for each in (labels, predictions):
@@ -279,7 +202,8 @@ def confusion_matrix(
     labels, predictions = (tf.cast(each, tf.int64) for each in (labels, predictions))
     fits = (labels >= 0) & (labels < size) & (predictions >= 0) & (predictions < size)
     place = tf.where(fits, labels * size + predictions, size**2)
-    return Summary(ConfusionMatrix(names), {"counts": _counted(place, size**2 + 1)})
+    kind = Kind("confusion_matrix", class_names=names)
+    return Summary(kind, {"counts": _counted(place, size**2 + 1)})
 
 
 def _counted(place: tf.Tensor, number: int) -> tf.Tensor:
@@ -289,10 +213,26 @@ def _counted(place: tf.Tensor, number: int) -> tf.Tensor:
     return tf.reshape(counts, [1, number])
 
 
-def _scores(highest: Any, pixels: tf.Tensor) -> tf.Tensor:
+def _check_range(value_range: Any) -> None:
+    low, high = value_range
+    if not (is_number(low) and is_number(high) and low < high):
+        raise SpecError(f"image(value_range={value_range!r}): expected a pair such as (0, 1).")
+
+
+def _bytes(pixels: tf.Tensor, value_range: tuple[float, float] | None) -> tf.Tensor:
+    """Returns floats as uint8; those that are not finite are black."""
+    is_finite = tf.math.is_finite(pixels)
+    if value_range is None:
+        zeros = tf.where(is_finite, pixels, 0)
+        low, high = (f(zeros, [1, 2, 3], keepdims=True) for f in (tf.reduce_min, tf.reduce_max))
+    else:
+        low, high = value_range
+    scaled = tf.where(is_finite, tf.math.divide_no_nan(pixels - low, high - low), 0)
+    return tf.cast(tf.round(255 * tf.clip_by_value(scaled, 0, 1)), tf.uint8)
+
+
+def _scores(highest: Any) -> tf.Tensor:
     """Returns a float32 score for each picture; NaN counts as the highest."""
-    if highest is None:
-        return tf.zeros(tf.shape(pixels)[:1])
     score = _tensor("image", highest)
     if score.shape.rank != 1 or not score.dtype.is_floating:
         raise SpecError(

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from ..contract.averages import AVERAGE, KINDS, Average
+from ..contract.averages import AVERAGE, KINDS, Average, matches
 from ..contract.train_op import TrainOp
 from ..errors import SpecError, UserRuntimeError
 from . import names
@@ -61,7 +61,7 @@ class Averages:
                     self._pairs[name] = variable, self._create(name, variable)
         kind = type(self.settings).__name__
         for pattern in self.settings.patterns if ops else ():
-            if not any(self.settings.chooses(name, [pattern]) for name in self._pairs):
+            if not any(matches(pattern, name) for name in self._pairs):
                 raise SpecError(
                     f"{kind}.modules has {pattern!r}, which matches no floating-point variable of "
                     f"{sorted(variables)}: expected a regular expression that matches a whole "
@@ -81,26 +81,23 @@ class Averages:
         return {f"driver/{kind}_steps": self._count, **averages}
 
     def restored(self, saved: Container[str]) -> None:
-        """Starts again if a checkpoint that was restored has not all averages.
-
-        Args:
-          saved: names in the checkpoint.
-        """
+        """Starts again if the names in a checkpoint that was restored lack some averages."""
         if any(name not in saved for name in self.variables()):
             self._count.assign(0)
             for _, average in self._copies():
                 average.assign(tf.zeros_like(average))
 
     def update(self, before: Any, after: Any) -> tf.Tensor:
-        """Counts the current weights for the steps from `before` to `after`, int64 scalars.
+        """Counts the current weights for some steps, in cross-replica context.
 
-        In cross-replica context.
+        Args:
+          before: int64 scalar, global step before them.
+          after: int64 scalar, global step after them.
 
         Returns:
           A bool scalar that is computed after the update.
         """
-        number_before = self.settings.num_counted(before)
-        new = self.settings.num_counted(after) - number_before
+        new = self.settings.num_counted(after) - self.settings.num_counted(before)
         if self.settings.counts_each_step:
             return self._update(new)
         return tf.cond(new > 0, lambda: self._update(new), lambda: tf.constant(True))
@@ -131,13 +128,7 @@ class Averages:
 
     @contextlib.contextmanager
     def used(self, weights: str) -> Iterator[None]:
-        """Makes the variables hold their averages in the block if `weights` is 'average'.
-
-        All replicas must hold equal values.
-
-        Raises:
-          UserRuntimeError: they hold averages already.
-        """
+        """Makes the variables, equal on all replicas, hold 'live' or 'average' weights."""
         self.check_live()
         if weights != AVERAGE:
             yield

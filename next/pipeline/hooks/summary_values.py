@@ -1,23 +1,12 @@
 """Summaries as TensorBoard's plugins read them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from ..contract.summaries import (
-    GROWTH,
-    NUM_SIZES,
-    SMALLEST,
-    ConfusionMatrix,
-    Counts,
-    Histogram,
-    Image,
-    PrCurve,
-    Summary,
-    Text,
-)
+from ..contract.summaries import GROWTH, NUM_SIZES, SMALLEST, Summary
 
 # How TensorBoard stores values: `DataClass` of its summary.proto.
 _TENSOR, _BLOBS = 2, 3
@@ -33,12 +22,13 @@ def values_of(tag: str, summary: Summary) -> list[Any]:
       tag: name of the summary.
       summary: the summary, as arrays.
     """
-    return list(_WRITERS[type(summary.kind)](tag, summary.kind, summary.tensors))
+    return list(_WRITERS[summary.kind.name](tag, summary))
 
 
 def num_left_out(summary: Summary) -> int:
     """Returns the number of values that a summary does not show."""
-    return int(summary.tensors["counts"][0, -1]) if isinstance(summary.kind, Counts) else 0
+    counts = summary.tensors.get("counts")
+    return 0 if counts is None else int(counts[0, -1])
 
 
 def _value(tag: str, plugin: str, tensor: Any, data_class: int = _TENSOR) -> Any:
@@ -55,18 +45,18 @@ def _pictures(tag: str, pictures: Sequence[np.ndarray]) -> Any:
     return _value(tag, "images", [*sizes, *encoded], _BLOBS)
 
 
-def _image(tag: str, kind: Image, arrays: Mapping[str, np.ndarray]) -> Iterator[Any]:
-    if len(arrays["pixels"]):
-        yield _pictures(tag, arrays["pixels"])
+def _image(tag: str, summary: Summary) -> Iterator[Any]:
+    if len(pictures := summary.tensors["pixels"]):
+        yield _pictures(tag, pictures)
 
 
-def _text(tag: str, kind: Text, arrays: Mapping[str, np.ndarray]) -> Iterator[Any]:
-    if len(arrays["text"]):
-        yield _value(tag, "text", list(arrays["text"]))
+def _text(tag: str, summary: Summary) -> Iterator[Any]:
+    if len(texts := summary.tensors["text"]):
+        yield _value(tag, "text", list(texts))
 
 
-def _histogram(tag: str, kind: Histogram, arrays: Mapping[str, np.ndarray]) -> Iterator[Any]:
-    counts = arrays["counts"][0, :-1]
+def _histogram(tag: str, summary: Summary) -> Iterator[Any]:
+    counts = summary.tensors["counts"][0, :-1]
     [found] = np.nonzero(counts)
     if not len(found):
         return
@@ -79,8 +69,8 @@ def _histogram(tag: str, kind: Histogram, arrays: Mapping[str, np.ndarray]) -> I
     yield _value(tag, "histograms", np.stack([edges[:-1], edges[1:], bars], axis=1))
 
 
-def _pr_curve(tag: str, kind: PrCurve, arrays: Mapping[str, np.ndarray]) -> Iterator[Any]:
-    zeros, ones = arrays["counts"][0, :-1].reshape(2, -1)
+def _pr_curve(tag: str, summary: Summary) -> Iterator[Any]:
+    zeros, ones = summary.tensors["counts"][0, :-1].reshape(2, -1)
     # With a probability of at least each threshold.
     false_positives, true_positives = (each[::-1].cumsum()[::-1] for each in (zeros, ones))
     true_negatives, false_negatives = zeros.sum() - false_positives, ones.sum() - true_positives
@@ -90,7 +80,7 @@ def _pr_curve(tag: str, kind: PrCurve, arrays: Mapping[str, np.ndarray]) -> Iter
     curve = np.stack([*counts, precision, recall]).astype(np.float32)
     value = _value(tag, "pr_curves", curve)
     # PrCurvePluginData: its field 2 is the number of thresholds.
-    value.metadata.plugin_data.content = b"\x10" + _varint(kind.num_thresholds)
+    value.metadata.plugin_data.content = b"\x10" + _varint(len(ones))
     yield value
 
 
@@ -100,18 +90,16 @@ def _varint(number: int) -> bytes:
     return bytes([low | 128]) + _varint(rest) if rest else bytes([low])
 
 
-def _confusion_matrix(
-    tag: str, kind: ConfusionMatrix, arrays: Mapping[str, np.ndarray]
-) -> Iterator[Any]:
+def _confusion_matrix(tag: str, summary: Summary) -> Iterator[Any]:
     """Yields a picture, a row for each true class and dark for many, and a table."""
-    size = len(kind.class_names)
-    counts = arrays["counts"][0, :-1].reshape(size, size)
+    size = len(names := summary.kind.class_names)
+    counts = summary.tensors["counts"][0, :-1].reshape(size, size)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     cell = np.ones([-(-_MIN_PIXELS // size)] * 2)
     pixels = np.kron(np.round(255 * (1 - shares)), cell).astype(np.uint8)
     yield _pictures(tag, [pixels[..., np.newaxis]])
     if size <= _MAX_IN_TABLE:
-        yield _value(f"{tag}/table", "text", [_table(counts, kind.class_names).encode()])
+        yield _value(f"{tag}/table", "text", [_table(counts, names).encode()])
 
 
 def _table(counts: np.ndarray, class_names: Sequence[str]) -> str:
@@ -128,9 +116,9 @@ def _table(counts: np.ndarray, class_names: Sequence[str]) -> str:
 
 
 _WRITERS = {
-    Image: _image,
-    Text: _text,
-    Histogram: _histogram,
-    PrCurve: _pr_curve,
-    ConfusionMatrix: _confusion_matrix,
+    "image": _image,
+    "text": _text,
+    "histogram": _histogram,
+    "pr_curve": _pr_curve,
+    "confusion_matrix": _confusion_matrix,
 }

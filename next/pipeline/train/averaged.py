@@ -34,8 +34,7 @@ class AveragedStep:
 def averaged_calls(loop: Callable[..., Steps], averages: Averages) -> Callable[..., Steps]:
     """Returns a loop on parameter servers that updates the averages after each call.
 
-    Workers change variables while others use them: only after a call all values belong to one
-    step. They count for all steps of the call.
+    Only then all values belong to one step. They count for all steps of the call.
     """
 
     def run(iterator: Any, start: int, stop: int, *, shows: bool = False) -> Steps:

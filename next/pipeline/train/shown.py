@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..contract.spec import EstimatorSpec
-from ..contract.summaries import Kind, Summary, Text
+from ..contract.summaries import Kind, Summary
 from ..data.batch import Batch
 from ..distribute.replicas import Replicas
 from ..errors import SpecError
@@ -89,7 +89,7 @@ def kinds_of(spec: EstimatorSpec, *, under_xla: bool) -> dict[str, Kind]:
       SpecError: XLA compiles the step, and one is a text.
     """
     kinds = {name: summary.kind for name, summary in spec.summaries.items()}
-    texts = [name for name, kind in kinds.items() if isinstance(kind, Text)]
+    texts = [name for name, kind in kinds.items() if kind.name == "text"]
     if texts and under_xla:
         raise SpecError(
             f"EstimatorSpec.summaries has the texts {texts}: expected none on a TPU and with "
