@@ -183,6 +183,16 @@ class Sums(ge.Hook):
         self.values |= {key: value for key, value in report.metrics.items() if key != "accuracy"}
 
 
+class Stops(ge.Hook):
+    """Keeps the steps at which the chief has all values."""
+
+    def __init__(self):
+        self.steps = [0]
+
+    def after_loop(self, run):
+        self.steps.append(run.step)
+
+
 class At(ge.Hook):
     """Says something after a step."""
 
@@ -287,10 +297,14 @@ def acts(folder):
     value = estimator.get_variable_value("vector")
     say("constant", [float(value.min()), float(value.max())])
 
+    stops = Stops()
     for steps, shards in ((100, 3), (200, 2)):
         cut = functools.partial(ge.parameter_server, min_shard_bytes=64, max_shards=shards)
-        estimator = make_rows(os.path.join(folder, "rows"), train_distribute=cut)
-        estimator.train(endless, max_steps=steps)
+        average = ge.StochasticWeightAverage(0)
+        estimator = make_rows(os.path.join(folder, "rows"), train_distribute=cut, average=average)
+        estimator.train(endless, max_steps=steps, hooks=[stops])
+    say("stops", stops.steps)
+    say("averaged", estimator.evaluate(shared, weights="average"))
     say("rows", {"parts": len(estimator.state.modules["tables"][0].trainable_variables)})
 
     train_table("table", table_fn, table=make_table)

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tasks import PROGRAMS, servers
 
@@ -106,6 +107,22 @@ def test_tables_in_shards_lose_no_update_and_are_saved_whole(ran, program):
     for values, expected in ((first, moved), (accumulator - 1, 201), (second, -201)):
         np.testing.assert_allclose(values[ids], expected, rtol=1e-5)
         assert not np.delete(values, ids, axis=0).any()
+
+
+def test_averages_of_tables_in_shards_follow_the_stops_of_the_chief(ran, program):
+    """Three shards, then two, of which the second run continues the average."""
+    folder, cluster = ran
+    stops = cluster.result("stops")
+    counted = np.diff(stops, prepend=0)
+    reader = tf.train.load_checkpoint(str(folder / "rows/model.ckpt-200"))
+    ids, names = program.TABLE_IDS.numpy(), reader.get_variable_to_shape_map()
+    [name] = [n for n in names if "swa/tables/1/embeddings" in n]
+    expected = -np.sum(counted * stops) / 200
+    np.testing.assert_allclose(reader.get_tensor(name)[ids], expected, rtol=1e-5)
+    moved = -np.cumsum(1 / np.sqrt(1 + np.arange(1, 201)))[np.array(stops[1:]) - 1]
+    first = np.sum(counted[1:] * moved) / 200
+    loss = (first + expected) * len(ids) * 8
+    assert cluster.result("averaged")["loss"] == pytest.approx(loss, rel=1e-4)
 
 
 def test_refusals(ran):
