@@ -57,6 +57,17 @@ def make(model_dir, *, fn=model_fn, network=make_network, optimizer=None, **opti
     )
 
 
+def strategy(name):
+    """Returns 'mirrored 2' or 'central 2' on logical CPUs; None for 'default'."""
+    kind, _, number = name.partition(" ")
+    if kind == "default":
+        return None
+    devices = [f"CPU:{i}" for i in range(int(number))]
+    if kind == "central":
+        return tf.distribute.experimental.CentralStorageStrategy(devices)
+    return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+
+
 def weights(estimator):
     return np.concatenate([np.ravel(v.numpy()) for v in estimator.state.variables().values()])
 

@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 
 import gin_estimator as ge
-from conftest import make_strategy
-from small import make
+from small import make, strategy
 
 RNG = np.random.default_rng(0)
 ROWS, BATCH = 22, 8  # The last batch has six examples.
@@ -131,7 +130,7 @@ def test_summaries_of_steps_and_of_evaluations(name, tmp_path, monkeypatch):
             fn=model_fn,
             network=network,
             save_summary_steps=2,
-            train_distribute=make_strategy(name),
+            train_distribute=strategy(name),
         )
         spec = ge.EvalSpec(input_fn)
         ge.train_and_evaluate(one, ge.TrainSpec(input_fn, 3, [hook] if takes else []), spec)

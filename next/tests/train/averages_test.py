@@ -9,8 +9,7 @@ import pytest
 import tensorflow as tf
 
 import gin_estimator as ge
-from conftest import make_strategy
-from small import X, eval_input, features_input, make, train_input
+from small import X, eval_input, features_input, make, model_fn, strategy, train_input
 
 EMA = ge.ExponentialAverage(0.8)
 STEPS = 6
@@ -156,7 +155,9 @@ def test_evaluations_predictions_and_exports_choose_weights(run, tmp_path):
         for name in ("loss", "ema/loss") if weights is not None else ():
             [path] = pathlib.Path(estimator.model_dir, "export", name).glob("[0-9]*")
             served = tf.saved_model.load(str(path)).signatures["serving_default"]
-            is_equal = np.allclose(served(features=X)["logits"], rows, rtol=1e-5, atol=1e-6)
+            is_equal = np.allclose(
+                served(features=tf.constant(X))["logits"], rows, rtol=1e-5, atol=1e-6
+            )
             assert is_equal == ((name == "loss") == (weights == "live"))
 
 
@@ -179,7 +180,7 @@ def test_a_checkpoint_continues_its_averages_or_starts_them(run, tmp_path, caplo
 def test_a_new_run_begins_with_the_average(run, tmp_path):
     settings = ge.WarmStartSettings(run[0].model_dir, weights="average")
     one = ge.Estimator(
-        run[0]._model_fn,
+        model_fn,
         str(tmp_path),
         warm_start_from=settings,
         modules={"network": make_network, "optimizer": keras.optimizers.SGD},
@@ -200,7 +201,7 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in list(CASES)[1:]]
 @pytest.mark.parametrize("name", ["mirrored 2", *SLOW])
 def test_average_is_that_of_the_formula_on_each_strategy(name, tmp_path):
     average = CASES[name]
-    one = averaged(tmp_path, average, train_distribute=make_strategy(name))
+    one = averaged(tmp_path, average, train_distribute=strategy(name))
     one.train(train_input, max_steps=STEPS)
     live = by_step(tmp_path)
     averages = by_step(tmp_path, f"driver/{average.kind}/network/")
