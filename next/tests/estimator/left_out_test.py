@@ -1,5 +1,6 @@
 """Trainings that leave out batches: after a loss of NaN, and by a LossGuard."""
 
+import functools
 import logging
 
 import numpy as np
@@ -7,10 +8,12 @@ import pytest
 import tensorflow as tf
 
 import gin_estimator as ge
-from small import X, Y, checkpoints, make, points, train_input, weights
+from small import X, Y, checkpoints, points, train_input, weights
+from small import make as make_any
 
 BAD = (2, 5, 6)  # Two of them follow each other in the second pass.
 ROWS = np.stack([X[index : index + 8] for index in range(12)])
+make = functools.partial(make_any, tf_random_seed=1)
 LABELS = np.stack([Y[index : index + 8] for index in range(12)])
 
 
@@ -82,7 +85,7 @@ def test_batches_that_hold_nan_are_as_if_they_had_not_been_in_the_data(restored,
     one, log = restored
     np.testing.assert_array_equal(weights(one), expected)
     assert log.count("is left out") == 6
-    assert "batch 7 of the pass is left out, NaN or Inf in features, examples 0" in log
+    assert log.count("of the pass is left out, NaN or Inf in features, examples 0 |") == 6
     assert checkpoints(one.model_dir) == [0, 5, 10, 15, 18]
     assert sorted(points(one.model_dir)["loss"]) == [*range(1, 19)]
 
