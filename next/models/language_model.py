@@ -51,7 +51,7 @@ def language_model(
             "0 or more, and a number above 0. Set generate=64, temperature=0.8."
         )
     tokens = features_lib.network_input(features, None)
-    logits = tf.cast(network(tokens, training=mode == ModeKeys.TRAIN), tf.float32)
+    logits = features_lib.outputs_of(network, tokens, mode)
     if logits.shape.rank != 3:
         raise SpecError(f"logits have shape {logits.shape}: expected [batch, length, vocab_size].")
     if mode == ModeKeys.PREDICT:

@@ -10,9 +10,9 @@ from gin_estimator.inputs.criteo import write_criteo_like
 from gin_estimator import main
 
 FILES = sorted(path.name for path in (ROOT / "gin").glob("*.gin"))
+QUICK = ("digits.gin", "flights.gin")
 
 
-@pytest.mark.thin
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_opens_with_its_purpose_and_overrides(name, gin_folder, capsys):
     comment, _, _ = (ROOT / "gin" / name).read_text().partition("\n\n")
@@ -27,8 +27,10 @@ def test_a_file_opens_with_its_purpose_and_overrides(name, gin_folder, capsys):
     assert "error" not in capsys.readouterr().err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "name",
+    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in FILES],
+)
 def test_what_is_written_reads_as_the_same(name, gin_folder, capsys):
     def dry_run(file):
         assert main.main(["main", f"--gin_file={file}", "--model_dir=x", "--dry_run"]) == 0
@@ -58,10 +60,12 @@ def test_a_file_trains(name, metric, tmp_path, command):
             write_criteo_like(tmp_path / macro, 200, seed=seed)
             flags.append(f"--gin_param={macro}='{tmp_path / macro}'")
         flags.append("--gin.HASH_BUCKETS=1000")
+    if name == "stdlib_lm":
+        flags.append("--gin.warmup_cosine.warmup_steps=5")
     model_dir = tmp_path / "run"
     result = command(f"--gin_file=gin/{name}.gin", f"--model_dir={model_dir}", *flags)
     assert result.returncode == 0, result.stderr
-    lines = (model_dir / "evaluations.jsonl").read_text().splitlines()
+    lines = (model_dir / "eval" / "evaluations.jsonl").read_text().splitlines()
     assert 0 < json.loads(lines[-1])["metrics"][metric] < 8.1
     assert list(model_dir.glob("export/*/*/saved_model.pb"))
 
