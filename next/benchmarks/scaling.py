@@ -70,7 +70,13 @@ def _train_on_servers(model_dir: str) -> None:
     """Trains as the chief; as a worker or server, serves the chief and exits with it."""
     config = ge.RunConfig(model_dir, execution="parameter_server")
     strategy = ge.parameter_server(config)
-    ours = _SMALL.estimator(model_dir=model_dir, train_distribute=strategy)
+    # At a log line or summary the chief waits for all workers.
+    ours = _SMALL.estimator(
+        model_dir=model_dir,
+        train_distribute=strategy,
+        log_step_count_steps=None,
+        save_summary_steps=None,
+    )
     name = "parameter servers, 2 workers over one step a closure (bar 1.0)"
     compare(ours, {name: _closures(strategy)}, 300, 5)
 
