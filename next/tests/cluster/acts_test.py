@@ -80,5 +80,9 @@ def test_other_data_in_a_worker_are_warned_of(ran):
         assert "takes no input_context and yields other data in some processes" in output
 
 
+def test_nothing_is_said_of_retracing(ran):
+    assert not any("retracing" in output for output in ran[1])
+
+
 def test_the_newest_checkpoint_that_all_can_read(ran):
     assert both(ran, "restored") == [6, 7, 8, 9, 10, 11]

@@ -82,8 +82,8 @@ def run(model_dir, *rules, max_steps=100, hooks=(), optimizer=None, train=(), on
             hook.estimator = one
     spec = ge.EvalSpec(finite, early_stopping=rules)
     train_spec = ge.TrainSpec(endless, max_steps, hooks, **dict(train))
-    metrics, _ = ge.train_and_evaluate(one, train_spec, spec)
-    return one, metrics
+    results = ge.train_and_evaluate(one, train_spec, spec)
+    return one, results and results[0]
 
 
 def ended(model_dir):
