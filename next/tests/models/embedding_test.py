@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import gin_estimator as ge
-from gin_estimator.models import Embedding, ShardedEmbedding
+from gin_estimator.models import Embedding
 
 ROWS, SIZE = 50, 3
 VALUES = np.random.default_rng(0).normal(size=[13, 4]).astype("float32")
@@ -159,7 +159,6 @@ def test_gin_sets_its_arguments():
     gin.parse_config("Embedding.output_dim = 3\nEmbedding.combiner = 'mean'")
     try:
         assert Embedding(10)(PADDED).shape == [3, 3]
-        assert ShardedEmbedding(10, 4).combiner is None
     finally:
         gin.clear_config()
 

@@ -194,10 +194,8 @@ def test_a_label_or_weight_out_of_range_ends_the_step(head, labels, text):
         (lambda: BinaryClassHead(thresholds=[30]), "thresholds has 30: expected probabilities"),
         (lambda: BinaryClassHead(label_vocabulary="ab"), "expected 2 different labels"),
         (lambda: MultiClassHead(1), "n_classes is 1: expected an int > 1"),
-        (lambda: RegressionHead(0), "label_dimension is 0"),
         (lambda: MultiHead([]), "expected heads with different names"),
         (lambda: MultiHead([RegressionHead()]), "expected heads with different names"),
-        (lambda: MultiHead([RegressionHead(name="a")], [1, 2]), "2 numbers: expected 1"),
     ],
 )
 def test_wrong_arguments(factory, text):

@@ -81,7 +81,11 @@ class Losses(ge.Hook):
         self.values.append(run.report.loss)
 
 
+graphs = []  # In which model_fn was traced.
+
+
 def model_fn(features, labels, mode, network, optimizer, wide_optimizer):
+    graphs.append(tf.compat.v1.get_default_graph())
     head = BinaryClassHead(weight_column="weight")
     return table_model(
         features,
