@@ -20,7 +20,6 @@ from ..estimator.estimator import Estimator
 from ..estimator.specs import EvalSpec, TrainSpec
 from ..run import frames
 from ..train.forward_steps import EvalStep
-from ..train.host_metrics import HostMetrics
 from ..train.metrics import MetricSet
 from ..train.step import Step, TrainStep
 
@@ -94,5 +93,4 @@ def _step(estimator: Estimator, mode: str, element_spec: tuple[Any, Any]) -> Ste
     metrics = MetricSet(spec.metrics)
     if mode == ModeKeys.TRAIN:
         return TrainStep(model_fn, spec, state.modules, metrics, state.replicas)
-    shown = HostMetrics(spec).shown
-    return EvalStep(model_fn, metrics, state.replicas, state.global_step, shown=shown)
+    return EvalStep(model_fn, metrics, state.replicas, state.global_step)

@@ -20,10 +20,11 @@ def input_fn():
 
 
 def model_fn(features, labels, mode, network, first, second):
+    outputs = network(features)
     weights = network.trainable_variables
     return ge.EstimatorSpec(
         mode,
-        loss=tf.reduce_sum((network(features) - labels) ** 2, axis=1),
+        loss=tf.reduce_sum((outputs - labels) ** 2, axis=1),
         train_op=[ge.TrainOp(first, weights[:1]), ge.TrainOp(second, weights[1:])],
     )
 
@@ -83,6 +84,7 @@ def test_wrong_arguments_are_refused(tmp_path, options, text):
         ge.find_learning_rate(make(tmp_path), input_fn, **options)
 
 
+@pytest.mark.slow
 def test_the_command(gin_folder, capsys):
     flags = ["--gin_file=linear.gin", "--job=find_learning_rate", "--model_dir=run"]
     flags += ["--gin.find_learning_rate.steps=12", "--gin.RunConfig.log_step_count_steps=None"]

@@ -69,6 +69,7 @@ def test_an_operation_that_xla_cannot_compile(tmp_path):
     assert len(text.splitlines()) < 12
 
 
+@pytest.mark.slow
 def test_the_command(gin_folder, capsys):
     flags = ["main", "--gin_file=linear.gin", "--execution=tpu", "--dry_run"]
     assert main.main(flags) == 2
