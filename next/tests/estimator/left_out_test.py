@@ -142,6 +142,7 @@ def test_a_bad_batch_is_recorded_and_replayed(tmp_path):
     lines = ge.replay(one, folder)
     assert f"NaN or infinite in step {step}" in lines[1]
     assert "  NaN or Inf before the step: features, examples 0" in lines
+    assert any(line.endswith("in model_fn") for line in lines), lines  # Of the operation.
     assert "batch 2 of 2:" in lines and "  loss and gradients are finite" in lines
     np.testing.assert_array_equal(weights(one), before)
     for path in (tmp_path, f"{tmp_path}/bad_batches/step-99"):
@@ -173,8 +174,7 @@ def test_a_gradient_of_nan_belongs_to_its_own_step(tmp_path, caplog):
     assert caplog.text.count("is left out, all of it is finite") == 5
     folder = sorted(tf.io.gfile.glob(f"{tmp_path}/bad_batches/*"))[0]
     lines = "\n".join(ge.replay(one, folder))
-    assert 'eagerly-executing op "' in lines and "SqrtGrad" in lines or "RealDiv" in lines, lines
-    assert "in root_fn" in lines
+    assert 'eagerly-executing op "SqrtGrad"' in lines, lines
 
 
 def test_what_cannot_return_to_a_checkpoint_is_refused(tmp_path):
