@@ -69,13 +69,13 @@ class LossGuard(Hook):
         return list(self._losses)
 
     def after_loop(self, run: Run) -> None:
-        """Compares the losses of the call, in order, up to the first step that is left out."""
+        """Compares the losses of the call, in order, up to the first that is too high, or all to warn."""
         report = run.report
         for step, loss in enumerate(map(float, report.losses), run.step - report.num_steps + 1):
             problem = self._problem(loss) if math.isfinite(loss) else None
             if problem is not None:
                 self._act(run, step, f"the loss is {loss:.4g} in step {step}, {problem}")
-                if self._on == "restore":
+                if self._on != "warn":
                     return
             if math.isfinite(loss):
                 self._losses.append(loss)
