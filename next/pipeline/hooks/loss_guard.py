@@ -69,7 +69,7 @@ class LossGuard(Hook):
         return list(self._losses)
 
     def after_loop(self, run: Run) -> None:
-        """Compares the losses of the call, in order, up to the first that is too high, or all to warn."""
+        """Compares the losses of the call, in order; only a warning continues after a bad one."""
         report = run.report
         for step, loss in enumerate(map(float, report.losses), run.step - report.num_steps + 1):
             problem = self._problem(loss) if math.isfinite(loss) else None
