@@ -164,6 +164,7 @@ def test_evaluations_predictions_and_exports_choose_weights(run, tmp_path):
             assert is_equal == ((name == "loss") == (weights == "live"))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_continues_its_averages_or_starts_them(run, tmp_path, caplog):
     averaged(tmp_path).train(train_input, max_steps=3)
     again = averaged(tmp_path).train(train_input, max_steps=STEPS)
