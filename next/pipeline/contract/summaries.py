@@ -46,7 +46,7 @@ class Kind:
     class_names: tuple[str, ...] = ()
 
     def kept(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns what is kept of the rows of several batches, `[rows, ...]` by name."""
+        """Returns the rows to keep of those of several batches, `[rows, ...]` by name."""
         if self.max_rows is None:
             return {name: each.sum(axis=0, keepdims=True) for name, each in arrays.items()}
         order: Any = slice(None)
