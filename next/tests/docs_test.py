@@ -56,7 +56,7 @@ def check_main(argv):
     # Files of the reader: run.gin, and what a run has written.
     argv = [re.sub(r"^--gin_file=run.*", "--gin_file=gin/digits.gin", each) for each in argv]
     flags.parse(["main", *argv])
-    argv = [each for each in argv if not each.startswith("--execution")]
+    argv = [each for each in argv if not each.startswith(("--execution", "--fast_dev_run"))]
     assert main.main(["main", *argv, "--dry_run"]) == 0, argv
 
 
