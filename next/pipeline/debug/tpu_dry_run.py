@@ -80,10 +80,12 @@ def _compile(estimator: Estimator, mode: str, element_spec: tuple[Any, Any]) -> 
     try:
         run(*batch)
     except tf.errors.OpError as error:
-        words, lines = frames.words_of(error.message), frames.in_message(error.message)
-        text = f"XLA cannot compile the step of mode {mode!r}, so that no TPU can run it: {words}"
+        message, _, stack = error.message.partition("The op is created at:")
+        own = frames.in_message(stack.replace('\nFile "', '\n  File "'))
+        text = f"XLA cannot compile the step of mode {mode!r}, so that no TPU can run it: "
         remedy = "Do this in input_fn, or leave it out."
-        raise UserValueError("\n".join([text, remedy, *frames.lines(lines)])) from error
+        lines = [text + frames.words_of(message), remedy, *frames.lines(own)]
+        raise UserValueError("\n".join(lines)) from error
 
 
 def _step(estimator: Estimator, mode: str, element_spec: tuple[Any, Any]) -> Step:
