@@ -270,7 +270,7 @@ def _rows(leaf: Any, number: int) -> list[bytes]:
         return [a + b for a, b, _ in tf.io.serialize_many_sparse(leaf).numpy()]
     if isinstance(leaf, tf.RaggedTensor):
         return [repr(row).encode() for row in leaf.to_list()]
-    array = np.asarray(leaf)
+    array = np.asarray(leaf.numpy())
     rows = array if array.ndim else [array] * number
     if leaf.dtype != tf.string:
         return [np.asarray(row).tobytes().rstrip(b"\0") for row in rows]
