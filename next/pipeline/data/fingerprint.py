@@ -86,7 +86,9 @@ def files_of(dataset: tf.data.Dataset) -> list[str]:
 
 
 def _texts(tensor: Any) -> list[str]:
-    return [os.fsdecode(text) for text in np.ravel(tf.make_ndarray(tensor))]
+    # `tf.make_ndarray` cannot read several texts.
+    array = tf.io.parse_tensor(tensor.SerializeToString(), tf.string).numpy()
+    return [os.fsdecode(text) for text in np.ravel(array).tolist()]
 
 
 def _operation_with_state(graph: tf.Graph) -> str:
