@@ -39,7 +39,9 @@ def make(folder, **options):
     return ge.Estimator(model_fn, modules=modules, config=ge.RunConfig(str(folder), **options))
 
 
-@pytest.mark.parametrize("devices", [None, ("CPU:0", "CPU:1")])
+@pytest.mark.parametrize(
+    "devices", [None, pytest.param(("CPU:0", "CPU:1"), marks=pytest.mark.slow)]
+)
 def test_the_curve_has_a_suggestion_and_a_divergence(tmp_path, devices):
     estimator = make(tmp_path, devices=devices, keep_checkpoint_max=2)
     found = ge.find_learning_rate(estimator, input_fn, lowest=1e-4, highest=100.0, steps=60)
@@ -60,6 +62,7 @@ def test_the_curve_has_a_suggestion_and_a_divergence(tmp_path, devices):
     assert estimator.last_run is None
 
 
+@pytest.mark.slow
 def test_rates_at_which_nothing_falls_and_one_of_two_optimizers(tmp_path):
     options = {"lowest": 1e-9, "highest": 1e-8, "steps": 20}
     found = ge.find_learning_rate(make(tmp_path), input_fn, **options)

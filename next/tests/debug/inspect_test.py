@@ -172,16 +172,29 @@ def other_kinds(mode, input_context):
     ("input_fn", "is_mistake", "text"),
     [
         (ignores, True, "yields all 64 examples to each worker, as if it ignored its"),
-        (overlaps, True, "examples to several workers, and"),
+        pytest.param(overlaps, True, "examples to several workers, and", marks=pytest.mark.slow),
         (of_two_files, True, "no examples for workers 2, 3 of 4, and has 2 files"),
-        (all_of_two_files, False, "reads 2 files for 4 workers: each opens all"),
-        (random_values, False, "yields other values at each reading"),
-        (uneven, False, "yields from 8 to 40 examples to a worker"),
+        pytest.param(
+            all_of_two_files,
+            False,
+            "reads 2 files for 4 workers: each opens all",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            random_values, False, "yields other values at each reading", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            uneven, False, "yields from 8 to 40 examples to a worker", marks=pytest.mark.slow
+        ),
         (drops, False, "leaves out 3 of 63 examples"),
         (fails_for_two, True, "fails for worker 2: KeyError: 'part-2'"),
-        (nothing, True, "returned an empty dataset"),
-        (endless, True, "returned endless data, and steps is None"),
-        (other_kinds, False, "expected the same dtypes and shapes"),
+        pytest.param(nothing, True, "returned an empty dataset", marks=pytest.mark.slow),
+        pytest.param(
+            endless, True, "returned endless data, and steps is None", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            other_kinds, False, "expected the same dtypes and shapes", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_division_that_is_wrong(tmp_path, two_files, input_fn, is_mistake, text):

@@ -54,6 +54,7 @@ def test_inputs_that_a_tpu_cannot_take(tmp_path, input_fn, replicas, text):
         dry_run(make(tmp_path), input_fn, num_replicas=replicas)
 
 
+@pytest.mark.slow
 def test_an_operation_that_xla_cannot_compile(tmp_path):
     def prints(features, labels, mode, network, optimizer):
         if mode == ge.ModeKeys.EVAL:
