@@ -92,7 +92,7 @@ class LeftOut:
         return any(each.step - 1 == step for each in self._steps[self._num_read :])
 
     def write(self, elements: Sequence[Any], num_batches: int) -> None:
-        """Writes the batches that were read, once, and the weights; every process must call it.
+        """Writes and logs the batches that were read, once, and the weights; every process must call it.
 
         Args:
           elements: elements of the input of this process.
@@ -109,11 +109,13 @@ class LeftOut:
             self._written.add(folder)
             with writing(self._config.model_dir, folder):
                 self._write(folder, bad, elements)
-        if self._state.replicas.is_chief:
-            places = [place for each in elements for place in bad_batch.nonfinite(each)]
-            found = f"NaN or Inf in {'; '.join(places)}" if places else "all of it is finite"
-            words = "step %d | batch %d of the pass is left out, %s | %s | see %s"
-            logging.warning(f"train | {words}", bad.step, num_batches, found, bad.reason, folder)
+            if self._state.replicas.is_chief:
+                places = [place for each in elements for place in bad_batch.nonfinite(each)]
+                found = f"NaN or Inf in {'; '.join(places)}" if places else "all of it is finite"
+                words = "step %d | batch %d of the pass is left out, %s | %s | see %s"
+                logging.warning(
+                    f"train | {words}", bad.step, num_batches, found, bad.reason, folder
+                )
         if bad.ends:
             raise NanLossDuringTrainingError(
                 f"{bad.reason}. Its batches are in {folder}: set --job=replay "

@@ -37,7 +37,12 @@ def clean():
 
 
 def spikes():
-    return indices().map(lambda index: batch_of(index, 1e4))
+    def scaled(index):
+        is_bad = tf.reduce_any(tf.equal(index, BAD))
+        rows, labels = batch_of(index, 1.0)
+        return rows * tf.where(is_bad, 1e4, 1.0), labels
+
+    return indices().map(scaled)
 
 
 def not_saved():
