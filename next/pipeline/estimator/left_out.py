@@ -92,7 +92,7 @@ class LeftOut:
         return any(each.step - 1 == step for each in self._steps[self._num_read :])
 
     def write(self, elements: Sequence[Any], num_batches: int) -> None:
-        """Writes and logs the batches that were read, once, and the weights; every process must call it.
+        """Writes and logs the batches that were read, once; every process must call it.
 
         Args:
           elements: elements of the input of this process.
