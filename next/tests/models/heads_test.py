@@ -308,6 +308,7 @@ def test_a_sum_is_the_mean_times_the_batch(alone):
     assert np.abs(alone("sum")[0] - alone("mean")[0]).max() > 0.01
 
 
+@pytest.mark.slow
 def test_signatures_of_several_heads_are_exported(alone, tmp_path):
     path = alone("sum")[2].export_saved_model(str(tmp_path))
     loaded = tf.saved_model.load(path)
