@@ -73,7 +73,9 @@ def check_command(program, argv):
         return check_main(rest)
     sweep._record(options, rest)
     searched = search.read(options.search)
-    return check_main([*rest, *(f"--gin.{each.binding(each.ends[0])}" for each in searched)])
+    return check_main(
+        [*rest, *(f"--gin.{name}={search.ends(each)[0]}" for name, each in searched.items())]
+    )
 
 
 def check_shell(text):
