@@ -51,6 +51,7 @@ def test_a_bar_in_a_terminal_is_below_the_log_and_reads_values_at_times(monkeypa
 @pytest.mark.parametrize("stream, bar", [(io.StringIO(), True), (Terminal(), False)])
 def test_files_and_other_processes_get_a_line_at_times(stream, bar, monkeypatch, clock, caplog):
     monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(logging.get_absl_handler().python_handler, "stream", io.StringIO())
     caplog.set_level("INFO", logger="absl")
     shown = Progress("eval test", total=400, bar=bar, line_secs=30.0)
     for step in (100, 120, 150):
