@@ -1,49 +1,65 @@
-# Targets share the virtualenv in .venv; each installs what it needs once.
-# A stamp is remade when the declared dependencies change.
+# Each target installs what it needs once. A changed setup.cfg or pyproject.toml installs again.
 
 PYTHON ?= python3
 MODEL_DIR ?= runs/digits
 FLAGS ?=
+PYTEST_FLAGS ?=
 
 VENV := .venv
-RUN := $(VENV)/bin/python
-PIP_INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
+OLDEST := .venv-oldest
+PYTEST := -m pytest -n 2 --dist loadfile -q $(PYTEST_FLAGS)
 
 .DEFAULT_GOAL := help
-# Two installations into one virtualenv at the same time break it.
 .NOTPARALLEL:
-.PHONY: help demo test test-all test-oldest clean
+.PRECIOUS: %/bin/pip
+.PHONY: help demo lint test test-all test-oldest format clean
 
 help:
-	@echo 'make demo         train and evaluate on the digits, in $(MODEL_DIR) (again: resumes)'
-	@echo 'make test         lint and the tests of next/, the tree that replaces this one'
-	@echo 'make test-all     its slow tests: kill loops, large matrices'
-	@echo 'make test-oldest  its main tests on the oldest supported TensorFlow'
-	@echo 'make clean        remove .venv, runs/ and caches'
+	@echo 'make demo         train, evaluate and export the digits in $(MODEL_DIR); again: resume'
+	@echo 'make test         lint and the tests, about 5 minutes on two cores'
+	@echo 'make test-all     the slow tests: kill loops, large matrices'
+	@echo 'make test-oldest  the main tests on the oldest supported TensorFlow and Keras'
+	@echo 'make format       format the code'
+	@echo 'make clean        remove what make has made'
 	@echo
-	@echo 'PYTHON=python3.12 picks the interpreter of a new .venv;'
-	@echo "FLAGS='--gin.TRAIN_STEPS=500' is added to the demo."
+	@echo 'PYTHON=python3.12 chooses the interpreter of a new .venv.'
 
 demo: $(VENV)/.demo-installed
-	$(RUN) -m pipeline.main --gin_file=gin/digits.gin --model_dir=$(MODEL_DIR) $(FLAGS)
+	$(VENV)/bin/python -m pipeline.main --gin_file=gin/digits.gin --model_dir=$(MODEL_DIR) $(FLAGS)
 
-test test-all test-oldest:
-	$(MAKE) -C next $@ PYTHON=$(PYTHON)
+lint: $(VENV)/.test-installed
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/lint-imports
+	$(VENV)/bin/pyright
+
+test: lint
+	$(VENV)/bin/python $(PYTEST) -m 'not slow'
+
+test-all: $(VENV)/.test-installed
+	$(VENV)/bin/python $(PYTEST) -m slow
+
+test-oldest: $(OLDEST)/.installed
+	$(OLDEST)/bin/python $(PYTEST) -m oldest
+
+format: $(VENV)/.test-installed
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
 
 clean:
-	$(MAKE) -C next clean
-	rm -rf $(VENV) runs build *.egg-info .pytest_cache .ruff_cache .hypothesis
-	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) $(OLDEST) runs build *.egg-info .pytest_cache .ruff_cache
 
-# The target is pip, not python: where Debian lacks python3-venv, a failed attempt
-# leaves python behind without pip.
-$(VENV)/bin/pip:
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
-	(3, 11) <= v < (3, 14) or sys.exit("make: $(PYTHON) is Python %d.%d; \
-	3.11 to 3.13 is needed: make PYTHON=python3.12" % v)'
-	$(PYTHON) -m venv $(VENV)
+# The target is pip: without python3-venv, Debian leaves a python behind that has no pip.
+%/bin/pip:
+	$(PYTHON) -m venv $*
 
-$(VENV)/.%-installed: setup.cfg setup.py pyproject.toml | $(VENV)/bin/pip
-	@echo 'installing gin-estimator[$*] into $(VENV) (the first time about 1 GB, minutes)'
-	@$(PIP_INSTALL) --editable '.[$*]'
+$(VENV)/.%-installed: setup.cfg pyproject.toml | $(VENV)/bin/pip
+	@echo 'installing gin-estimator[$*] into $(VENV): about 1 GB the first time'
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+$(OLDEST)/.installed: setup.cfg pyproject.toml | $(OLDEST)/bin/pip
+	@echo 'installing the oldest supported versions into $(OLDEST)'
+	@$(OLDEST)/bin/pip install --quiet --disable-pip-version-check \
+	    --editable '.[oldest]' 'tensorflow==2.16.*' 'keras==3.6.*'
 	@touch $@

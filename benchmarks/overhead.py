@@ -1,290 +1,172 @@
-"""Measures the driver's cost: Estimator.train against loops by hand and Keras' fit.
+"""Measures what Estimator.train costs: python -m benchmarks.overhead.
 
-    python -m benchmarks.overhead [--json]
-
-Estimator.train runs with all that it does by default: metrics, a log line and a summary
-every 100 steps, checkpoints. A hook cuts its run into slices, and times the other ways
-in between. The loop by hand does the same arithmetic on the same input, metrics
-included, in one `for _ in tf.range(n)` a slice, and nothing else.
+It runs as configured by default: metrics, a log line every 100 steps. The loop by hand does
+the same arithmetic on the same input, metrics included, in one compiled call.
 """
 
-import argparse
-import os
-import statistics
+import functools
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
 import keras
-import numpy as np
 import tensorflow as tf
 from absl import flags, logging
 
-from benchmarks import classifier, pairs
-from benchmarks.pairs import Contender
-from pipeline import Estimator, ExponentialAverage, Hook, RunConfig
+import gin_estimator as ge
+from benchmarks import models
+from benchmarks.rounds import Run, compare, timed
 
 
-def mlp() -> keras.Model:
-    """Returns a network 16 -> 32 -> 10, whose steps cost little arithmetic."""
-    return keras.Sequential(
-        [
-            keras.Input([16]),
-            keras.layers.Dense(32, activation="relu"),
-            keras.layers.Dense(10),
-        ]
-    )
+class _Clock(ge.Hook):
+    """Notes when steps are reached."""
 
+    def __init__(self, every_steps: int) -> None:
+        self.every_steps = every_steps
+        self.times: list[float] = []
 
-def cnn() -> keras.Model:
-    """Returns the network of TensorFlow's tutorial on MNIST with Keras."""
-    return keras.Sequential(
-        [
-            keras.Input([28, 28, 1]),
-            keras.layers.Conv2D(32, 3, activation="relu"),
-            keras.layers.MaxPooling2D(),
-            keras.layers.Flatten(),
-            keras.layers.Dense(64, activation="relu"),
-            keras.layers.Dense(10),
-        ]
-    )
+    def after_step(self, run: ge.Run) -> None:
+        self.times.append(time.perf_counter())
 
 
 class Task:
-    """A network and its data, and each way of training it."""
+    """A network and its data, and each way to train it."""
 
     def __init__(
         self, network: Callable[[], keras.Model], shape: list[int], batch_size: int
     ) -> None:
-        """Makes random data.
-
-        Args:
-          network: makes the network.
-          shape: shape of one example.
-          batch_size: examples in a batch of all replicas.
-        """
-        rng = np.random.default_rng(0)
         self.network = network
         self.batch_size = batch_size
-        self._x = rng.normal(size=[4096, *shape]).astype(np.float32)
-        self._y = rng.integers(10, size=4096)
+        self.dataset = functools.partial(models.dataset, shape)
 
-    def dataset(self, batch_size: int) -> tf.data.Dataset:
-        """Returns endless data, whose static shape does not tell the batch size."""
-        data = tf.data.Dataset.from_tensor_slices((self._x, self._y))
-        return data.repeat().batch(batch_size).prefetch(tf.data.AUTOTUNE)
-
-    def estimator(self, **config: Any) -> Callable[..., None]:
-        """Returns Estimator.train as a function of steps and hooks.
+    def estimator(
+        self, warm_up_steps: int = 1100, *, model_dir: str | None = None, **config: Any
+    ) -> Run:
+        """Returns Estimator.train.
 
         Args:
+          warm_up_steps: least number of steps before those that count; a compiled call has
+            its full length after 1,023.
+          model_dir: directory of the run; None for a temporary one.
           **config: fields of the RunConfig.
         """
 
         def input_fn(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
-            size = input_context.get_per_replica_batch_size(self.batch_size)
-            return self.dataset(size)
+            return self.dataset(input_context.get_per_replica_batch_size(self.batch_size))
 
-        config = RunConfig(model_dir=tempfile.mkdtemp(), **config)
-        modules = {"network": self.network, "optimizer": keras.optimizers.Adam}
-        estimator = Estimator(classifier.model_fn, modules=modules, config=config)
+        estimator = ge.Estimator(
+            models.model_fn,
+            modules={"network": self.network, "optimizer": keras.optimizers.Adam},
+            config=ge.RunConfig(model_dir or tempfile.mkdtemp(), **config),
+        )
 
-        def run(steps: int | None = None, hooks: Sequence[Hook] = ()) -> None:
-            estimator.train(input_fn, steps=steps, hooks=hooks)
+        def run(num_steps: int) -> float:
+            whole_slices = -(-warm_up_steps // num_steps)
+            step = estimator.state.step
+            clock = _Clock(num_steps)
+            estimator.train(
+                input_fn, max_steps=step + (whole_slices + 1) * num_steps, hooks=[clock]
+            )
+            before, after = clock.times[-2:]
+            return after - before
 
         return run
 
-    def hand_loop(self) -> Callable[[int], None]:
-        """Returns a loop by hand, a tf.function around `for _ in tf.range(n)`."""
+    def loop_by_hand(self) -> Run:
+        """Returns a tf.function around `for _ in tf.range(n)`."""
         network, optimizer = self.network(), keras.optimizers.Adam()
         optimizer.build(network.trainable_variables)
-        mean, accuracy = _metrics()
+        mean, accuracy = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()
         iterator = iter(self.dataset(self.batch_size))
 
         @tf.function
         def loop(iterator: Any, num_steps: tf.Tensor) -> None:
             for _ in tf.range(num_steps):
-                x, y = next(iterator)
+                features, labels = next(iterator)
                 with tf.GradientTape() as tape:
-                    logits = network(x, training=True)
-                    loss = tf.reduce_mean(classifier.losses(y, logits))
-                gradients = tape.gradient(loss, network.trainable_variables)
-                optimizer.apply(gradients, network.trainable_variables)
+                    logits = network(features, training=True)
+                    loss = tf.reduce_mean(models.losses(labels, logits))
+                variables = network.trainable_variables
+                optimizer.apply(tape.gradient(loss, variables), variables)
                 mean.update_state(loss)
-                accuracy.update_state(y, logits)
+                accuracy.update_state(labels, logits)
 
-        return lambda num_steps: loop(iterator, tf.constant(num_steps))
+        return timed(lambda num_steps: loop(iterator, tf.constant(num_steps)))
 
-    def keras_fit(self, steps_per_execution: int) -> Callable[[int], None]:
-        """Returns Keras' own loop."""
+    def fit(self) -> Run:
+        """Returns Keras' loop."""
         network = self.network()
         network.compile(
             optimizer=keras.optimizers.Adam(),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
-            steps_per_execution=steps_per_execution,
+            steps_per_execution=100,
         )
-        dataset = self.dataset(self.batch_size)
+        data = self.dataset(self.batch_size)
+        return timed(lambda number: network.fit(data, steps_per_epoch=number, verbose=0))
 
-        def run(num_steps: int) -> None:
-            network.fit(dataset, steps_per_epoch=num_steps, verbose=0)
-
-        return run
-
-    def tutorial_loop(self, strategy: tf.distribute.Strategy) -> Callable[[int], None]:
-        """Returns the loop of TensorFlow's tutorial, see `classifier.tutorial_loop`."""
+    def loop_of_tutorial(self, strategy: tf.distribute.Strategy) -> Run:
+        """Returns the loop of TensorFlow's tutorial "Custom training with tf.distribute"."""
         with strategy.scope():
             network, optimizer = self.network(), keras.optimizers.Adam()
-        epoch = classifier.tutorial_loop(strategy, network, optimizer, self.batch_size)
+            optimizer.build(network.trainable_variables)
+            accuracy = keras.metrics.SparseCategoricalAccuracy()
+
+        def step(inputs: Any) -> tf.Tensor:
+            features, labels = inputs
+            with tf.GradientTape() as tape:
+                logits = network(features, training=True)
+                losses = models.losses(labels, logits)
+                loss = tf.nn.compute_average_loss(losses, global_batch_size=self.batch_size)
+            gradients = tape.gradient(loss, network.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
+            accuracy.update_state(labels, logits)
+            return loss
+
+        @tf.function
+        def distributed(inputs: Any) -> tf.Tensor:
+            return strategy.reduce("SUM", strategy.run(step, args=(inputs,)), axis=None)
 
         def run(num_steps: int) -> None:
-            dataset = self.dataset(self.batch_size).take(num_steps)
-            epoch(strategy.experimental_distribute_dataset(dataset))
+            total = 0.0
+            data = self.dataset(self.batch_size).take(num_steps)
+            for inputs in strategy.experimental_distribute_dataset(data):
+                total += distributed(inputs)
+            float(total)
 
-        return run
+        return timed(run)
 
 
 def main() -> None:
-    """Prints the tables, and with --json the median ratios as the last line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="ratios as the last line")
-    as_json = parser.parse_args().json
+    """Prints the ratios."""
     cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration()] * 2
-    )
-    # The log is part of what is measured, but not of what is printed. Until flags are
-    # parsed, absl writes each line to stderr, wherever its handler writes.
+    two = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(cpu, two)
     flags.FLAGS.mark_as_parsed()
-    logging.set_verbosity(logging.INFO)
-    logging.use_absl_handler()
-    with open(os.devnull, "w") as nowhere:
-        logging.get_absl_handler().python_handler.stream = nowhere
-        results = _measure()
-    pairs.say([], results if as_json else None)
-
-
-def _measure() -> dict[str, dict[str, float]]:
-    small, tutorial = Task(mlp, [16], 32), Task(cnn, [28, 28, 1], 64)
-    strategy = tf.distribute.MirroredStrategy(
-        ["/CPU:0", "/CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    logging.set_verbosity(logging.WARNING)
+    small, tutorial = Task(models.mlp, [16], 32), Task(models.cnn, [28, 28, 1], 64)
+    for name, task, bar, num_steps, num_rounds, warm_up in (
+        ("MLP", small, 0.85, 1100, 9, 1100),
+        ("CNN", tutorial, 0.97, 60, 9, 100),
+    ):
+        others = {
+            f"{name} over a loop by hand (bar {bar})": task.loop_by_hand(),
+            f"{name} over fit(steps_per_execution=100) (bar 1.0)": task.fit(),
+        }
+        compare(task.estimator(warm_up), others, num_steps, num_rounds)
+    mirrored = functools.partial(
+        tf.distribute.MirroredStrategy, cross_device_ops=tf.distribute.ReductionToOneDevice()
     )
-    loop = {
-        "tutorial_loop": Contender(
-            "tutorial's loop", small.tutorial_loop(strategy), 800
-        )
-    }
-    return {
-        "mlp": _against(
-            "tiny MLP, batch 32", small, 3_000, _by_one(small, 3_000, (300, 1_000)), 70
-        ),
-        "cnn": _against(
-            "tutorial CNN, batch 64",
-            tutorial,
-            100,
-            _by_one(tutorial, 100, (50, 100)),
-            55,
-        ),
-        "mirrored_2": _against(
-            "Mirrored, 2 logical CPUs, tiny MLP",
-            small,
-            2_000,
-            loop,
-            25,
-            devices=("CPU:0", "CPU:1"),
-        ),
-        "one_replica": _one_replica(small, 35),
-        "average": {
-            "mlp": _averaged("tiny MLP, batch 32", small, 30_000, 45),
-            "cnn": _averaged("tutorial CNN, batch 64", tutorial, 600, 60),
-        },
-    }
-
-
-def _by_one(
-    task: Task, num_steps: int, fit_steps: tuple[int, int]
-) -> dict[str, Contender]:
-    return {
-        "hand_loop": Contender("loop by hand", task.hand_loop(), num_steps),
-        "keras_fit": Contender("Keras fit", task.keras_fit(1), fit_steps[0]),
-        "keras_fit_100": Contender(
-            "Keras fit, steps_per_execution=100", task.keras_fit(100), fit_steps[1]
-        ),
-    }
-
-
-def _against(
-    title: str,
-    task: Task,
-    slice_steps: int,
-    theirs: dict[str, Contender],
-    max_secs: float,
-    **config: Any,
-) -> dict[str, float]:
-    """Measures, prints a table, and returns the median ratio by key.
-
-    Every tenth slice of Estimator.train writes a checkpoint.
-    """
-    turns = pairs.TurnsHook(slice_steps, list(theirs.values()), max_secs)
-    train = task.estimator(save_checkpoints_steps=10 * slice_steps, **config)
-    train(hooks=[turns])
-    rates = turns.rates
-    rows = [pairs.row(c.name, rates["ours"], rates[c.name]) for c in theirs.values()]
-    pairs.say(pairs.table(title, rows), None)
-    return {
-        key: statistics.median(pairs.ratios(rates["ours"], rates[c.name]))
-        for key, c in theirs.items()
-    }
-
-
-def _one_replica(task: Task, max_secs: float) -> dict[str, float]:
-    """Measures one replica under a strategy against one without.
-
-    Whole calls of train are timed, with the same steps each. Prints a table, and
-    returns the median ratio by key.
-    """
-    strategy = tf.distribute.MirroredStrategy(["/CPU:0"])
-    trains = {
-        "default": task.estimator(),
-        "one_device": task.estimator(devices=("CPU:0",)),
-        "mirrored_1": task.estimator(train_distribute=strategy),
-    }
-    contenders = [Contender(name, train, 3_000) for name, train in trains.items()]
-    rates = pairs.take_turns(contenders, max_secs)
-    names = {"one_device": "OneDevice", "mirrored_1": "Mirrored, 1 device"}
-    rows = [
-        pairs.row(f"{title} against the default strategy", rates[key], rates["default"])
-        for key, title in names.items()
-    ]
-    pairs.say(pairs.table("One replica, tiny MLP", rows), None)
-    return {
-        key: statistics.median(pairs.ratios(rates[key], rates["default"]))
-        for key in names
-    }
-
-
-def _averaged(title: str, task: Task, num_steps: int, max_secs: float) -> float:
-    """Measures a training that keeps an exponential average against one that does not.
-
-    Whole calls of train are timed, long enough that what comes once in each does not
-    count. Prints a table, and returns the median ratio.
-    """
-    trains = {
-        "average": task.estimator(average=ExponentialAverage(0.999)),
-        "without": task.estimator(),
-    }
-    contenders = [Contender(name, run, num_steps) for name, run in trains.items()]
-    rates = pairs.take_turns(contenders, max_secs)
-    own, plain = rates["average"], rates["without"]
-    rows = [pairs.row("an average of the weights, against none", own, plain)]
-    pairs.say(pairs.table(title, rows), None)
-    return statistics.median(pairs.ratios(own, plain))
-
-
-def _metrics() -> tuple[keras.metrics.Metric, keras.metrics.Metric]:
-    return keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()
+    two = mirrored(["CPU:0", "CPU:1"])
+    others = {"Mirrored x2 over the tutorial's loop (bar 2.0)": small.loop_of_tutorial(two)}
+    compare(small.estimator(train_distribute=two), others, 500, 5)
+    default = small.estimator()
+    for name, strategy in {
+        "OneDevice over the default (bar 0.97)": tf.distribute.OneDeviceStrategy("CPU:0"),
+        "Mirrored x1 over the default (bar 0.97)": mirrored(["CPU:0"]),
+    }.items():
+        compare(small.estimator(train_distribute=strategy), {name: default}, 2000, 7)
 
 
 if __name__ == "__main__":

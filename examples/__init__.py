@@ -1,1 +1,1 @@
-"""Programs of tf.estimator, each beside the same program moved over."""
+"""Programs of tf.estimator and the same programs on gin_estimator."""

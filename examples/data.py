@@ -1,9 +1,11 @@
-"""Data of the examples, as files that both programs read; nothing is downloaded.
+"""Writes the data of the examples to files that both programs read.
 
-python -m examples.data digits.npz
-python -m examples.data census          # a folder
-python -m examples.data topics.npz
-python -m examples.data ring.npz
+Nothing is downloaded:
+
+    python -m examples.data digits.npz
+    python -m examples.data census          # a folder
+    python -m examples.data topics.npz
+    python -m examples.data ring.npz
 """
 
 import pathlib
@@ -11,12 +13,12 @@ import sys
 
 import numpy as np
 
-from inputs import digits
+from gin_estimator.inputs import digits
 
 # In the order of the alphabet.
 EDUCATIONS = ["1-school", "2-some-college", "3-bachelors", "4-doctorate"]
 OCCUPATIONS = ["clerical", "craft", "farming", "sales", "service", "tech", "transport"]
-CLS, SEP = 1, 2  # Numbers of words; 0 fills a row, 3 stands for a masked word.
+CLS, SEP = 1, 2  # Word numbers; 0 is padding, 3 a masked word.
 WORKCLASSES = ["government", "other", "private", "self-employed"]
 
 
@@ -38,13 +40,12 @@ def write_digits(path: str | pathlib.Path) -> None:
 
 
 def write_census(folder: str | pathlib.Path) -> None:
-    """Writes a table like a census, drawn at random: train.csv and test.csv.
+    """Writes train.csv and test.csv: a random table with the columns of a census.
 
-    Who earns more than 50,000 depends on numbers, on words, on pairs of words, and on
-    chance.
+    The income depends on numbers, words, pairs of words and noise.
 
     Args:
-      folder: made if it is not there; 8,000 rows to train on, 2,000 to test on.
+      folder: is created; train.csv has 8,000 rows, test.csv 2,000.
     """
     rng = np.random.default_rng(0)
     rows = 10_000
@@ -71,10 +72,10 @@ def write_census(folder: str | pathlib.Path) -> None:
 
 
 def write_topics(path: str | pathlib.Path) -> None:
-    """Writes sentences on one of four topics, drawn at random, as numbers of words.
+    """Writes random sentences on four topics, as word numbers.
 
-    A sentence is `[CLS]` words `[SEP]`, then zeros. A topic has 30 words of its own;
-    the other words of its sentences are those of all topics.
+    A sentence is `[CLS]` words `[SEP]`, then zeros. Each topic has 30 words; the other words
+    of a sentence are common to all topics.
 
     Args:
       path: .npz file with `unlabeled_ids`, int32 `[4000, 16]`; `train_ids` `[64, 16]`
@@ -99,12 +100,12 @@ def write_topics(path: str | pathlib.Path) -> None:
 
 
 def write_ring(path: str | pathlib.Path) -> None:
-    """Writes points of eight clusters on a ring, drawn at random.
+    """Writes random points of eight clusters on a ring.
 
     Args:
       path: .npz file with `train_points`, float32 `[8192, 2]`, and `test_points`,
-        float32 `[4096, 2]`, and `centers`, float32 `[8, 2]`, of the normal
-        distributions that they were drawn from.
+        float32 `[4096, 2]`, and `centers`, float32 `[8, 2]`, the means of the
+        clusters.
     """
     rng = np.random.default_rng(0)
     angles = 2 * np.pi * np.arange(8) / 8

@@ -1,10 +1,10 @@
-"""Runs an example's original on TensorFlow 2.15.1, and records what it reaches.
+"""Runs the original of an example on TensorFlow 2.15.1 and records its metrics.
 
     python3.11 -m venv old && old/bin/pip install tensorflow-cpu==2.15.1
     python -m examples.golden mnist_mirrored --python=old/bin/python
     python -m examples.golden gan --python=old/bin/python --seeds=12
 
-The numbers are written to golden.json beside the original, those of each seed.
+The numbers of each seed are written to golden.json in the folder of the example.
 """
 
 import argparse
@@ -35,21 +35,18 @@ print(json.dumps({
 
 
 def last_line(command: list[str]) -> dict:
-    """Runs a command, and returns the JSON object that it prints last."""
+    """Runs a command and returns the JSON object in its last line."""
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def record(example: str, python: str, seeds: int) -> dict:
-    """Runs the original of `example`, once a seed.
-
-    Where it begins with another's values, `pretrain.py` makes these first.
+    """Runs the original of `example` once for each seed, after its `pretrain.py`, if any.
 
     Args:
-      example: a folder's name, of `EXAMPLES`.
-      python: the interpreter that has TensorFlow 2.15.1.
-      seeds: number of seeds, from 1 on. Any two of them differ by at most what a test
-        allows.
+      example: one of `EXAMPLES`.
+      python: path of an interpreter with TensorFlow 2.15.1.
+      seeds: number of seeds, which begin at 1.
     """
     original = pathlib.Path(__file__).parent / example / "original.py"
     with tempfile.TemporaryDirectory() as folder:
@@ -66,7 +63,7 @@ def record(example: str, python: str, seeds: int) -> dict:
 
 
 def main() -> None:
-    """Reads the command line, and writes golden.json."""
+    """Reads the command line and writes golden.json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("example", choices=sorted(EXAMPLES))
     parser.add_argument("--python", required=True, help="has TensorFlow 2.15.1")

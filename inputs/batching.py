@@ -1,102 +1,87 @@
-"""Sharding, epochs and batches, which every input_fn here shares.
-
-A pipeline yields *per-replica* batches, and the driver takes one for each local
-replica, in replica order. So L consecutive batches of a pipeline with L replicas are
-that pipeline's part of one global batch.
-"""
+"""Batch sizes, epochs and sharding, as every input_fn here takes them."""
 
 import dataclasses
 import numbers
+from typing import Any
 
 import tensorflow as tf
 
-from pipeline import ModeKeys, RefusedValueError
+from gin_estimator import ModeKeys, UserValueError
+
+_MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
 
 
 @dataclasses.dataclass(frozen=True)
 class Batching:
-    """The splitting, repeating and batching of one pipeline's examples in one mode.
+    """How one pipeline divides its examples into batches of one replica.
 
     Attributes:
       mode: one of `ModeKeys`.
-      context: this pipeline's number, and the number of pipelines and replicas.
+      num_pipelines: pipelines that share the data.
+      pipeline: index of this pipeline.
       batch_size: examples in a batch of one replica.
-      num_epochs: passes over the data; None is forever. 1 outside of TRAIN.
-      drop_remainder: whether an incomplete last batch is dropped. Endless data have no
-        last batch: it is True for them, for a static batch dimension.
-      first_batch: batches of this pipeline to leave out at the beginning; used by
-        `row_numbers` alone.
+      num_epochs: passes over the data; None without end.
+      drop_remainder: whether an incomplete last batch is dropped.
+      first_batch: number of this pipeline's batches to leave out at the start.
     """
 
     mode: str
-    context: tf.distribute.InputContext
+    num_pipelines: int
+    pipeline: int
     batch_size: int
     num_epochs: int | None
     drop_remainder: bool
-    first_batch: int = 0
+    first_batch: int
 
     @property
     def is_training(self) -> bool:
         """Whether to shuffle and repeat."""
         return self.mode == ModeKeys.TRAIN
 
-    @property
-    def num_pipelines(self) -> int:
-        """Pipelines that share the data, each with examples of its own."""
-        return self.context.num_input_pipelines
-
-    @property
-    def pipeline_id(self) -> int:
-        """This pipeline's number, from 0."""
-        return self.context.input_pipeline_id
-
     def shard(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Keeps every `num_pipelines`-th element, beginning with this pipeline's."""
+        """Keeps this pipeline's elements."""
         if self.num_pipelines == 1:
             return dataset
-        return dataset.shard(self.num_pipelines, self.pipeline_id)
+        return dataset.shard(self.num_pipelines, self.pipeline)
+
+    def batch(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """Makes batches of one replica."""
+        return dataset.batch(self.batch_size, drop_remainder=self.drop_remainder)
 
     def shuffle_and_repeat(
         self, dataset: tf.data.Dataset, *, buffer_size: int | None, seed: int | None
     ) -> tf.data.Dataset:
-        """Shuffles within each epoch, in TRAIN only, and repeats.
+        """Returns the examples, in TRAIN shuffled in each epoch, and repeated.
+
+        A position in the input can only be saved if `repeat` directly follows `shuffle`.
 
         Args:
-          dataset: one epoch of this pipeline's examples.
-          buffer_size: examples in the shuffle buffer; None or 0 keeps the order.
-          seed: seed of the order; None: each run has another order.
+          dataset: this pipeline's examples.
+          buffer_size: number of examples among which the next one is drawn; None or 0 keeps
+            the order.
+          seed: seed of the order; None for another order in each run.
         """
-        # repeat() directly after shuffle(): TensorFlow then saves the shuffle's seeds
-        # with the iterator, and a resumed run has the same order in later epochs.
-        if self.is_training and buffer_size:
+        if not self.is_training:
+            return dataset
+        if buffer_size:
             dataset = dataset.shuffle(buffer_size, seed=seed)
-        return dataset if self.num_epochs == 1 else dataset.repeat(self.num_epochs)
+        return dataset.repeat(self.num_epochs)
 
-    def batch(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Makes batches for one replica."""
-        return dataset.batch(self.batch_size, drop_remainder=self.drop_remainder)
-
-    def for_model(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Leaves the labels out where `mode` has none, and prefetches."""
-        has_labels = isinstance(dataset.element_spec, tuple)
-        if has_labels and self.mode == ModeKeys.PREDICT:
-            dataset = dataset.map(lambda features, labels: features)
-        return dataset.prefetch(tf.data.AUTOTUNE)
+    def finish(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """Removes the labels in PREDICT, and reads ahead."""
+        if self.mode == ModeKeys.PREDICT and isinstance(batches.element_spec, tuple):
+            batches = batches.map(lambda features, labels: features)
+        return batches.prefetch(tf.data.AUTOTUNE)
 
 
-def of_known_rows(ragged: tf.RaggedTensor, size: int | None) -> tf.RaggedTensor:
-    """Returns a ragged tensor that says how many rows it has.
+def element(features: Any, labels: Any) -> Any:
+    """Returns an element of a dataset: features alone if labels are None."""
+    return features if labels is None else (features, labels)
 
-    TensorFlow forgets it on the way, and the driver knows the size of a batch by it.
 
-    Args:
-      ragged: tensor of `size` rows.
-      size: its rows; None where they are not known.
-    """
-    if size is None:
-        return ragged
-    splits = tf.ensure_shape(ragged.row_splits, [size + 1])
-    return tf.RaggedTensor.from_row_splits(ragged.values, splits, validate=False)
+def is_integer(value: Any) -> bool:
+    """Returns whether a value is an integer, also of NumPy, and not a bool."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def make_batching(
@@ -109,75 +94,56 @@ def make_batching(
     drop_remainder: bool = False,
     first_batch: int = 0,
 ) -> Batching:
-    """Checks the arguments that every input_fn here takes.
+    """Returns the checked arguments that every input_fn here takes.
 
     Args:
       mode: one of `ModeKeys`.
-      input_context: this pipeline; None is one pipeline that feeds one replica.
-      batch_size: examples in a global batch, of all replicas together.
-      batch_size_per_replica: examples in the batch of one replica. Exactly one of the
-        two batch sizes is given.
-      num_epochs: passes over the data in TRAIN; None is forever. EVAL and PREDICT
-        always make one.
-      drop_remainder: whether an incomplete last batch is left out. A TPU needs that.
-        EVAL and PREDICT then lack the examples of that batch, unless the batch size
-        divides the number of examples.
-      first_batch: batches of this pipeline to leave out at the beginning.
+      input_context: this pipeline; None for one pipeline of one replica.
+      batch_size: examples in a global batch. Set exactly one of the two batch sizes.
+      batch_size_per_replica: examples in a batch of one replica.
+      num_epochs: passes in TRAIN; None without end. EVAL and PREDICT make one.
+      drop_remainder: whether an incomplete last batch is dropped, in each mode.
+      first_batch: number of this pipeline's batches to leave out at the start.
 
     Raises:
-      ValueError: the mode is unknown, a number is not positive, both batch sizes or
-        none are given, or the replicas cannot share a global batch equally.
+      UserValueError: an argument is out of range, or replicas cannot share the batch equally.
     """
-    modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
-    if mode not in modes:
-        raise RefusedValueError(
-            f"mode is {mode!r}, not one of {modes}: write mode=ModeKeys.TRAIN."
+    if mode not in _MODES:
+        raise UserValueError(f"mode is {mode!r}: expected one of {_MODES}.")
+    if (batch_size is None) == (batch_size_per_replica is None):
+        raise UserValueError(
+            f"batch_size is {batch_size} and batch_size_per_replica is {batch_size_per_replica}: "
+            "expected exactly one of them. Set batch_size to the examples of all replicas."
         )
+    sizes = {
+        "batch_size": batch_size,
+        "batch_size_per_replica": batch_size_per_replica,
+        "num_epochs": num_epochs,
+    }
+    for name, value in sizes.items():
+        if value is not None and (not is_integer(value) or value < 1):
+            raise UserValueError(f"{name} is {value!r}: expected a positive integer.")
     context = input_context or tf.distribute.InputContext()
-    if num_epochs is not None:
-        num_epochs = _check_positive(num_epochs, "num_epochs")
-    is_training = mode == ModeKeys.TRAIN
-    num_epochs = num_epochs if is_training else 1
+    if batch_size is not None:
+        replicas = context.num_replicas_in_sync
+        batch_size_per_replica, rest = divmod(batch_size, replicas)
+        if rest:
+            below = batch_size - rest
+            nearest = [size for size in (below, below + replicas) if size]
+            raise UserValueError(
+                f"batch_size is {batch_size}: expected a multiple of {replicas}, the number of "
+                f"replicas. Set batch_size={' or '.join(map(str, nearest))}."
+            )
+    if not is_integer(first_batch) or first_batch < 0:
+        raise UserValueError(f"first_batch is {first_batch!r}: expected 0 or more.")
+    num_epochs = num_epochs if mode == ModeKeys.TRAIN else 1
     return Batching(
         mode=mode,
-        context=context,
-        batch_size=_per_replica(batch_size, batch_size_per_replica, context),
+        num_pipelines=context.num_input_pipelines,
+        pipeline=context.input_pipeline_id,
+        batch_size=batch_size_per_replica,
         num_epochs=num_epochs,
+        # Data without end have only full batches, whose size is then static.
         drop_remainder=drop_remainder or num_epochs is None,
         first_batch=first_batch,
     )
-
-
-def _per_replica(
-    batch_size: int | None,
-    batch_size_per_replica: int | None,
-    context: tf.distribute.InputContext,
-) -> int:
-    if (batch_size is None) == (batch_size_per_replica is None):
-        raise RefusedValueError(
-            f"batch_size={batch_size} and batch_size_per_replica="
-            f"{batch_size_per_replica}: give exactly one, batch_size for the examples "
-            "of all replicas together or batch_size_per_replica for those of one."
-        )
-    if batch_size is None:
-        return _check_positive(batch_size_per_replica, "batch_size_per_replica")
-    batch_size = _check_positive(batch_size, "batch_size")
-    replicas = context.num_replicas_in_sync
-    below = batch_size // replicas * replicas
-    if below != batch_size:
-        nearest = [str(size) for size in (below, below + replicas) if size]
-        raise RefusedValueError(
-            f"batch_size={batch_size} is the global batch and does not divide among "
-            f"{replicas} replicas. Write batch_size={' or '.join(nearest)}, or give "
-            "batch_size_per_replica."
-        )
-    return context.get_per_replica_batch_size(batch_size)
-
-
-def _check_positive(number: int | None, name: str) -> int:
-    is_integer = isinstance(number, numbers.Integral) and not isinstance(number, bool)
-    if not is_integer or number < 1:
-        raise RefusedValueError(
-            f"{name} is {number!r}, not a positive integer: write {name}=10, say."
-        )
-    return int(number)

@@ -1,38 +1,36 @@
-"""Declares the columns of a table as its readers take them, before any preprocessing.
-
-Every reader of tables takes the same declaration, a dict of name and column:
+"""Declares columns of tables, as all readers of tables take them.
 
     {"distance": "number", "carrier": "word", "tail": {"kind": "id", "default": -1},
      "tags": Column("bag of words", separator=";")}
 
-A number becomes float32, a word a string, an id int64, each `[batch]`; a bag becomes a
-ragged tensor `[batch, (items)]` of strings or int64. A file may have more columns than
-are declared: only the declared ones are read.
+A number becomes float32, a word a string and an id int64, each `[batch]`; a bag becomes a ragged
+tensor `[batch, (items)]` of strings or int64. Columns that are not declared are not read.
 """
 
 import dataclasses
+import difflib
 import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from pipeline import ModeKeys, RefusedTypeError, RefusedValueError
-from pipeline.process.refusals import near
+from gin_estimator import ModeKeys, UserTypeError, UserValueError
 
-from .batching import of_known_rows
+from .arrays import with_known_rows
+from .batching import is_integer
 
-_DTYPES = {
+DTYPES = {
     "number": tf.float32,
     "word": tf.string,
     "id": tf.int64,
     "bag of words": tf.string,
     "bag of ids": tf.int64,
 }
-_MOST = float(tf.float32.max)
-# What stands for a missing value where no default is given; None: nothing does.
+# Values of missing fields; None refuses them.
 _FILLS = {"number": math.nan, "word": "", "id": None}
+_EXAMPLE = "{'age': 'number', 'city': 'word'}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,13 +38,11 @@ class Column:
     """A column of a table.
 
     Attributes:
-      kind: 'number', 'word', 'id', 'bag of words' or 'bag of ids'. An id is an integer
-        that names something; a number may be computed with.
-      default: value where the field is missing; None refuses rows without one. Left
-        out, it is NaN for a number and '' for a word, and an id or a label is refused.
-        A bag has none: it is empty.
-      separator: the character between the items of a bag, in files that hold text.
-        Items without a character are left out.
+      kind: 'number', 'word', 'id', 'bag of words' or 'bag of ids'. An id is an integer that
+        names something.
+      default: value of a missing field; None refuses rows without a value. By default NaN for a
+        number, '' for a word, and None for an id. A missing bag is empty.
+      separator: character between the items of a bag, in text. Empty items are left out.
     """
 
     kind: str
@@ -54,241 +50,179 @@ class Column:
     separator: str = " "
 
     def __post_init__(self) -> None:
-        if self.kind not in _DTYPES:
-            raise RefusedValueError(
-                f"kind is {self.kind!r}: write one of {sorted(_DTYPES)}."
-            )
+        if self.kind not in DTYPES:
+            raise UserValueError(f"kind is {self.kind!r}: expected one of {[*DTYPES]}.")
         if len(self.separator) != 1 or self.separator in '"\r\n':
-            raise RefusedValueError(
-                f"separator is {self.separator!r}: write one character between the "
-                "items of a bag, separator=';'."
+            raise UserValueError(
+                f"separator is {self.separator!r}: expected one character, such as ';'."
             )
-        if self.default not in (..., None) and not self._takes(self.default):
-            raise RefusedValueError(
-                f"default is {self.default!r}, which a column of kind {self.kind!r} "
-                f"cannot hold: {_DEFAULT_TO_WRITE[self.kind]}."
+        if self.default not in (..., None) and not self._fits(self.default):
+            raise UserValueError(
+                f"default is {self.default!r}: expected a value of a column of kind "
+                f"{self.kind!r}. A bag has no default."
             )
 
     @property
     def is_bag(self) -> bool:
-        """Whether a row holds any number of items."""
+        """Whether a row has any number of items."""
         return self.kind.startswith("bag of ")
 
     @property
     def dtype(self) -> tf.DType:
-        """The type of its values, or of a bag's items."""
-        return _DTYPES[self.kind]
+        """Dtype of the values, or of the items of a bag."""
+        return DTYPES[self.kind]
 
     @property
     def fill(self) -> Any:
-        """The value of a missing field; None where it is refused. A bag's is ''."""
+        """Value of a missing field; None if it is refused. That of a bag is ''."""
         if self.is_bag:
             return ""
         return _FILLS[self.kind] if self.default is ... else self.default
 
     def parser(self) -> Any:
-        """Returns the parser of `tf.io.parse_example` for a feature of a tf.Example."""
+        """Returns the feature of `tf.io.parse_example`."""
         if self.is_bag:
             return tf.io.RaggedFeature(self.dtype, row_splits_dtype=tf.int64)
         return tf.io.FixedLenFeature([], self.dtype, self.fill)
 
-    def _takes(self, value: Any) -> bool:
-        """Returns whether a value may stand for a missing one."""
-        if self.kind == "word":
-            return isinstance(value, str)
-        is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    def split(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the items of bags, ragged `[batch, (items)]`, of strings `[batch]`."""
+        items = tf.strings.split(texts, self.separator)
+        items = with_known_rows(tf.ragged.boolean_mask(items, items != ""), texts.shape[0])
+        if self.dtype == tf.string:
+            return items
+        return items.with_values(tf.strings.to_number(items.values, self.dtype))
+
+    def _fits(self, value: Any) -> bool:
         if self.kind == "id":
-            return is_integer and tf.int64.min <= value <= tf.int64.max
-        is_number = isinstance(value, float) or is_integer
-        return self.kind == "number" and is_number and not abs(value) > _MOST
-
-
-_DEFAULT_TO_WRITE = {
-    "number": "write default=0.0",
-    "word": "write default='unknown'",
-    "id": "write default=-1",
-    "bag of words": "leave it out, a missing bag is empty",
-    "bag of ids": "leave it out, a missing bag is empty",
-}
-
-
-def encoding_of(
-    columns: Any, config: Any, name: str
-) -> Callable[[dict[str, Any]], Any]:
-    """Returns what encodes the features of a batch: a schema does, a dict nothing.
-
-    Args:
-      columns: as `declared` takes them.
-      config: the run's `RunConfig`; None for none, `...` where it was left out.
-      name: of the input_fn, for messages.
-
-    Raises:
-      ValueError: the config was left out, and statistics in its model_dir are needed.
-    """
-    if isinstance(columns, Mapping) or not hasattr(columns, "prepared"):
-        return _unchanged
-    if config is ... and columns.needs:
-        raise RefusedValueError(
-            f"{name}.config is left out, whose model_dir holds what was counted for "
-            f"{sorted(columns.needs)}: write def input_fn(mode, input_context, config),"
-            f" and in it {name}(..., config=config); or config=None to count anew in "
-            "this process."
-        )
-    return columns.prepared(None if config is ... else config).encode
-
-
-def _unchanged(features: dict[str, Any]) -> dict[str, Any]:
-    return features
+            return is_integer(value) and tf.int64.min <= value <= tf.int64.max
+        if self.kind == "number":
+            real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+            return real and not abs(value) > tf.float32.max
+        return self.kind == "word" and isinstance(value, str)
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The columns that a reader is to read, and which of them are not features.
+    """The columns that a reader reads in one mode.
 
     Attributes:
-      columns: all columns by name, in the order of their declaration.
-      labels: names of the label columns.
-      label: the argument that named them: one name gives one tensor of labels, a list
-        a dict.
-      weight: name of the column of example weights, which stays a feature; or None.
+      columns: columns by name.
+      label: name of the label column, or names of several, whose labels are a dict.
+      weight: name of the column of example weights, which stays a feature.
+      encode: function of the features of a batch, that of a schema.
     """
 
     columns: Mapping[str, Column]
-    labels: tuple[str, ...] = ()
     label: str | Sequence[str] | None = None
     weight: str | None = None
+    encode: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
-    def divided(self, values: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Returns features and labels; labels are None where there are none."""
-        features = {k: v for k, v in values.items() if k not in self.labels}
-        if not self.labels:
-            return features, None
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the label columns."""
+        return (self.label,) if isinstance(self.label, str) else tuple(self.label or ())
+
+    def divide(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+        """Returns encoded features, and labels or None, of the columns of a batch."""
+        features = {name: value for name, value in values.items() if name not in self.labels}
+        features = self.encode(features)
         if isinstance(self.label, str):
             return features, values[self.label]
-        return features, {name: values[name] for name in self.labels}
+        return features, {name: values[name] for name in self.labels} or None
 
 
-def declared(columns: Any) -> dict[str, Column]:
-    """Returns the columns by name, of a dict of columns, kinds or arguments.
-
-    Args:
-      columns: dict of name and `Column`, kind, or dict of a Column's arguments; or a
-        `Schema`, which has such a dict.
-
-    Raises:
-      TypeError: it is something else.
-      ValueError: it is empty, or a column is none.
-    """
-    # A schema stands above this file, which knows of it only that it has columns.
-    if not isinstance(columns, Mapping):
-        columns = getattr(columns, "columns", columns)
-    if not isinstance(columns, Mapping):
-        raise RefusedTypeError(
-            f"columns is {columns!r}: write a dict of names and kinds, "
-            "columns={'age': 'number', 'city': 'word'}."
-        )
-    if not columns:
-        raise RefusedValueError(
-            "columns is empty: write the columns to read, columns={'age': 'number'}."
-        )
-    return {name: column_of(name, value) for name, value in columns.items()}
-
-
-def column_of(name: str, value: Any, *, is_needed: bool = False) -> Column:
-    """Returns one column of a declaration.
-
-    Args:
-      name: name of the column, for messages.
-      value: a `Column`, a kind, or a dict of a Column's arguments.
-      is_needed: whether a missing field is refused where no default was given.
-
-    Raises:
-      ValueError: it is something else.
-    """
-    try:
-        if isinstance(value, str):
-            value = Column(value)
-        elif isinstance(value, Mapping):
-            value = Column(**value)
-    except (TypeError, ValueError) as error:
-        raise RefusedValueError(f"Column {name!r}: {error}") from error
-    if not isinstance(value, Column):
-        raise RefusedValueError(
-            f"Column {name!r} is {value!r}: write its kind, one of {sorted(_DTYPES)}, "
-            "or inputs.Column('id', default=-1)."
-        )
-    if is_needed and value.default is ... and not value.is_bag:
-        return dataclasses.replace(value, default=None)
-    return value
-
-
-def table_of(
+def make_table(
     columns: Any,
     *,
     mode: str,
     label: str | Sequence[str] | None = None,
     weight: str | None = None,
 ) -> Table:
-    """Checks a declaration of columns, and returns what is read of it in a mode.
-
-    PREDICT reads neither labels nor weights. Rows without a label or a weight are
-    refused, unless their columns have a default.
+    """Returns the columns to read in a mode; PREDICT reads neither labels nor weights.
 
     Args:
-      columns: as `declared` takes them.
+      columns: dict of name and `Column`, kind, or dict of a Column's arguments; or a `Schema`,
+        which encodes the features.
       mode: one of `ModeKeys`.
-      label: name of the label column, or a list of several; None is none.
-      weight: name of the column of example weights, a number; None is none.
+      label: name of the label column, names of several, or None.
+      weight: name of the column of example weights, or None.
 
     Raises:
-      TypeError, ValueError: a column is none, or no column has the name of a label or
-        the weight.
+      UserTypeError: `columns` is not a dict.
+      UserValueError: a column is wrong, or no column has the name of a label or of the weight.
     """
-    known = declared(columns)
-    labels = (label,) if isinstance(label, str) else tuple(label or ())
-    for argument, names in (("label", labels), ("weight", (weight,) if weight else ())):
+    # A schema reads or counts its statistics here, outside of any graph.
+    encode = columns.prepared().encode if hasattr(columns, "prepared") else dict
+    table = Table(columns_of(columns), label, weight, encode)
+    found = dict(table.columns)
+    for argument, names in (("label", table.labels), ("weight", [weight] if weight else [])):
         for name in names:
-            if name not in known:
-                raise RefusedValueError(
-                    f"{argument} is {name!r}, which is not among the columns: write "
-                    f"one of {sorted(known)}.{near(name, list(known))}"
+            if name not in found:
+                raise UserValueError(
+                    f"{argument} is {name!r}: expected one of the columns {sorted(found)}."
+                    f"{did_you_mean(name, found)}"
                 )
-            known[name] = column_of(name, known[name], is_needed=True)
-    if weight and known[weight].kind != "number":
-        raise RefusedValueError(
-            f"weight is {weight!r}, a column of kind {known[weight].kind!r}: write "
-            f"columns={{..., {weight!r}: 'number'}}."
-        )
-    if weight and weight in labels:
-        raise RefusedValueError(
-            f"weight is {weight!r}, which is a label, too: write another column."
+            if found[name].default is ...:
+                # NaN would be a wrong label.
+                found[name] = dataclasses.replace(
+                    found[name], default=... if found[name].is_bag else None
+                )
+    if weight and (found[weight].kind != "number" or weight in table.labels):
+        raise UserValueError(
+            f"weight is {weight!r}, a column of kind {found[weight].kind!r}: expected a column of "
+            "kind 'number' that is not a label."
         )
     if mode == ModeKeys.PREDICT:
-        left_out = {*labels, weight}
-        known = {name: known[name] for name in known if name not in left_out}
-        labels, label, weight = (), None, None
-    if not set(known) - set(labels):
-        raise RefusedValueError(
-            f"columns has no features beside label={label!r} and weight={weight!r}: "
-            "declare the columns to learn from."
+        found = {k: v for k, v in found.items() if k not in (*table.labels, weight)}
+        table = Table(found, encode=encode)
+    if not found.keys() - {*table.labels}:
+        raise UserValueError(
+            f"columns has no features, with label={label!r} and weight={weight!r}: expected at "
+            f"least one. Set columns={_EXAMPLE}."
         )
-    return Table(known, labels, label, weight)
+    return dataclasses.replace(table, columns=found)
 
 
-def split_bag(values: tf.Tensor, column: Column) -> tf.RaggedTensor:
-    """Splits the text of bags into items.
+def columns_of(columns: Any) -> dict[str, Column]:
+    """Returns columns by name.
 
     Args:
-      values: strings `[batch]`.
-      column: the bag's column.
+      columns: the argument of `make_table`.
 
-    Returns:
-      Ragged `[batch, (items)]` of the column's dtype.
+    Raises:
+      UserTypeError: it is not a dict.
+      UserValueError: a column is wrong.
     """
-    # Adjacent separators give empty items, and so does an empty bag.
-    items = tf.strings.split(values, column.separator)
-    items = tf.ragged.boolean_mask(items, items != "")
-    items = of_known_rows(items, values.shape[0])
-    if column.dtype == tf.string:
-        return items
-    return items.with_values(tf.strings.to_number(items.values, column.dtype))
+    if not isinstance(columns, Mapping):
+        columns = getattr(columns, "columns", columns)
+    if not isinstance(columns, Mapping):
+        raise UserTypeError(f"columns is {columns!r}: expected a dict. Set columns={_EXAMPLE}.")
+    return {name: column_of(name, value) for name, value in columns.items()}
+
+
+def column_of(name: str, value: Any) -> Column:
+    """Returns one column.
+
+    Args:
+      name: its name, for messages.
+      value: `Column`, kind, or dict of a Column's arguments.
+
+    Raises:
+      UserValueError: it is something else.
+    """
+    try:
+        if isinstance(value, str):
+            return Column(value)
+        return value if isinstance(value, Column) else Column(**value)
+    except (TypeError, ValueError) as error:
+        raise UserValueError(
+            f"column {name!r} is {value!r}: expected its kind, one of {[*DTYPES]}, or "
+            f"{{'kind': 'id', 'default': -1}} ({error})"
+        ) from error
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns a hint at the name that was probably meant; '' without one."""
+    near = difflib.get_close_matches(str(name), map(str, known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""

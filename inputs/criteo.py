@@ -1,11 +1,10 @@
-"""Writes files in the format of the Criteo display-advertising data, for tests.
+"""Writes random files in the format of Criteo's display advertising data.
 
     python -m inputs.criteo data/criteo/train.txt --rows=100000
     python -m inputs.criteo data/criteo/test.txt --rows=10000 --seed=1
 
-A line is an impression: whether it was clicked, 13 numbers and 26 words, with tabs
-between them and nothing where a value is missing. The real files have 45 million lines;
-these are drawn, and a model can learn them.
+A line is an impression: whether it was clicked, 13 integers and 26 words of 8 hexadecimal
+digits, with tabs between them and nothing for a missing value. A model can learn the clicks.
 """
 
 import argparse
@@ -15,78 +14,73 @@ import pathlib
 
 import numpy as np
 
-NUMBERS = tuple(f"number_{n}" for n in range(1, 14))
-WORDS = tuple(f"word_{n}" for n in range(1, 27))
-NAMES = ("click", *NUMBERS, *WORDS)
-# Different ids of the columns, in turn.
-_SIZES = (20, 500, 10_000, 4, 2_000)
-_ROWS_AT_ONCE = 10_000
+_NUM_NUMBERS, _NUM_WORDS = 13, 26
+_VOCABULARY_SIZES = (20, 500, 10_000, 4, 2_000)  # Of the columns of words, repeated.
+_BLOCK = 10_000
 
 
-def write_criteo_like(
-    path: str | os.PathLike[str], num_rows: int, *, seed: int = 0
-) -> None:
-    """Writes a file of lines as Criteo's: `click`, 13 integers, 26 words of 8 digits.
+def write_criteo_like(path: str | os.PathLike[str], num_rows: int, *, seed: int = 0) -> None:
+    """Writes a file of random lines; about a quarter are clicks.
 
-    What an id or a number says about the click is the same for every seed, so that
-    files of two seeds serve for training and evaluation. About a quarter are clicks.
+    The effect of each word and number is the same for all seeds, so that files of two seeds can
+    be used to train and to evaluate.
 
     Args:
-      path: the file; its folders are made.
+      path: path of the file; its folder is created.
       num_rows: number of lines.
-      seed: the same seed and number of rows give the same file.
+      seed: seed of the lines.
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
-    with open(path, "w", encoding="ascii") as file:
-        for first in range(0, num_rows, _ROWS_AT_ONCE):
-            rows = min(_ROWS_AT_ONCE, num_rows - first)
-            file.writelines("\t".join(row) + "\n" for row in _rows(rng, rows))
+    with path.open("w", encoding="ascii") as file:
+        for first in range(0, num_rows, _BLOCK):
+            columns = _columns(rng, min(_BLOCK, num_rows - first))
+            file.writelines("\t".join(row) + "\n" for row in zip(*columns, strict=True))
 
 
-def _rows(rng: np.random.Generator, rows: int) -> zip:
-    """Returns rows of texts."""
-    score = np.full(rows, -1.5)
-    numbers, words = [], []
-    for column in range(len(NUMBERS)):
-        # Of counts: most are small, few large. The second column has negatives.
-        of_click = rng.normal(size=rows)
-        value = np.floor(np.exp(1.5 + of_click + 0.3 * (column % 5))).astype(int)
-        value -= 3 * (column == 1)
-        score += 0.5 * (-1) ** column * of_click
-        numbers.append(_with_gaps(value.astype(str), rng, 0.05 * (column % 4)))
-    for column in range(len(WORDS)):
-        ids, effects = _vocabulary(column)
-        # Few ids are frequent.
-        which = np.floor(len(ids) ** rng.random(rows)).astype(int) - 1
-        score += effects[which]
-        words.append(_with_gaps(ids[which], rng, 0.04 * (column % 3)))
-    click = rng.random(rows) < 1 / (1 + np.exp(-score))
-    return zip(click.astype(int).astype(str), *numbers, *words, strict=True)
+def _columns(rng: np.random.Generator, num_rows: int) -> list[np.ndarray]:
+    """Returns the text of each column."""
+    log_odds = np.full(num_rows, -1.5)
+    columns = []
+    for index in range(_NUM_NUMBERS):
+        effect = rng.normal(size=num_rows)
+        log_odds += 0.5 * (-1) ** index * effect
+        counts = np.floor(np.exp(1.5 + effect + 0.3 * (index % 5))).astype(int)
+        counts -= 3 * (index == 1)  # Criteo's second column has negative numbers.
+        columns.append(_with_gaps(counts.astype(str), rng, 0.05 * (index % 4)))
+    for index in range(_NUM_WORDS):
+        words, effects = _vocabulary(index)
+        # A few words are frequent, most are rare.
+        drawn = np.floor(len(words) ** rng.random(num_rows)).astype(int) - 1
+        log_odds += effects[drawn]
+        columns.append(_with_gaps(words[drawn], rng, 0.04 * (index % 3)))
+    click = rng.random(num_rows) < 1 / (1 + np.exp(-log_odds))
+    return [click.astype(int).astype(str), *columns]
 
 
 @functools.cache
-def _vocabulary(column: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids of a column, and what each adds to the log-odds of a click."""
-    rng = np.random.default_rng(column)
-    size = _SIZES[column % len(_SIZES)]
-    ids = np.char.mod("%08x", rng.integers(2**32, size=size))
-    return ids, rng.normal(scale=0.3, size=size)
+def _vocabulary(index: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the words of a column, and the effect of each on the log odds of a click."""
+    rng = np.random.default_rng(index)
+    size = _VOCABULARY_SIZES[index % len(_VOCABULARY_SIZES)]
+    words = np.char.mod("%08x", rng.integers(2**32, size=size))
+    return words, rng.normal(scale=0.3, size=size)
 
 
 def _with_gaps(texts: np.ndarray, rng: np.random.Generator, share: float) -> np.ndarray:
     return np.where(rng.random(len(texts)) < share, "", texts)
 
 
-def _main() -> None:
+def main() -> None:
+    """Writes the file that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("path")
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    write_criteo_like(given.path, given.rows, seed=given.seed)
+    options = parser.parse_args()
+    write_criteo_like(options.path, options.rows, seed=options.seed)
 
 
 if __name__ == "__main__":
-    _main()
+    main()

@@ -4,13 +4,10 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from pipeline import RefusedImportError
-from pipeline.process import later
+from gin_estimator import UserValueError
 
+from .arrays import array_dataset
 from .batching import make_batching
-from .numpy_input import array_dataset
-
-sklearn_datasets = later.module("sklearn.datasets")
 
 Arrays = tuple[np.ndarray, np.ndarray]
 
@@ -22,30 +19,25 @@ def digits_input_fn(
     *,
     batch_size: int | None = None,
     batch_size_per_replica: int | None = None,
-    seed: int = 0,
+    seed: int | None = 0,
     num_epochs: int | None = None,
     drop_remainder: bool = False,
     first_batch: int = 0,
 ) -> tf.data.Dataset:
-    """Yields digits 0 to 9: 1,437 to train on, 360 others for EVAL and PREDICT.
+    """Returns digits from 0 to 9: 1,437 in TRAIN, 360 others in EVAL and PREDICT.
 
-    Features are images, float32 `[batch, 8, 8, 1]` in [0, 1]; labels int64 `[batch]`.
+    Features are images, float32 `[batch, 8, 8, 1]` in [0, 1]; labels are int64 `[batch]`.
 
     Args:
-      mode: one of `ModeKeys`. PREDICT yields images alone.
-      input_context: this pipeline; None is one pipeline that feeds one replica.
-      batch_size: examples in a global batch. Exactly one of the two batch sizes is
-        given.
-      batch_size_per_replica: examples in the batch of one replica.
-      seed: seed of the order in TRAIN, an integer. EVAL and PREDICT keep the order.
-      num_epochs: passes in TRAIN; None is forever. EVAL and PREDICT make one.
-      drop_remainder: whether an incomplete last batch is left out, in every mode. All
-        batches then have one shape, which a TPU needs.
-      first_batch: batches of this pipeline to leave out, for a run that goes on.
-
-    Raises:
-      ModuleNotFoundError: scikit-learn is not installed.
-      ValueError: an argument is refused by `make_batching`.
+      mode: one of `ModeKeys`; PREDICT yields images only.
+      input_context: this pipeline; None for one pipeline of one replica.
+      batch_size: examples in a global batch. Set exactly one of the two batch sizes.
+      batch_size_per_replica: examples in a batch of one replica.
+      seed: seed of the order in TRAIN; None for another order in each run, and after
+        a restart.
+      num_epochs: passes in TRAIN; None without end.
+      drop_remainder: whether an incomplete last batch is dropped, as a TPU needs.
+      first_batch: number of this pipeline's batches to leave out at the start.
     """
     batching = make_batching(
         mode,
@@ -62,24 +54,22 @@ def digits_input_fn(
 
 
 def load_digits() -> tuple[Arrays, Arrays]:
-    """Loads images and labels to train on, and to test on, always the same.
+    """Returns images and labels for training, and others for tests.
 
-    Every fifth example of each class is for testing, so that the classes have the same
-    shares in both parts.
-
-    Returns:
-      `(images, labels)` of the one part and of the other: float32
-      `[examples, 8, 8, 1]` in [0, 1], and int64 `[examples]`.
+    Every fifth example of each class is for tests, so that both parts have the same shares.
 
     Raises:
-      ModuleNotFoundError: scikit-learn is not installed.
+      UserValueError: scikit-learn is not installed.
     """
-    if sklearn_datasets is None:
-        raise RefusedImportError(
-            "digits_input_fn reads its images from scikit-learn, which is not "
-            "installed: python -m pip install scikit-learn"
-        )
-    digits = sklearn_datasets.load_digits()
+    try:
+        from sklearn import datasets
+    except ModuleNotFoundError as error:
+        if error.name != "sklearn":
+            raise
+        raise UserValueError(
+            "digits_input_fn needs scikit-learn: pip install scikit-learn."
+        ) from error
+    digits = datasets.load_digits()
     images = (digits.images / 16.0).astype(np.float32)[..., np.newaxis]
     labels = digits.target.astype(np.int64)
     is_test = np.zeros(len(labels), bool)

@@ -1,118 +1,113 @@
-"""Finds the files of an input_fn, and divides them among its pipelines."""
+"""Finds the files of an input_fn and divides them among its pipelines."""
 
 import os
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from pipeline import ModeKeys, RefusedValueError
+from gin_estimator import ModeKeys, UserValueError
 
 from .batching import Batching
 
-# Files that are read in turns, so that a shuffle buffer draws from all of them.
-_MOST_AT_ONCE = 16
-# A place is one integer, which a shuffle carries at less cost than two.
-_MOST_ROWS = 2**40
+Patterns = str | Sequence[str] | None
+
+# Number of files that are read in turn, so that a shuffle buffer draws from all of them.
+_NUM_OPEN = 16
+# File number and row number share one integer, the position of a row.
+_MAX_ROWS = 2**40
 
 
-def of_mode(
-    batching: Batching,
-    train_files: str | Sequence[str] | None,
-    eval_files: str | Sequence[str] | None,
-    *,
-    owner: str,
-    example: str,
+def files_of(
+    batching: Batching, train_files: Patterns, eval_files: Patterns, *, owner: str
 ) -> list[str]:
-    """Returns the files of a mode, each once, in the same order everywhere.
+    """Returns the files of a mode, each once and sorted.
 
     Args:
-      batching: its mode.
-      train_files: glob pattern, or a list of patterns.
+      batching: its mode decides which patterns count.
+      train_files: glob pattern, or list of patterns.
       eval_files: the same, for EVAL and PREDICT.
       owner: name of the input_fn.
-      example: pattern to write instead.
 
     Raises:
-      ValueError: there is no pattern, or no file matches one.
+      UserValueError: a pattern is missing, or matches no file.
     """
     name = "train_files" if batching.is_training else "eval_files"
     patterns = train_files if batching.is_training else eval_files
+    remedy = f"Set {owner}.{name} = '/data/part-*'."
     if not patterns:
-        raise RefusedValueError(
-            f"This mode reads {name}, which is {patterns!r}: write "
-            f"{owner}.{name} = '{example}'."
-        )
+        raise UserValueError(f"{owner}.{name} is {patterns!r}: expected file patterns. {remedy}")
     files: set[str] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         found = tf.io.gfile.glob(os.path.expanduser(pattern))
         if not found:
-            raise RefusedValueError(
-                f"{name}: no file matches {pattern!r}: write a pattern of files "
-                f"that are there, {owner}.{name} = '{example}'."
+            raise UserValueError(
+                f"{owner}.{name} is {pattern!r}: expected a pattern of existing files. {remedy}"
             )
         files.update(found)
     return sorted(files)
 
 
-def are_shared(files: Sequence[str], batching: Batching) -> bool:
-    """Returns whether each pipeline reads all files, and rows of its own in each."""
+def rows_are_shared(files: Sequence[str], batching: Batching) -> bool:
+    """Returns whether each pipeline reads its rows of every file instead of its files."""
     return len(files) < batching.num_pipelines
 
 
-def place_of(file: tf.Tensor, numbers: tf.Tensor | int) -> tf.Tensor:
-    """Returns where rows stand, as `in_words` takes it, int64.
+def position_of(file: tf.Tensor, row: tf.Tensor | int) -> tf.Tensor:
+    """Returns int64 positions of rows of a file.
 
     Args:
-      file: int64 scalar, the number of the file among all.
-      numbers: the number of each row in its file, from 1.
+      file: int64 scalar, index of the file.
+      row: numbers of the rows, from 1.
     """
-    return file * _MOST_ROWS + numbers
+    return file * _MAX_ROWS + row
 
 
-def in_words(files: Sequence[str], places: tf.Tensor, row: str) -> tf.Tensor:
-    """Returns where rows stand, for messages: '/data/a.csv line 7'.
+def place_of(files: Sequence[str], positions: tf.Tensor, unit: str) -> tf.Tensor:
+    """Returns positions as text for messages: '/data/a.csv line 7'.
 
     Args:
       files: all files.
-      places: int64 of any shape, from `place_of`.
-      row: what a row is called.
+      positions: int64 of any shape, from `position_of`.
+      unit: name of a row: 'line'.
     """
-    names = tf.gather(tf.constant(files), places // _MOST_ROWS)
-    numbers = tf.strings.as_string(places % _MOST_ROWS)
-    return tf.strings.join([names, f" {row} ", numbers])
+    names = tf.gather(tf.constant(files), positions // _MAX_ROWS)
+    return tf.strings.join([names, f" {unit} ", tf.strings.as_string(positions % _MAX_ROWS)])
 
 
-def read_in_turns(
+def interleave(
     files: list[str],
-    read_file: Callable[[tf.Tensor, tf.Tensor], tf.data.Dataset],
+    read_file: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.data.Dataset],
     *,
     batching: Batching,
     shuffle: bool,
     seed: int | None,
     block_length: int,
 ) -> tf.data.Dataset:
-    """Reads one epoch of this pipeline's files, several at a time.
+    """Returns one epoch of this pipeline's files, several of them in turn.
 
     Args:
-      files: the files of all pipelines.
-      read_file: function of a file's name and its compression, 'GZIP' or '', which
-        returns the file's dataset.
-      batching: pipeline and mode.
-      shuffle: whether TRAIN reads the files in another order each epoch.
+      files: files of all pipelines.
+      read_file: function of a file's name, compression ('GZIP' or '') and index that returns
+        its dataset.
+      batching: mode and pipeline.
+      shuffle: whether TRAIN reads the files in another order in each epoch.
       seed: seed of that order.
-      block_length: elements of one file before the next file's come.
+      block_length: number of elements of a file before those of the next file.
     """
-    if not are_shared(files, batching):
-        files = files[batching.pipeline_id :: batching.num_pipelines]
-    compression = ["GZIP" if file.endswith(".gz") else "" for file in files]
-    sources = tf.data.Dataset.from_tensor_slices((files, compression))
+    indices = range(len(files))
+    if not rows_are_shared(files, batching):
+        indices = indices[batching.pipeline :: batching.num_pipelines]
+    own = [files[index] for index in indices]
+    compression = ["GZIP" if file.endswith(".gz") else "" for file in own]
+    numbers = tf.constant(list(indices), tf.int64)
+    sources = tf.data.Dataset.from_tensor_slices((own, compression, numbers))
     if shuffle and batching.is_training:
-        sources = sources.shuffle(len(files), seed=seed)
-    # A pass over PREDICT's files is in their order.
-    at_once = 1 if batching.mode == ModeKeys.PREDICT else _MOST_AT_ONCE
+        sources = sources.shuffle(len(own), seed=seed)
+    # Predictions keep the order of the files.
+    num_open = 1 if batching.mode == ModeKeys.PREDICT else _NUM_OPEN
     return sources.interleave(
         read_file,
-        cycle_length=min(at_once, len(files)),
+        cycle_length=min(num_open, len(own)),
         block_length=block_length,
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,

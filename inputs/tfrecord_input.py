@@ -1,6 +1,6 @@
 """TFRecord files of `tf.train.Example` as input.
 
-files -> this pipeline's files -> records -> shuffle -> repeat -> batch -> parse
+files -> this pipeline's records -> shuffle -> repeat -> batch -> parse
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,25 +9,24 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from pipeline import ModeKeys, RefusedValueError
+from gin_estimator import ModeKeys, UserValueError
 
-from . import files as input_files
-from .batching import Batching, make_batching
-from .columns import Column, Table, column_of, encoding_of, table_of
-from .schema import Schema
+from .batching import Batching, element, make_batching
+from .columns import Column, Table, column_of, did_you_mean, make_table
+from .files import Patterns, files_of, interleave, place_of, position_of, rows_are_shared
 
 FeatureSpec = Mapping[str, Any]
 
 
-@gin.configurable(denylist=["config"])
+@gin.configurable
 def tfrecord_input_fn(
     mode: str,
     input_context: tf.distribute.InputContext | None = None,
     *,
     feature_spec: FeatureSpec | Callable[[], FeatureSpec],
     label_key: str | Sequence[str] | None = None,
-    train_files: str | Sequence[str] | None = None,
-    eval_files: str | Sequence[str] | None = None,
+    train_files: Patterns = None,
+    eval_files: Patterns = None,
     preprocess: Callable[..., Any] | None = None,
     batch_size: int | None = None,
     batch_size_per_replica: int | None = None,
@@ -35,44 +34,37 @@ def tfrecord_input_fn(
     seed: int | None = 0,
     num_epochs: int | None = None,
     drop_remainder: bool = False,
-    config: Any = ...,
 ) -> tf.data.Dataset:
-    """Yields batches of the examples in TFRecord files; features are a dict of tensors.
+    """Returns batches of the examples in TFRecord files; features are a dict of tensors.
+
+    A record that is not as declared fails with its file and number.
 
     Args:
-      mode: one of `ModeKeys`. TRAIN reads `train_files`, the others `eval_files`;
-        PREDICT yields features alone, and its files need no labels.
-      input_context: this pipeline; None is one pipeline that feeds one replica. Each
-        pipeline reads files of its own, or records of its own where there are fewer
-        files than pipelines.
-      feature_spec: how to parse each feature, by name, or a function that returns that.
-        Values are `(dtype, shape)` such as `('float32', [28, 28])`, with shape None for
-        any number of values (a SparseTensor); kinds of columns, such as 'number', or a
-        `Column`, see `csv_input_fn`; or features of `tf.io.parse_example`. Or a
-        `Schema`, whose features then come encoded.
-      label_key: name of the feature that is the labels, or a list of several, whose
-        labels are a dict; None for data without labels.
-      train_files: glob pattern, or a list of patterns. Names in '.gz' are compressed.
+      mode: one of `ModeKeys`. TRAIN reads `train_files`, EVAL and PREDICT `eval_files`; PREDICT
+        yields features only, and its files need no labels.
+      input_context: this pipeline; None for one pipeline of one replica. Each pipeline reads
+        its share of the files, or of the records if there are fewer files than pipelines.
+      feature_spec: how to parse each feature, by name, or a function that returns it. Values are
+        `(dtype, shape)`, such as `('float32', [28, 28])`, with shape None for any number of
+        values (a SparseTensor); kinds of columns or `Column`s, see `csv_input_fn`; or features
+        of `tf.io.parse_example`. Or a `Schema`, which encodes the features.
+      label_key: name of the feature that is the label, names of several, whose labels are a
+        dict, or None.
+      train_files: glob pattern, or list of patterns. Files named '.gz' are compressed.
       eval_files: the same, for EVAL and PREDICT.
       preprocess: function `preprocess(features, labels)` of one example that returns
-        `(features, labels)`; labels are None in PREDICT. None changes nothing and is
-        faster: examples are then parsed a batch at a time. Not with a schema, which
-        encodes batches.
-      batch_size: examples in a global batch. Exactly one of the two batch sizes is
-        given.
-      batch_size_per_replica: examples in the batch of one replica.
-      shuffle_buffer: records among which TRAIN draws the next; None or 0 keeps the
-        order. A saved position holds these records.
-      seed: seed of the order in TRAIN; None: each run has another order.
-      num_epochs: passes in TRAIN; None is forever. EVAL and PREDICT make one.
-      drop_remainder: whether an incomplete last batch is left out, in every mode. All
-        batches then have one shape, which a TPU needs.
-      config: the `RunConfig`, which the driver gives, in whose model_dir a schema keeps
-        its statistics; None: they are counted for this process.
+        `(features, labels)`; labels are None in PREDICT. None changes nothing and is faster,
+        because a batch is then parsed at once. With a schema map the returned dataset.
+      batch_size: examples in a global batch. Set exactly one of the two batch sizes.
+      batch_size_per_replica: examples in a batch of one replica.
+      shuffle_buffer: number of records among which TRAIN draws the next one; None or 0 keeps
+        the order. A saved position contains these records.
+      seed: seed of the order in TRAIN; None for another order in each run.
+      num_epochs: passes in TRAIN; None without end.
+      drop_remainder: whether an incomplete last batch is dropped, as a TPU needs.
 
     Raises:
-      ValueError: a pattern is missing or matches no file, label_key is unknown, or an
-        argument is refused by `make_batching`.
+      UserValueError: a pattern matches no file, `label_key` is unknown, or an argument is wrong.
     """
     batching = make_batching(
         mode,
@@ -82,87 +74,69 @@ def tfrecord_input_fn(
         num_epochs=num_epochs,
         drop_remainder=drop_remainder,
     )
-    if preprocess is not None and isinstance(feature_spec, Schema):
-        raise RefusedValueError(
-            f"preprocess is {preprocess!r}, of one example, and feature_spec a schema, "
-            "which encodes batches: leave preprocess out, and map what "
-            "tfrecord_input_fn returns."
+    spec, table = _parsers(feature_spec, label_key, mode)
+    if preprocess is not None and hasattr(feature_spec, "prepared"):
+        raise UserValueError(
+            f"preprocess is {preprocess!r}: expected None with a schema, which encodes batches. "
+            "Map the dataset that tfrecord_input_fn returns."
         )
-    spec, table = _parsing(feature_spec, label_key, mode)
-    files = input_files.of_mode(
-        batching,
-        train_files,
-        eval_files,
-        owner="tfrecord_input_fn",
-        example="/data/part-*.tfrecord",
-    )
+    files = files_of(batching, train_files, eval_files, owner="tfrecord_input_fn")
     records = _read(files, batching, shuffle=bool(shuffle_buffer), seed=seed)
-    records = batching.shuffle_and_repeat(
-        records, buffer_size=shuffle_buffer, seed=seed
-    )
-    encode = encoding_of(feature_spec, config, "tfrecord_input_fn")
+    records = batching.shuffle_and_repeat(records, buffer_size=shuffle_buffer, seed=seed)
 
-    def parse(serialized: tf.Tensor, places: tf.Tensor) -> Any:
-        names = input_files.in_words(files, places, "record")
-        parsed = tf.io.parse_example(serialized, spec, example_names=names)
-        return table.divided(parsed)
+    def parse(records: tf.Tensor, positions: tf.Tensor) -> tuple[Any, Any]:
+        names = place_of(files, positions, "record")
+        return table.divide(tf.io.parse_example(records, spec, example_names=names))
 
-    def parse_batch(serialized: tf.Tensor, places: tf.Tensor) -> Any:
-        features, labels = parse(serialized, places)
-        features = encode(features)
-        return features if labels is None else (features, labels)
+    def parse_batch(records: tf.Tensor, positions: tf.Tensor) -> Any:
+        return element(*parse(records, positions))
 
-    def parse_and_preprocess(serialized: tf.Tensor, place: tf.Tensor) -> Any:
-        # As a batch of one, for errors to say which: those of single examples do not.
-        parsed = parse(serialized[tf.newaxis], place[tf.newaxis])
-        return preprocess(*tf.nest.map_structure(_only, parsed))
+    def parse_one(record: tf.Tensor, position: tf.Tensor) -> Any:
+        # As a batch of one, because errors of single examples have no name.
+        parsed = parse(record[tf.newaxis], position[tf.newaxis])
+        return element(*preprocess(*tf.nest.map_structure(_only_row, parsed)))
 
     if preprocess is None:
-        batches = batching.batch(records)
-        batches = batches.map(parse_batch, num_parallel_calls=tf.data.AUTOTUNE)
+        batches = batching.batch(records).map(parse_batch, num_parallel_calls=tf.data.AUTOTUNE)
     else:
-        examples = records.map(
-            parse_and_preprocess, num_parallel_calls=tf.data.AUTOTUNE
-        )
-        batches = batching.batch(examples)
-    return batching.for_model(batches)
+        batches = batching.batch(records.map(parse_one, num_parallel_calls=tf.data.AUTOTUNE))
+    return batching.finish(batches)
 
 
-def _parsing(
+def _parsers(
     feature_spec: Any, label_key: str | Sequence[str] | None, mode: str
 ) -> tuple[dict[str, Any], Table]:
-    """Returns the parsers of `tf.io.parse_example` by name, and what labels are.
-
-    Raises:
-      ValueError: label_key is unknown, or a feature cannot be parsed.
-    """
-    if isinstance(feature_spec, Schema):
-        table = table_of(feature_spec, mode=mode, label=label_key)
-        return {k: column.parser() for k, column in table.columns.items()}, table
+    """Returns the features of `tf.io.parse_example`, and the division into labels."""
+    if hasattr(feature_spec, "prepared"):
+        table = make_table(feature_spec, mode=mode, label=label_key)
+        return {name: column.parser() for name, column in table.columns.items()}, table
     spec = dict(feature_spec() if callable(feature_spec) else feature_spec)
-    labels = (label_key,) if isinstance(label_key, str) else tuple(label_key or ())
-    for name in labels:
+    table = Table(spec, label_key)
+    for name in table.labels:
         if name not in spec:
-            raise RefusedValueError(
-                f"label_key={label_key!r} is not in feature_spec, which has "
-                f"{sorted(spec)}: write one of these."
+            raise UserValueError(
+                f"label_key is {name!r}: expected one of the features {sorted(spec)}."
+                f"{did_you_mean(name, spec)}"
             )
     if mode == ModeKeys.PREDICT:
-        spec = {name: value for name, value in spec.items() if name not in labels}
-        label_key, labels = None, ()
-    spec = {k: _parser(k, value, is_label=k in labels) for k, value in spec.items()}
-    return spec, Table({}, labels, label_key)
+        spec = {name: value for name, value in spec.items() if name not in table.labels}
+        table = Table(spec)
+    is_label = {name: name in table.labels for name in spec}
+    return {name: _parser(name, v, is_label=is_label[name]) for name, v in spec.items()}, table
 
 
 def _parser(name: str, value: Any, *, is_label: bool) -> Any:
-    if isinstance(value, (str, Mapping, Column)):
-        return column_of(name, value, is_needed=is_label).parser()
-    # The parsers of tf.io are named tuples, which a plain (dtype, shape) is not.
+    if isinstance(value, str | Mapping | Column):
+        column = column_of(name, value)
+        if is_label and column.default is ... and not column.is_bag:
+            return tf.io.FixedLenFeature([], column.dtype)
+        return column.parser()
+    # The features of tf.io are named tuples, unlike (dtype, shape).
     if type(value) not in (tuple, list):
         return value
     if len(value) != 2:
-        raise RefusedValueError(
-            f"feature_spec[{name!r}] is {value!r}: write (dtype, shape), as in "
+        raise UserValueError(
+            f"feature_spec[{name!r}] is {value!r}: expected (dtype, shape), such as "
             "('float32', [28, 28]), or (dtype, None) for any number of values."
         )
     dtype, shape = value
@@ -174,26 +148,22 @@ def _parser(name: str, value: Any, *, is_label: bool) -> Any:
 def _read(
     files: list[str], batching: Batching, *, shuffle: bool, seed: int | None
 ) -> tf.data.Dataset:
-    """Reads this pipeline's records of one epoch, and the place of each."""
-    shared = input_files.are_shared(files, batching)
+    """Returns this pipeline's records of one epoch, with their positions."""
+    shared = rows_are_shared(files, batching)
 
-    def read_file(file: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
-        number = tf.argmax(tf.constant(files) == file)
+    def read_file(file: tf.Tensor, compression: tf.Tensor, index: tf.Tensor) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(file, compression_type=compression)
-        first = input_files.place_of(number, 1)
-        places = tf.data.Dataset.range(first, input_files.place_of(number + 1, 0))
-        records = tf.data.Dataset.zip(records, places)
-        # Shards within each file: which pipeline reads a record then does not depend
-        # on the order of the files.
+        positions = tf.data.Dataset.range(position_of(index, 1), position_of(index + 1, 0))
+        records = tf.data.Dataset.zip(records, positions)
+        # Within each file, so that it does not depend on the order of the files.
         return batching.shard(records) if shared else records
 
-    return input_files.read_in_turns(
+    return interleave(
         files, read_file, batching=batching, shuffle=shuffle, seed=seed, block_length=16
     )
 
 
-def _only(value: Any) -> Any:
-    """Returns the one example of a batch; None of labels that are none."""
+def _only_row(value: Any) -> Any:
     if isinstance(value, tf.SparseTensor):
         return tf.sparse.reshape(value, tf.shape(value, tf.int64)[1:])
     return None if value is None else value[0]

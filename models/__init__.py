@@ -1,117 +1,43 @@
-"""model_fns and networks for the driver in `pipeline`, all configurable by gin.
-
-A model_fn computes losses, metrics and predictions. A factory makes the network that it
-computes with:
-
-    from models import classifier, cnn
-    from pipeline import ModeKeys
-
-    spec = classifier(                      # one batch, eagerly, as in a unit test
-        images, labels, ModeKeys.TRAIN,
-        network=cnn(l2=1e-4), optimizer=keras.optimizers.Adam(),
-    )
-    Estimator(                              # the same, by the driver: factories
-        classifier,
-        modules={"network": cnn, "optimizer": keras.optimizers.Adam},
-        config=RunConfig(model_dir="runs/fashion"),
-    )
-
-In gin, which supplies the factories' arguments:
+"""model_fns, networks and learning rate schedules, configurable by gin.
 
     Estimator.model_fn = @classifier
     Estimator.modules = {'network': @cnn, 'optimizer': @Adam}
-    classifier.label_smoothing = 0.1
-    cnn.l2 = 1e-4
+    cnn.filters = (16, 32)
 
-The modules of each model_fn:
-
-    classifier  network (gives logits), optimizer
-    regressor   network, optimizer
-    gan         generator, discriminator, noise,
-                generator_optimizer, discriminator_optimizer
-    table_model network (of a schema), optimizer; wide_optimizer
-
-A model_fn of one's own takes its loss, metrics and predictions from a head:
-
-    head = BinaryClassHead(weight_column="weight")
-    return head.create_estimator_spec(
-        features, mode, logits, labels, optimizer, network.trainable_variables
-    )
-
-Networks take no input shape: their layers are built on the first call.
+Networks take no input shape: their layers are built by the first call.
 """
 
-from .classification_heads import BinaryClassHead, MultiClassHead, MultiLabelHead
-from .classifier import classifier
-from .dcgan import dcgan_discriminator, dcgan_generator, gaussian_noise
-from .embedding import Embedding, ShardedEmbedding
-from .example_gradients import (
-    clipped_mean_gradients,
-    gradient_noise,
-    per_example_gradients,
-)
-from .gan import gan
-from .head_metrics import AccuracyBaseline, Calibration, GroupAUC
-from .keras_models import keras_model_fn, model_to_estimator
-from .language_model import language_model
-from .multi_head import MultiHead
-from .networks import cnn, linear, mlp
-from .ranking_heads import PairwiseRankingHead, SoftmaxRankingHead
-from .regression_heads import (
-    LogisticRegressionHead,
-    LogNormalRegressionHead,
-    PoissonRegressionHead,
-    RegressionHead,
-)
-from .regressor import regressor
-from .resnet import resnet
-from .schedules import piecewise_by_epoch, warmup_cosine
-from .tables.dcn_v2 import dcn_v2
-from .tables.deep_fm import deep_fm
-from .tables.dlrm import dlrm
-from .tables.dnn import dnn, wide_and_deep
-from .tables.table_model import table_model
-from .transformer import transformer_lm
-
-__all__ = (
-    "AccuracyBaseline",
-    "BinaryClassHead",
-    "Calibration",
-    "Embedding",
-    "GroupAUC",
-    "LogNormalRegressionHead",
-    "LogisticRegressionHead",
-    "MultiClassHead",
-    "MultiHead",
-    "MultiLabelHead",
-    "PairwiseRankingHead",
-    "PoissonRegressionHead",
-    "RegressionHead",
-    "ShardedEmbedding",
-    "SoftmaxRankingHead",
-    "classifier",
-    "clipped_mean_gradients",
-    "cnn",
-    "dcgan_discriminator",
-    "dcgan_generator",
-    "dcn_v2",
-    "deep_fm",
-    "dlrm",
-    "dnn",
-    "gan",
-    "gaussian_noise",
-    "gradient_noise",
-    "keras_model_fn",
-    "language_model",
-    "linear",
-    "mlp",
-    "model_to_estimator",
-    "per_example_gradients",
-    "piecewise_by_epoch",
-    "regressor",
-    "resnet",
-    "table_model",
-    "transformer_lm",
-    "warmup_cosine",
-    "wide_and_deep",
-)
+from .class_heads import AccuracyBaseline as AccuracyBaseline
+from .class_heads import BinaryClassHead as BinaryClassHead
+from .class_heads import MultiClassHead as MultiClassHead
+from .class_heads import MultiLabelHead as MultiLabelHead
+from .classifier import classifier as classifier
+from .dcgan import dcgan_discriminator as dcgan_discriminator
+from .dcgan import dcgan_generator as dcgan_generator
+from .dcgan import gaussian_noise as gaussian_noise
+from .embedding import Embedding as Embedding
+from .embedding import ShardedEmbedding as ShardedEmbedding
+from .example_gradients import clipped_mean_gradients as clipped_mean_gradients
+from .example_gradients import gradient_noise as gradient_noise
+from .example_gradients import per_example_gradients as per_example_gradients
+from .gan import gan as gan
+from .keras_models import keras_model_fn as keras_model_fn
+from .keras_models import model_to_estimator as model_to_estimator
+from .language_model import language_model as language_model
+from .multi_head import MultiHead as MultiHead
+from .networks import cnn as cnn
+from .networks import linear as linear
+from .networks import mlp as mlp
+from .regression_heads import LogisticRegressionHead as LogisticRegressionHead
+from .regression_heads import PoissonRegressionHead as PoissonRegressionHead
+from .regression_heads import RegressionHead as RegressionHead
+from .regressor import regressor as regressor
+from .schedules import piecewise_by_epoch as piecewise_by_epoch
+from .schedules import warmup_cosine as warmup_cosine
+from .tables import dcn_v2 as dcn_v2
+from .tables import deep_fm as deep_fm
+from .tables import dlrm as dlrm
+from .tables import dnn as dnn
+from .tables import table_model as table_model
+from .tables import wide_and_deep as wide_and_deep
+from .transformer import transformer_lm as transformer_lm

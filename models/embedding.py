@@ -1,27 +1,28 @@
-"""Embeddings: tables of vectors by id, of which a step reads the batch's rows alone."""
+"""Embeddings: tables of vectors by id, of which a step reads only the rows of its batch."""
 
 import inspect
-import operator
 from typing import Any
 
 import gin
 import keras
-import numpy as np
 import tensorflow as tf
 
-from pipeline import RefusedValueError, SpecError
-from pipeline.strategy import sharding, variables
+import gin_estimator as ge
 
-from . import bags
-from .shard_initializers import of_shard
-from .unknown_ids import CHOICES, UnknownIds
+_COMBINERS = ("sum", "mean", "sqrtn")
+_OOV = ("error", "zero", "hash")
+# The first integer from which on a dtype does not have every integer.
+_EXACT = {tf.bfloat16: 2**8, tf.float16: 2**11, tf.float32: 2**24, tf.float64: 2**53}
+# The finalizer of SplitMix64: shifts to the right, and the factors after them.
+_SHIFTS = (30, 27, 31)
+_FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64, 1)
 
 
 def _configurable(layer: type) -> type:
-    """Registers a layer with gin, so that Keras can still read its signature."""
+    """Registers a layer with gin; Keras reads the signature of a layer's constructor."""
+    signature = inspect.signature(layer.__init__)
     layer = gin.configurable(layer)
-    # Keras looks at the arguments of what gin has put in this place.
-    layer.__init__.__signature__ = inspect.signature(layer.__init__)
+    layer.__init__.__signature__ = signature
     return layer
 
 
@@ -30,23 +31,19 @@ def _configurable(layer: type) -> type:
 class Embedding(keras.layers.Layer):
     """Looks up a vector for each id, or one for each bag of ids.
 
-    It gives what `keras.layers.Embedding` gives, goes on from that one's checkpoints,
-    and reads only the rows of the batch, where that one reads its whole table. On
-    parameter servers a large table is cut in shards, one on each; a checkpoint holds
-    it whole.
+    It returns the same as `keras.layers.Embedding`, and continues from its checkpoints. Keras'
+    layer reads the whole table in each step; this one reads the rows of the batch, and SGD,
+    Adagrad and Ftrl, or `TrainOp(lazy=True)`, write only these. On parameter servers a large
+    table is cut over the servers.
 
         vectors = Embedding(1_000_000, 32)(ids)                       # [..., 32]
         vectors = Embedding(50_000, 16, combiner="mean")(ragged_ids)  # [batch, 16]
 
-    Several inputs share a table, in one gather: `table({"bought": a, "seen": b})`
-    returns a dict of vectors. The layer may be called several times as well.
-
-    With vectors v and weights w of the ids of a bag, "sum" is sum(w v), "mean"
-    sum(w v) / sum(w), "sqrtn" sum(w v) / sqrt(sum(w^2)); and 0 for an empty bag, or
-    where the divisor is 0.
+    Of a bag with vectors v and weights w, "sum" is sum(w v), "mean" sum(w v) / sum(w), "sqrtn"
+    sum(w v) / sqrt(sum(w^2)). An empty bag gives 0.
 
     Attributes:
-      num_rows: rows of the table: `input_dim`, and those of unknown ids.
+      num_rows: `input_dim`, and the rows of other ids with oov='hash'.
     """
 
     _weight_name = "embeddings"
@@ -65,180 +62,104 @@ class Embedding(keras.layers.Layer):
         num_oov_buckets: int | None = None,
         **options: Any,
     ) -> None:
-        """Describes the table, which is made on the first call, or by `build()`.
+        """Describes the table, which the first call or `build()` creates.
 
         Args:
           input_dim: number of ids, which count from 0.
           output_dim: size of a vector.
-          embeddings_initializer: a Keras initializer, or its name.
-          embeddings_regularizer: a Keras regularizer, or its name. It reads the whole
-            table at each step, and keeps it in one piece; `activity_regularizer=`
-            is given the batch's vectors alone.
-          embeddings_constraint: a Keras constraint, or its name; it costs as much.
-          mask_zero: whether id 0 is padding: masked for the layers behind, as Keras
-            does, and left out of bags.
-          combiner: 'sum', 'mean' or 'sqrtn', for a vector a bag, which is the last
-            dimension of the ids; None for a vector an id. Ids `[batch]` are bags of
-            one.
-          oov: what an id becomes that is below 0, or `input_dim` or more. 'error' names
-            it; 'zero' gives a vector of 0, left out of bags; 'hash' gives one of
-            `num_oov_buckets` further rows of the table.
-          num_oov_buckets: these rows; None for 1 with oov='hash', else for none.
-          **options: of `keras.layers.Layer`: name, dtype, trainable,
-            activity_regularizer.
+          embeddings_initializer: Keras initializer, or its name.
+          embeddings_regularizer: Keras regularizer, or its name. It reads the whole table in
+            each step; `activity_regularizer` gets only the vectors of the batch.
+          embeddings_constraint: Keras constraint, or its name. It reads the whole table, too.
+          mask_zero: whether id 0 is padding: masked as by Keras, and left out of bags.
+          combiner: 'sum', 'mean' or 'sqrtn' for a vector for each bag; None for each id.
+          oov: effect of an id below 0, or from `input_dim` on. 'error' ends the step; 'zero'
+            gives a vector of 0, and leaves the id out of bags; 'hash' uses one of
+            `num_oov_buckets` more rows.
+          num_oov_buckets: number of these rows; None for 1 with oov='hash', else for none.
+          **options: arguments of `keras.layers.Layer`, such as name, dtype, trainable.
 
         Raises:
-          ValueError: an argument is out of its range.
+          UserValueError: an argument is out of its range.
         """
-        # Keras would cast the table; here the vectors are cast.
+        # Keras would cast the whole table; here the vectors are cast.
         super().__init__(**{**options, "autocast": False})
-        self.input_dim = self._positive("input_dim", input_dim)
-        self.output_dim = self._positive("output_dim", output_dim)
-        if combiner is not None and combiner not in bags.COMBINERS:
-            raise self._refused("combiner", combiner, f"one of {list(bags.COMBINERS)}")
-        if oov not in CHOICES:
-            raise self._refused("oov", oov, f"one of {list(CHOICES)}")
-        if num_oov_buckets is not None and oov != "hash":
-            raise self._refused("num_oov_buckets", num_oov_buckets, "oov='hash', too")
-        buckets = 0
-        if oov == "hash":
-            buckets = 1 if num_oov_buckets is None else num_oov_buckets
-            buckets = self._positive("num_oov_buckets", buckets)
+        _check_one_of("combiner", combiner, (None, *_COMBINERS))
+        _check_one_of("oov", oov, _OOV)
+        if oov != "hash" and num_oov_buckets is not None:
+            raise ge.UserValueError(
+                f"Embedding.num_oov_buckets is {num_oov_buckets!r} with oov={oov!r}: expected "
+                "None. Set oov='hash'."
+            )
+        self.input_dim = _positive("input_dim", input_dim)
+        self.output_dim = _positive("output_dim", output_dim)
         self.combiner = combiner
         self.oov = oov
-        self.num_oov_buckets = buckets or None
-        self.num_rows = self.input_dim + buckets
-        self._unknown = UnknownIds(oov, self.input_dim, buckets)
+        self.num_oov_buckets = num_oov_buckets
+        buckets = 1 if num_oov_buckets is None else _positive("num_oov_buckets", num_oov_buckets)
+        self._num_buckets = buckets if oov == "hash" else 0
+        self.num_rows = self.input_dim + self._num_buckets
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
         self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
-        self.mask_zero = bool(mask_zero)
-        self.supports_masking = self.mask_zero
+        self.mask_zero = mask_zero
+        self.supports_masking = mask_zero
+        self._table: ge.EmbeddingTable | None = None
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the table.
-
-        Args:
-          input_shape: not looked at: the shape of ids says nothing of the table.
-        """
+        """Creates the table; the shape of the ids has no effect on it."""
         if self.built:
             return
-        shape = (self.num_rows, self.output_dim)
-        sizes = [self.num_rows]
-        # Both are of the whole table, as a norm over its rows.
-        if not self.embeddings_regularizer and not self.embeddings_constraint:
-            sizes = sharding.rows_of_shards(shape, self.variable_dtype)
-        starts = [sum(sizes[:i]) for i in range(len(sizes))]
-        self._parts = [
-            self.add_weight(
-                name=self._weight_name,
-                shape=(size, self.output_dim),
-                initializer=of_shard(self.embeddings_initializer, start, shape),
-                regularizer=self.embeddings_regularizer,
-                constraint=self.embeddings_constraint,
-                autocast=False,
-            )
-            for start, size in zip(starts, sizes, strict=True)
-        ]
-        sharding.join(self._parts)
+        self._table = ge.EmbeddingTable(
+            self,
+            self._weight_name,
+            (self.num_rows, self.output_dim),
+            initializer=self.embeddings_initializer,
+            regularizer=self.embeddings_regularizer,
+            constraint=self.embeddings_constraint,
+        )
         self.built = True
 
     @property
     def embeddings(self) -> Any:
-        """The table, `[num_rows, output_dim]`: a variable, or, cut, a tensor."""
-        if not self.built:
-            raise AttributeError(f"{self.name} has no table yet: call build().")
-        if len(self._parts) == 1:
-            return self._parts[0]
-        return tf.concat([part.value for part in self._parts], axis=0)
+        """The Keras variable `[num_rows, output_dim]`; if it is cut, a ShardedVariable."""
+        if self._table is None:
+            raise AttributeError(f"{self.name} has no table before its first call or build().")
+        return self._table.whole
 
     def call(self, ids: Any, weights: Any = None) -> Any:
-        """Returns the vectors.
+        """Returns the vectors, in the layer's compute dtype.
 
         Args:
-          ids: integers: a tensor, a `tf.RaggedTensor`, with a combiner also a
-            `tf.SparseTensor`; or a list or dict of such.
-          weights: a number for each id, in the same structure, for a combiner; None,
-            also in places of the structure, for 1 each.
+          ids: integers. Without a combiner a tensor or a RaggedTensor of any shape. With one,
+            `[batch, ids]` as a tensor, RaggedTensor or SparseTensor; `[batch]` are bags of one.
+          weights: a number for each id, of the same kind and shape, for a combiner; None for 1.
 
         Returns:
-          In the structure of the ids, of the layer's compute dtype: without a combiner
-          `[*ids.shape, output_dim]`, ragged where ids are; with one
-          `[*ids.shape[:-1], output_dim]`.
+          Without a combiner `[*ids.shape, output_dim]`, with one `[batch, output_dim]`.
 
         Raises:
-          SpecError: ids are no integers, or weights do not fit them.
-          InvalidArgumentError: an id is out of range, with oov='error'. Where XLA
-            compiles the step, it cannot be raised: the id's vector is NaN.
+          SpecError: the ids are not integers, or the weights do not fit them.
+          InvalidArgumentError: an id is out of range, with oov='error'. Under XLA, which ignores
+            checks, its vector is NaN instead.
         """
-        given = tf.nest.flatten(ids)
-        taken = [
-            bags.bags_of(
-                each,
-                mine,
-                combiner=self.combiner,
-                dtype=self.variable_dtype,
-                num_ids=None if self.oov == "hash" else self.input_dim,
-                table=self._title,
+        ids = self._integers(ids)
+        if self.combiner is not None:
+            return tf.cast(self._combined(ids, weights), self.compute_dtype)
+        if weights is not None or isinstance(ids, tf.SparseTensor):
+            given = "weights" if weights is not None else "a SparseTensor"
+            raise ge.SpecError(
+                f"{self._title} got {given} and has no combiner: expected one. Set combiner='sum'."
             )
-            for each, mine in zip(given, self._weights_of(ids, weights), strict=True)
-        ]
-        flat = taken[0].ids
-        if len(taken) > 1:
-            flat = tf.concat([each.ids for each in taken], axis=0)
-        rows, kept = self._rows(flat)
-        sizes = [tf.size(each.ids) for each in taken]
-        split = tf.split(rows, sizes) if taken[1:] else [rows]
-        keeps = [None] * len(taken) if kept is None else tf.split(kept, sizes)
-        vectors = [
-            tf.cast(each.joined(mine, self.combiner, keep), self.compute_dtype)
-            for each, mine, keep in zip(taken, split, keeps, strict=True)
-        ]
-        return tf.nest.pack_sequence_as(ids, vectors)
+        if isinstance(ids, tf.RaggedTensor):
+            return ids.with_flat_values(self._vectors(ids.flat_values))
+        return self._vectors(ids)
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
-        """Returns which ids are no padding; None where the layers behind see no ids.
-
-        Args:
-          inputs: ids, as `call` takes them.
-          previous_mask: not looked at.
-        """
-
-        def mask(ids: Any) -> Any:
-            if not self.mask_zero or self.combiner or isinstance(ids, tf.RaggedTensor):
-                return None
-            return keras.ops.not_equal(ids, 0)
-
-        return keras.tree.map_structure(mask, inputs)
-
-    def save_own_variables(self, store: Any) -> None:
-        """Saves the table whole, as Keras does.
-
-        Args:
-          store: what to save in, by name.
-        """
-        store["0"] = np.concatenate([part.numpy() for part in self._parts])
-
-    def load_own_variables(self, store: Any) -> None:
-        """Loads a whole table.
-
-        Args:
-          store: what was saved, by name.
-
-        Raises:
-          ValueError: it has another shape.
-        """
-        value = store["0"]
-        wanted = (self.num_rows, self.output_dim)
-        if tuple(value.shape) != wanted:
-            raise RefusedValueError(
-                f"{self._title} has a table of {wanted}, and that of the file has "
-                f"{tuple(value.shape)}: write its input_dim and output_dim."
-            )
-        start = 0
-        for part in self._parts:
-            part.assign(value[start : start + part.shape[0]])
-            start += part.shape[0]
+        """Returns which ids are not padding; None for bags, ragged ids, or without mask_zero."""
+        if not self.mask_zero or self.combiner or isinstance(inputs, tf.RaggedTensor):
+            return None
+        return keras.ops.not_equal(inputs, 0)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments, for `from_config`."""
@@ -246,15 +167,9 @@ class Embedding(keras.layers.Layer):
             **super().get_config(),
             "input_dim": self.input_dim,
             "output_dim": self.output_dim,
-            "embeddings_initializer": keras.initializers.serialize(
-                self.embeddings_initializer
-            ),
-            "embeddings_regularizer": keras.regularizers.serialize(
-                self.embeddings_regularizer
-            ),
-            "embeddings_constraint": keras.constraints.serialize(
-                self.embeddings_constraint
-            ),
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
+            "embeddings_regularizer": keras.regularizers.serialize(self.embeddings_regularizer),
+            "embeddings_constraint": keras.constraints.serialize(self.embeddings_constraint),
             "mask_zero": self.mask_zero,
             "combiner": self.combiner,
             "oov": self.oov,
@@ -263,97 +178,160 @@ class Embedding(keras.layers.Layer):
 
     @property
     def _title(self) -> str:
-        return f"{type(self).__name__} {self.name!r}"
+        return f"{type(self).__name__} {self.name}"
 
-    def _refused(self, argument: str, value: Any, instead: str) -> RefusedValueError:
-        return RefusedValueError(
-            f"{self._title}: {argument}={value!r}: write {instead}."
+    def _integers(self, ids: Any) -> Any:
+        """Returns ids as int64; refuses what may have been rounded to another id."""
+        if not isinstance(ids, (tf.RaggedTensor, tf.SparseTensor)):
+            ids = tf.convert_to_tensor(ids)
+        if ids.dtype.is_integer and ids.dtype != tf.uint64:
+            return tf.cast(ids, tf.int64)
+        if self.oov == "hash" or self.input_dim > _EXACT.get(ids.dtype, 0):
+            raise ge.SpecError(
+                f"{self._title} got ids of {ids.dtype.name}, which does not have all of them: "
+                "expected integers. Set tf.cast(ids, tf.int64). keras.Sequential casts its input: "
+                "begin it with keras.Input([...], dtype='int64')."
+            )
+        values = getattr(ids, "flat_values", getattr(ids, "values", ids))
+        whole = tf.debugging.assert_equal(
+            values, tf.floor(values), f"{self._title} got ids that are no whole numbers"
         )
+        with tf.control_dependencies([whole] if whole is not None else []):
+            return tf.cast(ids, tf.int64)
 
-    def _positive(self, argument: str, value: Any) -> int:
-        try:
-            number = -1 if isinstance(value, bool) else operator.index(value)
-        except TypeError:
-            number = -1
-        if number < 1:
-            raise self._refused(argument, value, f"a positive number, {argument}=1000")
-        return number
+    def _vectors(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns a vector for each id; 0 for an unknown one with oov='zero'."""
+        rows = tf.cast(self._table.gather(self._rows(ids)), self.compute_dtype)
+        if self.oov != "zero":
+            return rows
+        return tf.where(self._is_known(ids)[..., tf.newaxis], rows, tf.zeros_like(rows))
 
-    def _weights_of(self, ids: Any, weights: Any) -> list[Any]:
-        """Returns the weights of each input, in order."""
-        if weights is None:
-            return [None] * len(tf.nest.flatten(ids))
-        try:
-            tf.nest.assert_same_structure(ids, weights)
-        except (TypeError, ValueError) as error:
-            raise SpecError(
-                f"{self._title} is given weights of another structure than ids: give "
-                "the same keys, with None where all weights are 1."
-            ) from error
-        return tf.nest.flatten(weights)
+    def _combined(self, ids: Any, weights: Any) -> tf.Tensor:
+        """Returns a vector for each bag."""
+        values, bags, num_bags = self._flat(ids)
+        numbers = tf.ones_like(values, self.variable_dtype)
+        if weights is not None:
+            numbers = self._weights(ids, weights, bags)
+        kept = self._is_known(values) if self.oov == "zero" else tf.ones_like(values, tf.bool)
+        if self.mask_zero:
+            kept &= values != 0
+        # Not by a product: the weight of padding may be NaN.
+        numbers = tf.where(kept, numbers, tf.zeros_like(numbers))[:, tf.newaxis]
 
-    def _rows(self, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Returns rows `[n, output_dim]`, and which count, bool `[n]`; None for all."""
-        places = self._unknown.rows_of(ids, self._title)
-        parts = [sharding.copy_here(part.value) for part in self._parts]
-        # Of a variable, not of its value: so TensorFlow reads these rows alone.
-        rows = tf.nn.embedding_lookup(parts if parts[1:] else parts[0], places)
-        kept = self._unknown.known(ids) if self.oov == "zero" else None
-        if self.mask_zero and self.combiner:
-            words = tf.not_equal(ids, 0)
-            kept = words if kept is None else tf.logical_and(kept, words)
-        return self._unknown.marked(rows, ids), kept
+        def total(each: tf.Tensor) -> tf.Tensor:
+            return tf.math.unsorted_segment_sum(each, bags, num_bags)
+
+        vectors = total(self._table.gather(self._rows(values)) * numbers)
+        if self.combiner != "sum":
+            divisors = total(numbers if self.combiner == "mean" else tf.square(numbers))
+            is_empty = divisors == 0
+            # The gradient of the root of 0 is infinite: an empty bag would make it NaN.
+            divisors = tf.where(is_empty, tf.ones_like(divisors), divisors)
+            divisors = divisors if self.combiner == "mean" else tf.sqrt(divisors)
+            vectors = tf.where(is_empty, tf.zeros_like(vectors), vectors / divisors)
+        return tf.ensure_shape(vectors, [ids.shape[0], self.output_dim])
+
+    def _flat(self, ids: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns the values of bags of any kind, their bags by number, and the number of bags."""
+        if ids.shape.rank == 1 and not isinstance(ids, tf.SparseTensor):
+            ids = ids[:, tf.newaxis]
+        if ids.shape.rank != 2:
+            raise ge.SpecError(
+                f"{self._title} got ids of shape {ids.shape}: expected [batch, ids] with a "
+                "combiner. Reshape them in model_fn."
+            )
+        if isinstance(ids, tf.RaggedTensor):
+            return ids.flat_values, ids.value_rowids(), ids.nrows()
+        if isinstance(ids, tf.SparseTensor):
+            return ids.values, ids.indices[:, 0], ids.dense_shape[0]
+        shape = tf.shape(ids)
+        return tf.reshape(ids, [-1]), tf.repeat(tf.range(shape[0]), shape[1]), shape[0]
+
+    def _weights(self, ids: Any, weights: Any, bags: tf.Tensor) -> tf.Tensor:
+        if tf.is_tensor(ids) and not tf.is_tensor(weights):
+            weights = tf.convert_to_tensor(weights)
+        names = [_kind(each) + str(each.shape) for each in (ids, weights)]
+        if _kind(ids) != _kind(weights) or not ids.shape.is_compatible_with(weights.shape):
+            raise ge.SpecError(
+                f"{self._title} got weights {names[1]} for ids {names[0]}: expected the same kind "
+                "and shape."
+            )
+        numbers, others, _ = self._flat(weights)
+        same = tf.debugging.assert_equal(bags, others, "expected a weight for each id of a bag")
+        with tf.control_dependencies([same] if same is not None else []):
+            return tf.cast(numbers, self.variable_dtype)
+
+    def _is_known(self, ids: tf.Tensor) -> tf.Tensor:
+        return (ids >= 0) & (ids < self.input_dim)
+
+    def _rows(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the number of the row to read for each id."""
+        if self.oov == "error":
+            return self._checked(ids)
+        known = self._is_known(ids)
+        if self.oov == "hash":
+            return tf.where(known, ids, self.input_dim + _hash(ids, self._num_buckets))
+        # Another id of the batch, so that no row outside of it is updated.
+        return tf.where(known, ids, tf.reduce_max(tf.where(known, ids, 0)))
+
+    def _checked(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the ids, and ends the step if one is out of range."""
+        least, most = tf.reduce_min(ids), tf.reduce_max(ids)
+        # tf.debugging.Assert would add a branch, which costs more.
+        check = tf.raw_ops.Assert(
+            condition=(least >= 0) & (most < self.input_dim),
+            # Without quotes, before which TensorFlow would put backslashes.
+            data=[
+                f"{self._title}: expected ids from 0 to {self.input_dim - 1}. Set a larger "
+                "input_dim, or oov='zero' or 'hash'. An id is".replace("'", ""),
+                tf.where(least < 0, least, most),
+            ],
+        )
+        with tf.control_dependencies([check] if check is not None else []):
+            return tf.identity(ids)
 
 
 @_configurable
 @keras.saving.register_keras_serializable("gin_estimator")
 class ShardedEmbedding(Embedding):
-    """`Embedding` by its first name: the table is made at once, and called `table`."""
+    """The first name of `Embedding`, whose table is called `table` and created at once."""
 
     _weight_name = "table"
 
-    def __init__(
-        self,
-        input_dim: int,
-        output_dim: int,
-        *,
-        embeddings_initializer: Any = "uniform",
-        name: str | None = None,
-    ) -> None:
-        """Makes the table; vectors are float32.
-
-        Args:
-          input_dim: number of ids, which count from 0.
-          output_dim: size of a vector.
-          embeddings_initializer: a Keras initializer, or its name.
-          name: name of the layer.
-
-        Raises:
-          ValueError: a dimension is not positive.
-        """
-        super().__init__(
-            input_dim,
-            output_dim,
-            embeddings_initializer,
-            # What gin binds for `Embedding` is not meant for this class.
-            embeddings_regularizer=None,
-            embeddings_constraint=None,
-            mask_zero=False,
-            combiner=None,
-            oov="error",
-            num_oov_buckets=None,
-            name=name,
-            dtype="float32",
-        )
+    def __init__(self, input_dim: int, output_dim: int, **options: Any) -> None:
+        """Creates the table; see `Embedding`."""
+        super().__init__(input_dim, output_dim, **{"dtype": "float32", **options})
         self.build()
 
     @property
     def table(self) -> Any:
-        """The table, a `tf.Variable`; a `ShardedVariable` where it is cut."""
-        return variables.raw(sharding.whole(self._parts[0]))
+        """The table as a tf.Variable; if it is cut, a ShardedVariable."""
+        parts = self._table.parts
+        return parts[0].value if len(parts) == 1 else self._table.whole
 
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments, for `from_config`."""
-        taken = ("input_dim", "output_dim", "embeddings_initializer", "name")
-        config = super().get_config()
-        return {key: config[key] for key in taken}
+
+def _hash(ids: tf.Tensor, num_buckets: int) -> tf.Tensor:
+    """Returns a bucket for each id, the same on each device: 64-bit integers alone."""
+    for shift, factor in zip(_SHIFTS, _FACTORS, strict=True):
+        # TensorFlow's shift repeats the sign; zeros are needed.
+        unsigned = tf.constant((1 << (64 - shift)) - 1, tf.int64)
+        shifted = tf.bitwise.right_shift(ids, tf.constant(shift, tf.int64))
+        ids = tf.bitwise.bitwise_xor(ids, tf.bitwise.bitwise_and(shifted, unsigned))
+        ids *= tf.constant(factor, tf.int64)
+    return tf.math.floormod(ids, num_buckets)
+
+
+def _kind(values: Any) -> str:
+    kinds = (tf.RaggedTensor, tf.SparseTensor)
+    return next((kind.__name__ for kind in kinds if isinstance(values, kind)), "Tensor")
+
+
+def _check_one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        raise ge.UserValueError(f"Embedding.{name} is {value!r}: expected one of {choices}.")
+
+
+def _positive(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ge.UserValueError(f"Embedding.{name} is {value!r}: expected an integer above 0.")
+    return value

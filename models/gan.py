@@ -1,28 +1,25 @@
-"""The model_fn of a generative adversarial network: two losses, two optimizers."""
+"""The model_fn of a generative adversarial network."""
 
-import dataclasses
-import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import gin
 import keras
 import tensorflow as tf
 
-from pipeline import EstimatorSpec, ModeKeys, SpecError, TrainOp, image
+from gin_estimator import EstimatorSpec, ModeKeys, SpecError, TrainOp, image
 
-from . import checks
+from . import features as features_lib
 
 
-@dataclasses.dataclass(frozen=True)
-class _Objective:
-    """Losses of the discriminator's logits, example by example.
+class _Objective(NamedTuple):
+    """Losses by logit.
 
     Attributes:
-      real: the discriminator's loss on real images.
-      fake: the discriminator's loss on generated images.
-      generator: the generator's loss on generated images.
-      boundary: the logit above which the discriminator takes an image for real.
+      real: loss of the discriminator on real images.
+      fake: loss of the discriminator on generated images.
+      generator: loss of the generator.
+      boundary: logit above which an image is taken for real.
     """
 
     real: Callable[[tf.Tensor], tf.Tensor]
@@ -32,23 +29,15 @@ class _Objective:
 
 
 _OBJECTIVES = {
-    # Binary cross-entropy. The generator's has flipped labels, for its gradient then
-    # does not vanish while the discriminator wins (Goodfellow et al., 2014).
+    # Cross-entropy. With flipped labels the generator has a gradient while it loses.
     "non_saturating": _Objective(
-        real=lambda logits: tf.nn.softplus(-logits),
-        fake=tf.nn.softplus,
-        generator=lambda logits: tf.nn.softplus(-logits),
+        lambda logits: tf.nn.softplus(-logits), tf.nn.softplus, lambda x: tf.nn.softplus(-x)
     ),
     "least_squares": _Objective(
-        real=lambda logits: tf.square(logits - 1),
-        fake=tf.square,
-        generator=lambda logits: tf.square(logits - 1),
-        boundary=0.5,
+        lambda logits: tf.square(logits - 1), tf.square, lambda x: tf.square(x - 1), 0.5
     ),
     "hinge": _Objective(
-        real=lambda logits: tf.nn.relu(1 - logits),
-        fake=lambda logits: tf.nn.relu(1 + logits),
-        generator=lambda logits: -logits,
+        lambda logits: tf.nn.relu(1 - logits), lambda x: tf.nn.relu(1 + x), tf.negative
     ),
 }
 
@@ -67,123 +56,89 @@ def gan(
     objective: str = "non_saturating",
     discriminator_updates: int = 1,
     generator_every: int = 1,
-    clip_norm: float | None = None,
-    num_samples: int = 16,
-    value_range: tuple[float, float] = (-1, 1),
 ) -> EstimatorSpec:
-    """Trains a generator against a discriminator: a model_fn.
+    """Returns the spec of a generator that is trained against a discriminator.
 
-    Minimises `discriminator_loss` and `generator_loss`, each with its own optimizer.
-    Reports both, and their sum as `loss`. `real_accuracy` and `fake_accuracy` are the
-    parts of the real and of the generated images that the discriminator recognised.
-    Both optimizers see the same forward pass, as in TensorFlow's DCGAN tutorial.
-    Predictions are `images` and the discriminator's `logits` of them; an export serves
-    the images.
-
-    TensorBoard shows generated images: in TRAIN of the same noise each time, in EVAL of
-    the first examples'.
+    Both optimizers see the same forward pass. Reports `discriminator_loss`, `generator_loss`, and
+    `real_accuracy` and `fake_accuracy`, the shares of real and of generated images that the
+    discriminator recognizes. Predicts `images` and their `logits`; an export serves the images.
+    Of an evaluation TensorBoard shows generated images, always of the same noise.
 
     Args:
-      features: real images `[batch, ...]`, scaled as the generator scales its own; in
-        PREDICT noise `[batch, dim]`.
+      features: real images `[batch, ...]`, in the generator's range; in PREDICT noise
+        `[batch, dim]`.
       mode: one of `ModeKeys`.
-      generator: takes noise and returns images.
-      discriminator: takes images and returns logits `[batch, 1]` or `[batch]`, high for
-        real images.
-      noise: `noise(images, training)` returns noise `[batch, dim]` for as many images;
-        see `gaussian_noise`.
-      generator_optimizer: updates the generator; may be None outside TRAIN.
-      discriminator_optimizer: updates the discriminator; may be None outside TRAIN.
-      labels: not used.
+      generator: returns images of noise.
+      discriminator: returns logits `[batch, 1]` or `[batch]` of images, high for real ones.
+      noise: `noise(images, training=)` returns noise for as many images; see `gaussian_noise`.
+      generator_optimizer: updates the generator; None outside of TRAIN.
+      discriminator_optimizer: updates the discriminator; None outside of TRAIN.
+      labels: not used; data of images have them.
       objective: 'non_saturating', 'least_squares' or 'hinge'.
-      discriminator_updates: updates of the discriminator in a step, all on the step's
-        images, each with fresh noise.
-      generator_every: steps from one update of the generator to the next; between them
-        the discriminator sees fresh images.
-      clip_norm: global norm to which each gradient is clipped; None clips nothing.
-      num_samples: generated images to show; 0 shows none.
-      value_range: values of the images that are shown as black and as white.
+      discriminator_updates: updates of the discriminator in a step, each with fresh noise.
+      generator_every: number of steps from one update of the generator to the next.
 
     Raises:
-      SpecError: the objective is unknown, or real and generated images differ in shape.
+      SpecError: the objective is unknown, or shapes do not fit.
     """
     del labels
     if objective not in _OBJECTIVES:
-        raise SpecError(
-            f"objective is {objective!r}: write one of {sorted(_OBJECTIVES)}."
-        )
-    features = checks.network_input(features)
+        raise SpecError(f"objective is {objective!r}: expected one of {sorted(_OBJECTIVES)}.")
+    images = features_lib.network_input(features, None)
     if mode == ModeKeys.PREDICT:
-        return _predict_spec(features, generator, discriminator)
-
-    training = mode == ModeKeys.TRAIN
-    fakes = generator(noise(features, training=training), training=training)
-    _check_images(features, fakes)
-    real_logits = _logits(discriminator, features, training=training)
+        return _predict_spec(images, generator, discriminator)
+    training, chosen = mode == ModeKeys.TRAIN, _OBJECTIVES[objective]
+    fakes = generator(noise(images, training=training), training=training)
+    if not images.shape[1:].is_compatible_with(fakes.shape[1:]):
+        raise SpecError(
+            f"real images have shape {images.shape} and generated ones {fakes.shape}: expected "
+            "equal shapes. Change the generator, or resize the images in the input_fn."
+        )
+    real_logits = _logits(discriminator, images, training=training)
     fake_logits = _logits(discriminator, fakes, training=training)
-    chosen = _OBJECTIVES[objective]
-    generator_loss = chosen.generator(fake_logits)
     discriminator_loss = chosen.real(real_logits) + chosen.fake(fake_logits)
-    train_op = None
+    generator_loss = chosen.generator(fake_logits)
+    ops, summaries = [], {}
+    if mode == ModeKeys.EVAL and features_lib.are_images(fakes):
+        summaries["samples"] = image(fakes, 16, value_range=None)
     if training:
-        # A TrainOp with its own loss brings its own regularization. Added to each
-        # example's loss, it is in their mean once.
-        train_op = [
+        # The loss of a TrainOp has its own regularization, which is in the mean once.
+        ops = [
             TrainOp(
                 discriminator_optimizer,
                 discriminator.trainable_variables,
                 loss=discriminator_loss + sum(discriminator.losses),
-                clip_norm=clip_norm,
                 repeat=discriminator_updates,
             ),
             TrainOp(
                 generator_optimizer,
                 generator.trainable_variables,
                 loss=generator_loss + sum(generator.losses),
-                clip_norm=clip_norm,
                 every=generator_every,
             ),
         ]
-    samples = fakes
-    # After `generator.losses` were read: another call of a model changes them.
-    if training and num_samples and checks.are_images(fakes):
-        # Noise that is not for training depends on the images alone, which are blank.
-        blank = tf.zeros([num_samples, *features.shape[1:]], features.dtype)
-        samples = generator(noise(blank, training=False), training=False)
     return EstimatorSpec(
         mode,
         loss=discriminator_loss + generator_loss,
-        train_op=train_op,
+        train_op=ops,
         metrics={
             "discriminator_loss": discriminator_loss,
             "generator_loss": generator_loss,
             "real_accuracy": tf.cast(real_logits > chosen.boundary, tf.float32),
             "fake_accuracy": tf.cast(fake_logits <= chosen.boundary, tf.float32),
         },
-        summaries=_summaries(samples, num_samples, value_range),
+        summaries=summaries,
     )
 
 
-def _summaries(
-    samples: Any, number: int, value_range: tuple[float, float]
-) -> dict[str, Any]:
-    if not number or not checks.are_images(samples):
-        return {}
-    columns = math.ceil(math.sqrt(number))
-    shown = image(samples, number, value_range=value_range, columns=columns)
-    return {"samples": shown}
-
-
-def _predict_spec(features: Any, generator: Any, discriminator: Any) -> EstimatorSpec:
-    """Returns the spec of PREDICT, whose features are noise."""
-    if features.shape.rank != 2:
+def _predict_spec(noise: Any, generator: Any, discriminator: Any) -> EstimatorSpec:
+    if noise.shape.rank != 2:
         raise SpecError(
-            f"PREDICT takes noise [batch, dim] as features and got {features.shape}: "
-            "give tf.random.normal([batch, dim]) from input_fn."
+            f"features have shape {noise.shape} in PREDICT: expected noise [batch, dim]. Set "
+            "features = tf.random.normal([batch, dim])."
         )
-    images = tf.cast(generator(features, training=False), tf.float32)
-    # The call also builds the discriminator: a checkpoint has its variables, which
-    # have to be there when it is loaded.
+    images = tf.cast(generator(noise, training=False), tf.float32)
+    # The call also builds the discriminator, whose variables are in the checkpoint.
     logits = _logits(discriminator, images, training=False)
     return EstimatorSpec(
         ModeKeys.PREDICT,
@@ -194,22 +149,12 @@ def _predict_spec(features: Any, generator: Any, discriminator: Any) -> Estimato
 
 def _logits(discriminator: Any, images: Any, *, training: bool) -> tf.Tensor:
     """Returns the discriminator's logits, float32 `[batch]`."""
-    outputs = discriminator(images, training=training)
-    logits = checks.network_output(outputs, inputs=images)
+    logits = tf.cast(discriminator(images, training=training), tf.float32)
     if logits.shape.rank == 2 and logits.shape[-1] == 1:
         logits = tf.squeeze(logits, axis=-1)
     if logits.shape.rank != 1:
         raise SpecError(
-            f"the discriminator turned images of shape {images.shape} into "
-            f"{logits.shape}, and one logit an image is needed: end it in "
-            "keras.layers.Dense(1)."
+            f"the discriminator returned shape {logits.shape}: expected one logit for each image. "
+            "Set its last layer to keras.layers.Dense(1)."
         )
     return logits
-
-
-def _check_images(real: Any, fake: Any) -> None:
-    if not real.shape[1:].is_compatible_with(fake.shape[1:]):
-        raise SpecError(
-            f"real images have shape {real.shape} and generated ones {fake.shape}: "
-            "change the generator's image_size and channels, or resize in input_fn."
-        )

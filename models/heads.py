@@ -1,4 +1,4 @@
-"""What all heads share: from logits to the whole EstimatorSpec, in one line.
+"""The base of all heads: from logits to a whole EstimatorSpec.
 
     def model_fn(features, labels, mode, network, optimizer):
         head = BinaryClassHead(weight_column="weight")
@@ -7,96 +7,66 @@
             features, mode, logits, labels, optimizer, network.trainable_variables
         )
 
-Names, metrics and signatures are those of tf.estimator's heads, and so are the numbers,
-but for one: with weights the loss is sum(weight * loss) / sum(weight), which
-tf.estimator calls `average_loss`; its `loss` was sum(weight * loss) / batch size.
+Metrics, predictions and signatures have the names and the values of tf.estimator's heads. With
+weights the loss is sum(weight * loss) / sum(weight), its `average_loss`.
 """
 
 import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
-from pipeline import EstimatorSpec, ModeKeys, SpecError, TrainOp, metric
+from gin_estimator import EstimatorSpec, ModeKeys, SpecError, TrainOp, metric
 
-from . import checks
+from . import features as features_lib
+
+Tensors = dict[str, tf.Tensor]
+Weights = tf.Tensor | None
+
+
+class Scored(NamedTuple):
+    """Losses `[batch]` or `[batch, outputs]`, their weights, and metrics by name."""
+
+    loss: tf.Tensor
+    weights: Weights
+    metrics: dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Head(abc.ABC):
-    """Loss, weights, metrics, predictions and signatures of one kind of label.
+    """Loss, metrics, predictions and signatures for one kind of label.
 
     Attributes:
-      weight_column: entry of features that holds a weight an example, 0 or more,
-        `[batch]` or `[batch, 1]`; None where all count alike.
-      name: name of the head; None for none. In a MultiHead each has one.
+      name: name of the head in a MultiHead; None for none.
+      loss_reduction: "mean" or "sum", see `EstimatorSpec`.
     """
 
-    weight_column: str | None = None
     name: str | None = None
+    loss_reduction: str = "mean"
 
     @property
     @abc.abstractmethod
-    def logits_dimension(self) -> int | None:
-        """The size of the logits' last dimension; None for any."""
+    def logits_dimension(self) -> int:
+        """The size of the last dimension of the logits."""
 
     @abc.abstractmethod
-    def targets(self, labels: Any) -> tf.Tensor:
-        """Returns labels as the head computes with them.
-
-        Args:
-          labels: as input_fn gives them.
-
-        Raises:
-          SpecError: they have a wrong shape or dtype.
-        """
+    def checked_logits(self, logits: Any) -> Any:
+        """Returns the logits in float32, and refuses those of another shape."""
 
     @abc.abstractmethod
-    def losses(self, targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-        """Returns the losses, float32 `[batch]` or `[batch, outputs]`.
-
-        Args:
-          targets: what `targets` returned.
-          logits: float32 `[batch, logits_dimension]`.
-        """
+    def scored(self, features: Any, mode: str, logits: Any, labels: Any) -> Scored:
+        """Returns losses, weights and metrics of checked logits in TRAIN and EVAL."""
 
     @abc.abstractmethod
-    def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the predictions by name, each with a leading batch dimension.
-
-        Args:
-          logits: float32 `[batch, logits_dimension]`.
-        """
+    def predictions(self, logits: Any) -> Tensors:
+        """Returns the predictions by name, each with a leading batch dimension."""
 
     @abc.abstractmethod
-    def metrics(
-        self,
-        features: Any,
-        targets: tf.Tensor,
-        logits: tf.Tensor,
-        weights: tf.Tensor | None,
-    ) -> dict[str, Any]:
-        """Returns the metrics of an evaluation by name, but for `average_loss`.
-
-        Args:
-          features: what model_fn was given.
-          targets: what `targets` returned.
-          logits: float32 `[batch, logits_dimension]`.
-          weights: float32 `[batch]`, or None.
-        """
-
-    @abc.abstractmethod
-    def export_outputs(
-        self, predictions: Mapping[str, tf.Tensor]
-    ) -> dict[str, dict[str, tf.Tensor]]:
-        """Returns the signatures of a SavedModel, with `serving_default`.
-
-        Args:
-          predictions: what `predictions` returned.
-        """
+    def export_outputs(self, predictions: Mapping[str, tf.Tensor]) -> dict[str, Tensors]:
+        """Returns the outputs of each signature of a SavedModel."""
 
     def create_estimator_spec(
         self,
@@ -107,221 +77,157 @@ class Head(abc.ABC):
         optimizer: keras.optimizers.Optimizer | None = None,
         trainable_variables: Sequence[Any] | None = None,
         *,
-        train_op: Any = None,
+        train_op: TrainOp | Sequence[TrainOp] | None = None,
         regularization_losses: Sequence[Any] | None = None,
         metrics: Mapping[str, Any] | None = None,
     ) -> EstimatorSpec:
-        """Returns what a model_fn returns.
+        """Returns the spec that a model_fn returns.
 
         Args:
-          features: what model_fn was given; only `weight_column` is read.
+          features: features of model_fn; only weight columns are read.
           mode: one of `ModeKeys`.
           logits: `[batch, logits_dimension]`, without an activation.
-          labels: what model_fn was given; None in PREDICT.
+          labels: labels of model_fn; None in PREDICT.
           optimizer: updates `trainable_variables`.
-          trainable_variables: variables to train, such as
-            `network.trainable_variables`.
-          train_op: a TrainOp or several, in the place of the two before.
-          regularization_losses: scalars that are added to the loss.
-          metrics: further metrics for EVAL, as `EstimatorSpec.metrics`.
+          trainable_variables: variables to train, usually `network.trainable_variables`.
+          train_op: one or several TrainOps, instead of the two arguments before.
+          regularization_losses: scalars that are added to the loss, usually `network.losses`.
+          metrics: more metrics for EVAL, as in EstimatorSpec.
 
         Raises:
-          SpecError: logits, labels or weights have a wrong shape; or TRAIN is given
-            nothing to train.
+          SpecError: logits, labels or weights have a wrong shape, or TRAIN has nothing to train.
         """
         logits = self.checked_logits(logits)
         if mode == ModeKeys.PREDICT:
-            return self._to_predict(logits)
-        targets, loss, weights = self.losses_of(features, mode, logits, labels)
-        reported: dict[str, Any] = {}
-        if mode == ModeKeys.EVAL:
-            reported = self.all_metrics(features, targets, logits, loss, weights)
-            reported.update(metrics or {})
+            predictions = self.predictions(logits)
+            outputs = self.export_outputs(predictions)
+            return EstimatorSpec(mode, predictions=predictions, export_outputs=outputs)
+        scored = self.scored(features, mode, logits, labels)
         return EstimatorSpec(
             mode,
-            loss=loss,
-            loss_weights=_broadcast(weights, loss),
-            regularization_losses=regularization_losses,
+            loss=scored.loss,
+            loss_weights=scored.weights,
+            loss_reduction=self.loss_reduction,
+            regularization_losses=regularization_losses or (),
             train_op=_train_op(mode, optimizer, trainable_variables, train_op),
-            metrics=reported,
+            metrics=scored.metrics | dict(metrics or {}) if mode == ModeKeys.EVAL else {},
         )
 
-    def losses_of(
-        self, features: Any, mode: str, logits: Any, labels: Any
-    ) -> tuple[Any, tf.Tensor, tf.Tensor | None]:
-        """Returns targets, losses and weights, see `create_estimator_spec`."""
-        if labels is None:
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SingleHead(Head):
+    """A head of one tensor of logits.
+
+    Attributes:
+      weight_column: entry of features with the weights of the examples, `[batch]` or
+        `[batch, 1]`, 0 or more; None for equal weights.
+    """
+
+    weight_column: str | None = None
+
+    @abc.abstractmethod
+    def targets(self, labels: tf.Tensor) -> tf.Tensor:
+        """Returns labels as the losses take them, and ends the step if one is out of range."""
+
+    @abc.abstractmethod
+    def losses(self, targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+        """Returns the losses, `[batch]` or `[batch, outputs]`."""
+
+    @abc.abstractmethod
+    def metrics(self, targets: tf.Tensor, logits: tf.Tensor, weights: Weights) -> dict[str, Any]:
+        """Returns the metrics of EVAL by name, except `average_loss`."""
+
+    def checked_logits(self, logits: Any) -> tf.Tensor:
+        """See `Head`; `[batch]` is `[batch, 1]` if the head has one logit."""
+        logits, size = tf.cast(logits, tf.float32), self.logits_dimension
+        if logits.shape.rank == 1 and size == 1:
+            logits = logits[:, tf.newaxis]
+        if logits.shape.rank != 2 or logits.shape[-1] not in (size, None):
             raise SpecError(
-                f"mode {mode!r} needs labels and got None: return (features, labels) "
-                "from input_fn."
+                f"logits have shape {logits.shape}: {type(self).__name__} expects [batch, {size}]. "
+                f"Set the last layer of the network to keras.layers.Dense({size})."
             )
+        return tf.ensure_shape(logits, [None, size])
+
+    def scored(self, features: Any, mode: str, logits: tf.Tensor, labels: Any) -> Scored:
+        """See `Head`."""
+        if not isinstance(labels, tf.RaggedTensor | tf.SparseTensor):
+            labels = features_lib.required_labels(labels, mode)
         targets = self.targets(labels)
         if not targets.shape[:1].is_compatible_with(logits.shape[:1]):
             raise SpecError(
-                f"labels have shape {targets.shape} and logits {logits.shape}: give "
-                "one label for each row of logits."
+                f"labels have shape {labels.shape} and logits {logits.shape}: expected one label "
+                "for each row of logits."
             )
         loss = tf.cast(self.losses(targets, logits), tf.float32)
-        return targets, loss, self._weights(features, logits)
+        weights = None
+        if self.weight_column is not None:
+            weights = features_lib.example_weights(features, self.weight_column)
+        metrics = {}
+        if mode == ModeKeys.EVAL:
+            metrics = {"average_loss": mean(loss, weights)}
+            metrics |= self.metrics(targets, logits, weights)
+        return Scored(loss, like(loss, weights), metrics)
 
-    def all_metrics(
-        self,
-        features: Any,
-        targets: Any,
-        logits: Any,
-        loss: tf.Tensor,
-        weights: tf.Tensor | None,
-    ) -> dict[str, Any]:
-        """Returns the metrics of an evaluation by name, with `average_loss`."""
-        average = {"average_loss": mean(loss, _broadcast(weights, loss))}
-        return average | self.metrics(features, targets, logits, weights)
-
-    def checked_logits(self, logits: Any) -> Any:
-        """Returns the logits in float32, in which losses are computed.
-
-        Raises:
-          SpecError: they are no tensor `[batch, logits_dimension]`.
-        """
-        logits = checks.network_output(logits, inputs=None)
-        size = self.logits_dimension
-        if logits.shape.rank == 1 and size == 1:
-            return logits[:, None]
-        fits = logits.shape.rank == 2 and logits.shape[-1] in (size, None)
-        if not fits and not (size is None and logits.shape.rank == 2):
-            raise SpecError(
-                f"{type(self).__name__} got logits of shape {logits.shape} and needs "
-                f"[batch, {'list' if size is None else size}]: end the network in "
-                f"keras.layers.Dense({'1' if size is None else size})."
-            )
-        return logits
-
-    def _to_predict(self, logits: Any) -> EstimatorSpec:
-        predictions = self.predictions(logits)
-        return EstimatorSpec(
-            ModeKeys.PREDICT,
-            predictions=predictions,
-            export_outputs=self.export_outputs(predictions),
-        )
-
-    def _weights(self, features: Any, logits: Any) -> tf.Tensor | None:
-        """Returns a weight for each example, float32 `[batch]`; None without a column.
-
-        Raises:
-          SpecError: there is no such column, or it has a wrong shape.
-        """
-        if self.weight_column is None:
-            return None
-        weights = column(features, self.weight_column, f"{type(self).__name__}.weight")
-        if weights.shape.rank == 2 and weights.shape[-1] in (1, None):
-            weights = tf.squeeze(weights, -1)
-        batch = tf.nest.flatten(logits)[0].shape[:1]
-        if weights.shape.rank != 1 or not weights.shape.is_compatible_with(batch):
-            raise SpecError(
-                f"weight_column {self.weight_column!r} has shape {weights.shape} for "
-                f"{batch[0]} examples: give one weight an example, [batch]."
-            )
-        weights = tf.cast(weights, tf.float32)
-        # The loss is divided by their sum, and NaN would not name its column. Without
-        # quotes, which TensorFlow would escape.
-        words = (
-            f"{type(self).__name__}.weight_column, {self.weight_column}, must hold "
-            "numbers of 0 or more: mend them in input_fn"
-        )
-        return checked(weights >= 0, weights, words)
+    def export_outputs(self, predictions: Mapping[str, tf.Tensor]) -> dict[str, Tensors]:
+        """Returns signatures: by classes, by the predicted number, and all predictions."""
+        outputs: dict[str, Tensors] = {}
+        if "probabilities" in predictions:
+            classes = predictions.get("all_classes", predictions["classes"])
+            scores = {"scores": predictions["probabilities"], "classes": classes}
+            outputs = {"serving_default": scores, "classification": scores}
+        number = predictions.get("logistic", predictions.get("predictions"))
+        if number is not None:
+            outputs["regression"] = {"outputs": number}
+            outputs.setdefault("serving_default", outputs["regression"])
+        return {**outputs, "predict": dict(predictions)}
 
 
-def column(features: Any, name: str, field: str) -> tf.Tensor:
-    """Returns an entry of features, dense.
-
-    Args:
-      features: what model_fn was given.
-      name: name of the entry.
-      field: what names it, for the message: `BinaryClassHead.weight` of
-        `BinaryClassHead.weight_column`.
-
-    Raises:
-      SpecError: there is no such entry.
-    """
-    if not isinstance(features, Mapping) or name not in features:
-        held = sorted(features) if isinstance(features, Mapping) else "no dict"
-        raise SpecError(
-            f"{field}_column is {name!r} and features hold {held}: name one of these, "
-            "or add it to the features in input_fn."
-        )
-    return tf.convert_to_tensor(features[name])
-
-
-def dense_labels(labels: Any, width: int, head: str) -> tf.Tensor:
+def dense_labels(labels: tf.Tensor, width: int) -> tf.Tensor:
     """Returns labels as `[batch, width]`.
-
-    Args:
-      labels: a tensor `[batch, width]`, for a width of 1 also `[batch]`; or a dict of
-        one.
-      width: labels of one example.
-      head: class name of the head, for the message.
 
     Raises:
       SpecError: they have another shape.
     """
-    labels = checks.labels_of(labels, "train or eval")
     if labels.shape.rank == 1 and width == 1:
-        labels = labels[:, None]
+        labels = labels[:, tf.newaxis]
     if labels.shape.rank != 2 or labels.shape[-1] not in (width, None):
-        either = " or [batch]" if width == 1 else ""
-        raise SpecError(
-            f"{head} got labels of shape {labels.shape} and needs "
-            f"[batch, {width}]{either}: reshape them in input_fn."
-        )
+        either = "[batch] or " if width == 1 else ""
+        raise SpecError(f"labels have shape {labels.shape}: expected {either}[batch, {width}].")
     return tf.ensure_shape(labels, [None, width])
 
 
-def checked(condition: tf.Tensor, tensor: tf.Tensor, words: str) -> tf.Tensor:
-    """Returns the tensor; a step in which the condition is false fails with the words.
-
-    Args:
-      condition: bool tensor.
-      tensor: tensor whose values the message shows.
-      words: what is wrong, and what to write.
-    """
-    check = tf.debugging.Assert(tf.reduce_all(condition), [words, tensor])
-    # Eagerly it has raised already, and is None.
-    with tf.control_dependencies([] if check is None else [check]):
-        return tf.identity(tensor)
+def as_floats(labels: tf.Tensor) -> tf.Tensor:
+    """Returns labels as float32, and refuses texts."""
+    if labels.dtype == tf.string:
+        raise SpecError(
+            "labels have dtype string: expected numbers. Set label_vocabulary=[...] of a head of "
+            "classes, or labels = tf.strings.to_number(labels)."
+        )
+    return tf.cast(labels, tf.float32)
 
 
-def mean(values: Any, weights: Any = None) -> Any:
-    """Returns the metric of a mean over examples.
-
-    Args:
-      values: tensor with a leading batch dimension.
-      weights: weights that broadcast to it; None for 1.
-    """
-    return metric(
-        keras.metrics.Mean, tf.cast(values, tf.float32), sample_weight=weights
-    )
+def like(values: tf.Tensor, weights: Weights) -> Weights:
+    """Returns weights `[batch]` in the shape of `values`, `[batch, ...]`; None for None."""
+    if weights is None:
+        return None
+    column = tf.reshape(weights, [-1] + [1] * (values.shape.rank - 1))
+    return tf.ones_like(values, tf.float32) * column
 
 
-def _broadcast(weights: tf.Tensor | None, loss: tf.Tensor) -> tf.Tensor | None:
-    """Returns weights `[batch]` with the rank of the loss."""
-    if weights is None or loss.shape.rank == 1:
-        return weights
-    return tf.reshape(weights, [-1] + [1] * (loss.shape.rank - 1))
+def mean(values: tf.Tensor, weights: Weights = None) -> Any:
+    """Returns the metric of a mean of `values`, `[batch, ...]`, by weights `[batch]`."""
+    values = tf.cast(values, tf.float32)
+    return metric(keras.metrics.Mean, values, sample_weight=like(values, weights))
 
 
 def _train_op(mode: str, optimizer: Any, variables: Any, train_op: Any) -> Any:
-    """Returns the train op of TRAIN, and None in another mode."""
     if mode != ModeKeys.TRAIN:
-        return None
-    if train_op is not None:
-        if optimizer is not None:
-            raise SpecError(
-                "both train_op and optimizer are given: keep one of the two."
-            )
-        return train_op
-    if optimizer is None or variables is None:
+        return ()
+    if (train_op is None) == (optimizer is None or variables is None):
+        given = "neither" if train_op is None else "both"
         raise SpecError(
-            "mode 'train' needs something to train: write "
-            "create_estimator_spec(features, mode, logits, labels, optimizer, "
-            "network.trainable_variables), or train_op=TrainOp(...)."
+            f"create_estimator_spec got {given} of optimizer and train_op in mode 'train': "
+            "expected one. Set optimizer and network.trainable_variables, or train_op=TrainOp(...)."
         )
-    return TrainOp(optimizer, variables)
+    return TrainOp(optimizer, variables) if train_op is None else train_op

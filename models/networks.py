@@ -1,4 +1,4 @@
-"""Factories of plain networks, whose layers are built on the first call."""
+"""Factories of plain networks. Their layers are built by the first call."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,54 +6,40 @@ from typing import Any
 import gin
 import keras
 
-from pipeline import RefusedValueError
+from gin_estimator import SpecError
 
-from .tables.linear import Linear
-from .tables.network import encoder_of
+from .tables import linear_of
 
 Activation = str | Callable[[Any], Any]
 
 
 @gin.configurable(denylist=["config"])
 def linear(
-    num_outputs: int | None = None,
-    l2: float = 0.0,
-    *,
-    schema: Any = None,
-    config: Any = ...,
+    num_outputs: int | None = None, l2: float = 0.0, *, schema: Any = None, config: Any = None
 ) -> keras.Model:
-    """Makes a linear model, x w + b: linear or logistic regression.
+    """Returns one dense layer on flattened features, or a linear model of a schema.
 
-    Without a schema it is one dense layer on flattened features: it takes
-    `[batch, ...]` and returns `[batch, num_outputs]`. With one, x are the features
-    with `wide=True`: numbers, one-hot categories, counts of a bag's items; all weights
-    begin at 0, as those of tf.estimator's LinearClassifier and LinearRegressor, which
-    train by FTRL at min(0.2, 1 / sqrt(features)).
+    The latter is tf.estimator's LinearClassifier and LinearRegressor, which train by FTRL with a
+    rate of min(0.2, 1 / sqrt(features)): see `WidePart`.
 
     Args:
-      num_outputs: units, without an activation. None: 1; with a schema `table_model`
-        asks its head.
-      l2: weight of the kernel's sum of squares in the loss, without a schema.
-      schema: an `inputs.Schema`; the input_fn has the same. None: features are arrays.
-      config: the RunConfig, which the driver gives, for the schema; see `dnn`.
+      num_outputs: number of logits; None for 1, or for that of the head of `table_model`.
+      l2: weight of the kernel's sum of squares in the loss; without a schema.
+      schema: a Schema, the same as that of the input_fn; None for features without one.
+      config: see `dnn`.
 
     Raises:
-      ValueError: l2 is given with a schema, or a schema in the place of num_outputs.
+      SpecError: there are l2 and a schema.
     """
-    if hasattr(num_outputs, "prepared"):
-        raise RefusedValueError(
-            f"linear.num_outputs is a {type(num_outputs).__name__}: write "
-            "linear(schema=schema, config=config)."
-        )
-    if schema is None:
-        layers = [keras.layers.Flatten(), _dense(num_outputs or 1, l2)]
-        return keras.Sequential(layers, name="linear")
-    if l2:
-        raise RefusedValueError(
-            f"linear.l2 is {l2!r} beside a schema, and would read whole tables in each "
-            "step: leave it out, and write Ftrl.l2_regularization_strength."
-        )
-    return Linear(encoder_of(schema, config, "linear"), num_outputs, "linear")
+    if schema is not None:
+        if l2:  # It would read whole tables in each step.
+            raise SpecError(
+                f"linear.l2 is {l2!r} with a schema: expected 0. Set "
+                "Ftrl.l2_regularization_strength."
+            )
+        return linear_of(schema, config, num_outputs)
+    num_outputs = 1 if num_outputs is None else num_outputs
+    return keras.Sequential([keras.layers.Flatten(), _dense(num_outputs, l2)], name="linear")
 
 
 @gin.configurable
@@ -64,24 +50,21 @@ def mlp(
     dropout: float = 0.0,
     l2: float = 0.0,
 ) -> keras.Model:
-    """Makes dense layers on flattened features.
-
-    The network takes `[batch, ...]` and returns `[batch, num_outputs]`.
+    """Returns dense layers on flattened features.
 
     Args:
       hidden: units of each hidden layer.
-      num_outputs: units of the last layer, which has no activation: logits.
+      num_outputs: units of the last layer, which returns logits `[batch, num_outputs]`.
       activation: activation of the hidden layers.
-      dropout: part of each hidden layer's units that training drops.
+      dropout: part of each hidden layer's units that is dropped in training.
       l2: weight of each kernel's sum of squares in the loss.
     """
-    layers = [keras.layers.Flatten()]
+    layers: list[keras.Layer] = [keras.layers.Flatten()]
     for units in hidden:
         layers.append(_dense(units, l2, activation))
         if dropout:
             layers.append(keras.layers.Dropout(dropout))
-    layers.append(_dense(num_outputs, l2))
-    return keras.Sequential(layers, name="mlp")
+    return keras.Sequential([*layers, _dense(num_outputs, l2)], name="mlp")
 
 
 @gin.configurable
@@ -96,34 +79,32 @@ def cnn(
     padding: str = "valid",
     activation: Activation = "relu",
 ) -> keras.Model:
-    """Makes convolutions, each halved by max pooling, then dense layers.
+    """Returns convolutions, each followed by max pooling, then dense layers.
 
-    It takes `[batch, height, width, channels]` and returns `[batch, num_outputs]`. The
-    defaults are the network of TensorFlow's Fashion-MNIST tutorials; `filters=(32,)` is
-    the network of the distributed MNIST tutorial.
+    The defaults are the network of TensorFlow's Fashion-MNIST tutorial, `filters=(32,)` that
+    of its MNIST tutorial. It takes images `[batch, height, width, channels]`.
 
     Args:
       filters: filters of each convolution.
       dense: units of each dense layer before the last.
-      num_outputs: units of the last layer, which has no activation: logits.
+      num_outputs: units of the last layer, which returns logits `[batch, num_outputs]`.
       l2: weight of each kernel's sum of squares in the loss.
-      dropout: part of the last layer's inputs that training drops.
-      batch_norm: whether each convolution's output is normalised before its activation.
+      dropout: part of the last layer's inputs that is dropped in training.
+      batch_norm: whether each convolution is normalized before its activation.
       kernel_size: height and width of the convolutions, in pixels.
-      padding: padding of convolutions and poolings, 'valid' or 'same'. Images of 8x8
-        pixels need 'same'.
+      padding: 'valid' or 'same', of convolutions and poolings. Images of 8x8 pixels need
+        'same'.
       activation: activation of all layers but the last.
     """
-    layers = []
+    layers: list[keras.Layer] = []
     for count in filters:
         layers.append(
             keras.layers.Conv2D(
                 count,
                 kernel_size,
                 padding=padding,
-                # BatchNormalization would subtract a bias again, and adds its own.
-                use_bias=not batch_norm,
-                kernel_regularizer=l2_of(l2),
+                use_bias=not batch_norm,  # BatchNormalization has a bias.
+                kernel_regularizer=_l2(l2),
             )
         )
         if batch_norm:
@@ -134,22 +115,12 @@ def cnn(
     layers += [_dense(units, l2, activation) for units in dense]
     if dropout:
         layers.append(keras.layers.Dropout(dropout))
-    layers.append(_dense(num_outputs, l2))
-    return keras.Sequential(layers, name="cnn")
+    return keras.Sequential([*layers, _dense(num_outputs, l2)], name="cnn")
 
 
-def _dense(
-    units: int, l2: float, activation: Activation | None = None
-) -> keras.layers.Layer:
-    return keras.layers.Dense(
-        units, activation=activation, kernel_regularizer=l2_of(l2)
-    )
+def _dense(units: int, l2: float, activation: Activation | None = None) -> keras.Layer:
+    return keras.layers.Dense(units, activation=activation, kernel_regularizer=_l2(l2))
 
 
-def l2_of(l2: float) -> keras.regularizers.Regularizer | None:
-    """Returns a regularizer; None for weight 0, which would cost time and add nothing.
-
-    Args:
-      l2: weight of the sum of squares in the loss.
-    """
-    return keras.regularizers.L2(l2) if l2 else None
+def _l2(weight: float) -> keras.regularizers.Regularizer | None:
+    return keras.regularizers.L2(weight) if weight else None

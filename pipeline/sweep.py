@@ -1,288 +1,278 @@
-"""Runs a command many times with other values, and says which are the best.
+"""Searches hyperparameters: many trainings by the command, each with other values.
 
-    python -m pipeline.sweep --trials=20 --metric=accuracy \\
-        --search="LEARNING_RATE=log(1e-4, 1e-1)" \\
-        --search="cnn.dropout=uniform(0, 0.5)" -- --gin_file=gin/digits.gin
+    python -m pip install optuna
+    python -m pipeline.sweep --trials=20 --metric=accuracy \
+        --search="LEARNING_RATE=log(1e-4, 1e-1)" --search="cnn.dense=choice((64,), (64, 64))" \
+        -- --gin_file=gin/digits.gin
 
-What stands after -- are flags of pipeline.main, for all trials, or a Python program of
-yours with its arguments, which gets --NAME=VALUE and --model_dir=DIR. A trial is that
-command with a value for each name that is searched, in a process and a model_dir of its
-own, SWEEP_DIR/trial-0007. Optuna (pip install optuna) suggests values by the results of
-earlier trials, and ends trials whose evaluations fall behind. Kinds of values:
+Each trial is a process in its own model_dir, runs/digits-sweep/trial-0007, with its output in
+trial-0007.log. At the end the table is printed, the best first, with the best command;
+trials.csv has the exact numbers. The same command continues a sweep that was killed. After --
+may also be a program of the user: it gets --NAME=VALUE and --model_dir.
 
-    uniform(0, 0.5)    log(1e-4, 1e-1)    uniform(0, 1, 0.25)    in steps of 0.25
-    int(1, 8)          log_int(16, 1024)  int(16, 128, 16)
-    choice(64, 128)    choice(@Adam, @SGD)                       as written in gin
+Kinds of --search: uniform(a, b[, step]), log(a, b), int(a, b[, step]), log_int(a, b),
+choice(...). Names are gin's, choices are gin values such as @Adam or (64, 64).
 
-A sweep that was killed goes on by the same command, and so do its trials. --trials=40
-adds to those that are there. Ctrl-C and SIGTERM have the trials that run save and end;
-a second Ctrl-C kills them. Its own lines go to stderr, what trials write to
-SWEEP_DIR/trial-0007.log, the table at the end to stdout and SWEEP_DIR/trials.csv.
-
-Exit codes: 0 where all trials have ended and one has a result; 1 where none has; 2 for
-what is refused: a flag, a name or a value, a trial, too many failures; 75 where the
-same command goes on, after a signal; 130 for a second Ctrl-C.
+A trial that exits with 0 counts by its last evaluation; with 75 it is started again; another
+code is a failure. Exit codes: 0 if a trial has a result, 1 if none has, 2 if an argument is
+wrong, 75 after a signal, 130 after a second Ctrl-C.
 """
 
+import argparse
+import contextlib
+import difflib
+import fcntl
 import importlib
+import json
+import math
 import os
 import pathlib
+import shlex
+import socket
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from absl import flags
+from .cli.report import failed, number, say
+from .errors import UserError, UserValueError
+from .launcher.flags import MAIN, Parser, seconds, whole
+from .launcher.processes import caught_signals
+from .model_dir.evaluated import higher_is_better
+from .run import log
 
-from pipeline.command import flags as flags_lib
-from pipeline.command.gin_reader import ConfigError
-from pipeline.model_dir import paths
-from pipeline.process import exit_codes, metric_names, run_log, signals
-from pipeline.process.refusals import Refusal
-from pipeline.trials import definition as definition_lib
-from pipeline.trials import goal as goal_lib
-from pipeline.trials import search, sweep_flags
-from pipeline.trials.definition import Definition
-from pipeline.trials.folder import Folder
-
-_MAIN = f"{__package__}.main"
-_EXAMPLE = (
-    f"python -m pipeline.sweep --metric=accuracy {search.EXAMPLE} -- "
-    "--gin_file=gin/digits.gin"
-)
-# Flags of `pipeline.main` that a trial cannot have, and why.
-_NOT_FOR_TRIALS = {
-    "model_dir": "each trial has its own, in --sweep_dir: write that before --",
-    "fast_dev_run": "each trial is to be evaluated to its end",
-    "dry_run": "names and values are checked before the first trial",
-    "list": "write it for pipeline.main alone",
-    "help": "write it before --, or for pipeline.main alone",
-    "version": "write it for pipeline.main alone",
-}
+# Runs several commands in one process, and prints a separator after each.
+_CHECK = f"""
+import json, sys
+from {MAIN} import main
+for arguments in json.loads(sys.argv[1]):
+    if code := main(["main", *arguments, "--dry_run"]):
+        sys.exit(code)
+    print("\\0")
+"""
 
 
-def main(argv: Sequence[str] | None = None, *, module: str = _MAIN) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Runs a sweep.
 
     Args:
-      argv: name of the program, flags, '--', flags of each trial; None for this
-        process's.
-      module: module that each trial runs.
+      argv: name of the program, the sweep's flags, `--`, what each trial gets; None for those
+        of this process.
 
     Returns:
       The exit code.
     """
-    argv = list(sys.argv if argv is None else argv)
-    run_log.open_streams()
-    with signals.answered():
-        try:
-            return _main(argv, module)
-        except flags.UnrecognizedFlagError as error:
-            text = f"{error}" if f"{error}".endswith("?") else f"{error}."
-            return exit_codes.failed(
-                f"{text} Flags of pipeline.main are written after --."
-            )
-        except flags.Error as error:
-            return exit_codes.failed(exit_codes.words_of(error))
-        except (ConfigError, Refusal) as error:
-            return exit_codes.failed(str(error))
-
-
-def _main(argv: Sequence[str], module: str) -> int:
-    for argument in argv:
-        if not paths.is_text(argument):
-            raise flags.Error(f"{argument!r} is no UTF-8: write another path or value.")
-    end = argv.index("--") if "--" in argv else len(argv)
-    options = sweep_flags.define()
-    rest = options(argv[:end])[1:]
-    if flags_lib.answered(options, __doc__):
-        return 0
-    if rest:
-        raise flags.Error(
-            f"unexpected argument {rest[0]!r} before --: write --flag=value there. For "
-            f"example: {_EXAMPLE}"
-        )
-    if options.collect:
-        folder = _folder(options.sweep_dir)
-        found = definition_lib.of_folder(folder)
-    else:
-        found = _definition(options, argv[end + 1 :], module)
-        folder = _folder(options.sweep_dir or _default_folder(found.arguments))
-    jobs = _jobs()
-    job = jobs.Job(
-        definition=found,
-        folder=folder,
-        trials=_trials(options),
-        sampler=options.sampler,
-        pruner=options.pruner,
-        seed=options.seed,
-        given_up=[int(number) for number in options.fail],
-        python=flags_lib.program("python"),
-        say=flags_lib.say,
-    )
-    if options.collect:
-        return jobs.collect(job)
-    # Else Python writes to a file in blocks, and lines come minutes late.
-    environ = {"PYTHONUNBUFFERED": "1", **run_log.given(os.environ)}
-    if options.print_commands and options.trial_timeout:
-        raise flags.Error(
-            f"--trial_timeout={options.trial_timeout} is for trials that run here: "
-            "leave it out, and give the scheduler a limit, as in sbatch --time=2:00:00."
-        )
-    if options.print_commands:
-        return jobs.print_commands(job, environ)
-    plan = {
-        "environ": environ,
-        "slots": sweep_flags.slots(options),
-        "timeout_secs": sweep_flags.seconds(
-            "--timeout", options.timeout, allows_none=True
-        ),
-        "trial_secs": sweep_flags.seconds("--trial_timeout", options.trial_timeout),
-        "max_failures": options.max_failures,
-        "grace_secs": options.grace_secs,
-    }
-    return jobs.run(job, plan)
-
-
-def _definition(
-    options: flags.FlagValues, arguments: Sequence[str], module: str
-) -> Definition:
-    """Returns what is to be tried, of flags and of what stands after --."""
-    if os.environ.get("TF_CONFIG", "").strip():
-        raise flags.Error(
-            "TF_CONFIG is set, and would make each trial a task of that cluster: unset "
-            'it; --launch="--workers=2" makes each trial a cluster on this machine.'
-        )
-    if not options.search:
-        raise flags.Error(
-            f"no --search says what to try: add {search.EXAMPLE}. For example: "
-            f"{_EXAMPLE}"
-        )
-    dimensions = search.read(options.search)
-    if not options.metric:
-        raise flags.Error(
-            "no --metric says which trial is best: add --metric=accuracy, a metric of "
-            "the evaluation, or --metric=loss."
-        )
-    goal = goal_lib.Goal(
-        metric=options.metric,
-        maximize=_maximize(options),
-        evaluation=options.evaluation,
-        value=options.value,
-    )
-    if not arguments:
-        raise flags.Error(
-            f"nothing stands after --: write the flags of pipeline.main there. For "
-            f"example: {_EXAMPLE}"
-        )
-    if definition_lib.is_program(arguments):
-        _check_program(arguments)
-    else:
-        _check_arguments(arguments, dimensions)
-    launch = options.launch
-    return Definition(
-        dimensions=dimensions,
-        goal=goal,
-        arguments=arguments,
-        launch=None if launch is None else sweep_flags.words("--launch", launch),
-        main=module,
-    )
-
-
-def _check_arguments(
-    arguments: Sequence[str], dimensions: Sequence[search.Dimension]
-) -> None:
-    """Checks the flags of all trials.
-
-    Raises:
-      flags.Error: a flag is mistyped, or for other commands than a sweep's trials.
-    """
-    given = flags_lib.parse(["pipeline.main", *arguments])
-    for name, why in _NOT_FOR_TRIALS.items():
-        if getattr(given, name):
-            raise flags.Error(f"--{name} stands after --: leave it out; {why}.")
-    if given.job != flags_lib.JOBS[0]:
-        raise flags.Error(
-            f"--job={given.job} stands after --: leave it out; a sweep's trials train "
-            "and evaluate."
-        )
-    bound = {text.partition("=")[0].strip() for text in given.gin_param}
-    for each in dimensions:
-        if each.name in bound:
-            raise flags.Error(
-                f"{each.name} is searched, and bound after -- as well: leave one of "
-                f"--search={each} and --gin.{each.name} out."
-            )
-
-
-def _check_program(arguments: Sequence[str]) -> None:
-    """Checks what stands after --, a Python program with its arguments.
-
-    Raises:
-      flags.Error: there is no such file, or each trial would have the same model_dir.
-    """
-    if not os.path.isfile(arguments[0]):
-        raise flags.Error(
-            f"{arguments[0]!r} after -- is no file: write the flags of pipeline.main "
-            "there, or a Python program with its arguments, my_program.py --steps=1000."
-        )
-    for argument in arguments:
-        if argument.lstrip("-").partition("=")[0] == "model_dir":
-            raise flags.Error(
-                f"{argument} stands after --: leave it out; "
-                f"{_NOT_FOR_TRIALS['model_dir']}."
-            )
-
-
-def _maximize(options: flags.FlagValues) -> bool:
-    if options.maximize and options.minimize:
-        raise flags.Error("--maximize and --minimize: write one of them.")
-    if options.maximize or options.minimize:
-        return options.maximize
-    found = metric_names.higher_is_better(options.metric)
-    if found is None:
-        raise flags.Error(
-            f"--metric={options.metric}: whether higher is better cannot be told by "
-            "this name: add --maximize or --minimize."
-        )
-    return found
-
-
-def _default_folder(arguments: Sequence[str]) -> str:
-    """Returns runs/NAME-sweep, after the last gin file or the program."""
-    name = arguments[0]
-    if not definition_lib.is_program(arguments):
-        name = flags_lib.parse(["pipeline.main", *arguments]).gin_file[-1]
-    return os.path.join("runs", f"{pathlib.Path(name).stem}-sweep")
-
-
-def _folder(path: str | None) -> Folder:
-    if not path:
-        raise flags.Error("--collect needs --sweep_dir: add --sweep_dir=runs/sweep.")
-    if "://" in path:
-        raise flags.Error(
-            f"--sweep_dir={path} is no local folder: write one, such as "
-            "--sweep_dir=runs/sweep."
-        )
-    return Folder(pathlib.Path(paths.shown(paths.normal(path))))
-
-
-def _trials(options: flags.FlagValues) -> int | None:
-    if options.trials is None and options.sampler != "grid":
-        return sweep_flags.DEFAULT_TRIALS
-    return options.trials
-
-
-def _jobs() -> Any:
-    """Imports what needs Optuna: a mistyped flag is answered without it."""
+    log.open_standard_streams()
+    parser = _parser()
+    options, arguments = parser.split(argv)
+    log.set_up(debug=False)
     try:
-        return importlib.import_module(f"{__package__}.trials.sweep_jobs")
-    except ModuleNotFoundError as error:
-        if error.name not in ("optuna", "sqlalchemy"):
-            raise
-        raise flags.Error(
-            "Optuna is not installed, which suggests the values: pip install optuna, "
-            "or gin-estimator[sweep]."
-        ) from error
+        _check(parser, options, arguments)
+        return _run(options, arguments)
+    except UserError as error:
+        return failed(error, debug=False)
+
+
+def _parser() -> Parser:
+    example = '--metric=accuracy --search="LEARNING_RATE=log(1e-4, 1e-1)" -- --gin_file=digits.gin'
+    parser = Parser("sweep", __doc__, example)
+    add = parser.add_argument
+    add("--search", action="append", default=[], help="NAME=KIND(VALUES). Repeatable.")
+    add("--metric", help="Metric of the evaluation, or loss.")
+    add("--trials", type=whole(1), default=10, help="Number of trials in all. Default: 10.")
+    add("--sweep_dir", help="Folder of the sweep. Default: runs/NAME OF THE GIN FILE-sweep.")
+    add("--maximize", action="store_true", help="Larger values of the metric are better.")
+    add("--minimize", action="store_true", help="Smaller values of the metric are better.")
+    add("--evaluation", help="Name of the EvalSpec, if it has one.")
+    add("--value", choices=("last", "best"), default="last", help="Evaluation that counts.")
+    add("--sampler", choices=("tpe", "random", "grid"), default="tpe", help="Default: tpe.")
+    add("--pruner", choices=("median", "halving", "none"), default="median", help="Default: median")
+    add("--seed", type=int, default=0, help="Seed of the suggestions. Default: 0.")
+    add("--parallel", type=whole(1), default=1, help="Trials that run at one time. Default: 1.")
+    add("--slot", type=_slot, action="append", help="NAME=VALUE for one trial at one time, ...")
+    add("--launch", type=shlex.split, help="Flags of the launcher: each trial is a cluster.")
+    add("--max_failures", type=whole(1), default=3, help="Failures in a row that end the sweep.")
+    add("--grace_secs", type=seconds, default=60.0, help="Seconds from SIGTERM to SIGKILL.")
+    add("--timeout", type=seconds, default=math.inf, help="No trial starts after it, as 8h.")
+    add("--print_commands", action="store_true", help="Print the commands for a scheduler.")
+    add("--collect", action="store_true", help="Read the results of printed commands.")
+    return parser
+
+
+def _slot(text: str) -> Mapping[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected CUDA_VISIBLE_DEVICES=0")
+    return {name: value}
+
+
+def _check(parser: Parser, options: argparse.Namespace, arguments: Sequence[str]) -> None:
+    """Refuses mistakes that need no configuration and no Optuna to be found."""
+    if "TF_CONFIG" in os.environ:
+        raise UserValueError(
+            "TF_CONFIG is set: expected no cluster. Unset it; --launch='--workers=2' makes each "
+            "trial a cluster."
+        )
+    if "://" in (options.sweep_dir or ""):
+        raise UserValueError(f"--sweep_dir is {options.sweep_dir}: expected a local folder.")
+    for flag in () if options.collect else ("search", "metric"):
+        if not getattr(options, flag):
+            raise UserValueError(f"--{flag} is not set. {parser.example}")
+    flags = {argument.partition("=")[0] for argument in arguments}
+    for flag in flags & {"--model_dir", "--job"}:
+        raise UserValueError(
+            f"{flag} is written after --: expected no {flag}, since each trial has its own. Set "
+            "--sweep_dir."
+        )
+    for name in (each.partition("=")[0].strip() for each in options.search):
+        if flags & {f"--gin.{name}", f"--{name}"}:
+            raise UserValueError(f"{name} is set by --search and after --: expected one of them.")
+
+
+def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    # Imports Optuna, which takes a second.
+    search = importlib.import_module(".cli.search", __package__)
+    study_lib = importlib.import_module(".cli.study", __package__)
+    trials_lib = importlib.import_module(".cli.trials", __package__)
+    folder = _folder(options, arguments)
+    record = _read(folder) if options.collect else _record(options, arguments)
+    distributions, sweep = search.read(record["search"]), trials_lib.Sweep(**record["sweep"])
+    if not options.collect:
+        ends = {name: search.ends(each) for name, each in distributions.items()}
+        record["config"] = [] if sweep.is_program else _checked_config(sweep, ends)
+    with _locked(folder), study_lib.storage_errors(folder):
+        _compare_or_write(folder, record)
+        maximize = sweep.maximize
+        study = study_lib.Study(folder, distributions, maximize=maximize, options=options)
+        trials = trials_lib.Trials(sweep, study, folder, options)
+        return _act(options, trials)
+
+
+def _act(options: argparse.Namespace, trials: Any) -> int:
+    """Runs, prints or collects the trials."""
+    code = 0
+    if options.print_commands:
+        for line in trials.commands():
+            say(line)
+        return code
+    if options.collect:
+        for each in trials.collect():
+            say(f"trial {each} has not ended")
+    else:
+        with caught_signals() as received:
+            code = trials.run(received)
+    texts = [["" if v is None else number(v) for v in row] for row in trials.table()]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    for row in texts:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        say("  ".join(cells).rstrip())
+    if best := trials.best_command():
+        say(f"best: {best}")
+    return code
+
+
+def _folder(options: argparse.Namespace, arguments: Sequence[str]) -> pathlib.Path:
+    files = [each.partition("=")[2] for each in arguments if each.startswith("--gin_file=")]
+    programs = [each for each in arguments[:1] if not each.startswith("-")]
+    if options.sweep_dir is None and not files and not programs:
+        raise UserValueError(
+            "--sweep_dir is not set, and no gin file or program is written after --: expected one. "
+            "Set --sweep_dir=runs/sweep."
+        )
+    name = pathlib.Path((programs or files or [""])[0]).stem
+    return pathlib.Path(options.sweep_dir or f"runs/{name}-sweep")
+
+
+def _record(options: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
+    """Returns the record of a sweep.
+
+    Raises:
+      UserValueError: the direction of the metric is not known.
+    """
+    if options.maximize and options.minimize:
+        raise UserValueError("--maximize and --minimize are set: expected one of them.")
+    given = options.maximize if options.maximize or options.minimize else None
+    try:
+        maximize = higher_is_better(options.metric, given, "sweep")
+    except UserValueError:
+        raise UserValueError(
+            f"--metric is {options.metric}, of no known direction. Set --maximize or --minimize."
+        ) from None
+    names = ("metric", "evaluation", "value", "launch")
+    sweep = {name: getattr(options, name) for name in names}
+    sweep |= {"arguments": list(arguments), "maximize": maximize}
+    return {"search": options.search, "sweep": sweep}
+
+
+def _checked_config(sweep: Any, ends: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Tries all choices and both bounds by dry runs of the command.
+
+    Returns:
+      The lines of the configuration with the first values.
+
+    Raises:
+      UserValueError: the command refuses a name or a value.
+    """
+    runs = []
+    for index in range(max(map(len, ends.values()))):
+        values = {name: each[min(index, len(each) - 1)] for name, each in ends.items()}
+        runs.append([*sweep.arguments, *sweep.flags(values)])
+    checked = subprocess.run(
+        [sys.executable, "-c", _CHECK, json.dumps(runs)], capture_output=True, text=True
+    )
+    if checked.returncode:
+        message = checked.stderr.partition("error: ")[2] or checked.stderr
+        raise UserValueError(message.strip())
+    return checked.stdout.partition("\0")[0].splitlines()
+
+
+@contextlib.contextmanager
+def _locked(folder: pathlib.Path) -> Iterator[None]:
+    """Holds the folder, which the system frees when this process ends.
+
+    Raises:
+      UserValueError: another sweep runs there, or it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open(folder / "lock", "a+", encoding="utf-8")  # noqa: SIM115
+    except OSError as error:
+        raise UserValueError(f"--sweep_dir is {folder}: {error.strerror}.") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            raise UserValueError(
+                f"{folder} is in use by a sweep, {file.read()}. Set another --sweep_dir."
+            ) from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        yield
+
+
+def _read(folder: pathlib.Path) -> dict[str, Any]:
+    try:
+        return json.loads((folder / "sweep.json").read_text())
+    except (OSError, ValueError) as error:
+        raise UserValueError(f"{folder / 'sweep.json'} cannot be read: {error}.") from error
+
+
+def _compare_or_write(folder: pathlib.Path, record: Mapping[str, Any]) -> None:
+    """Writes the record of the sweep; refuses the folder of another one."""
+    path = folder / "sweep.json"
+    text = json.dumps(record, indent=1)
+    if not path.exists():
+        path.write_text(f"{text}\n")
+    before = json.dumps(_read(folder), indent=1)
+    if before != text:
+        lines = difflib.unified_diff(before.splitlines(), text.splitlines(), n=0, lineterm="")
+        changes = "\n".join(line for line in list(lines)[2:22] if not line.startswith("@@"))
+        raise UserValueError(
+            f"{folder} belongs to another sweep: expected the same. Set another --sweep_dir.\n"
+            f"{changes}"
+        )
 
 
 if __name__ == "__main__":

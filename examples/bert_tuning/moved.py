@@ -1,4 +1,4 @@
-"""A small BERT, tuned to tell topics: original.py, moved over.
+"""A small BERT, tuned to tell topics: original.py on gin_estimator.
 
 python -m examples.bert_tuning.moved --data=topics.npz --model_dir=/tmp/topics
 """
@@ -11,14 +11,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import pipeline as ge
+import gin_estimator as ge
 
 VOCAB_SIZE, LENGTH, WIDTH, LAYERS, HEADS, TOPICS = 150, 16, 32, 2, 4, 4
 DROPOUT = 0.1
 BATCH_SIZE, STEPS, WARMUP_STEPS, LEARNING_RATE = 16, 120, 12, 1e-3
 CHECKPOINT = pathlib.Path(__file__).parent / "pretrained" / "bert.ckpt"
 
-# Names in the checkpoint by the names here, as expressions.
+# Names in the checkpoint by names of the model.
 LAYER, THERE = r"network/bert/layer_(\d)", r"bert/encoder/layer_\1"
 ASSIGNMENT_MAP = {
     rf"{LAYER}/attention/(query|key|value)/(.*)": rf"{THERE}/attention/self/\2/\3",
@@ -43,9 +43,7 @@ def initializer():
 
 
 def dense(units, name, activation=None):
-    return keras.layers.Dense(
-        units, activation, kernel_initializer=initializer(), name=name
-    )
+    return keras.layers.Dense(units, activation, kernel_initializer=initializer(), name=name)
 
 
 def layer_norm(name):
@@ -78,7 +76,7 @@ class EncoderLayer(keras.layers.Layer):
 
 
 class Bert(keras.layers.Layer):
-    """Gives the vectors of all words, and the pooled one of [CLS]."""
+    """Returns the vectors of all words, and the pooled vector of [CLS]."""
 
     def __init__(self):
         super().__init__(name="bert")
@@ -111,7 +109,7 @@ class Classifier(keras.Model):
 
 
 class AdamWeightDecay(keras.optimizers.AdamW):
-    """Adam without its correction of the first steps; weights decay apart from it."""
+    """Adam without bias correction, with decoupled weight decay."""
 
     def update_step(self, gradient, variable, learning_rate):
         rate, gradient = learning_rate, tf.convert_to_tensor(gradient)
@@ -150,9 +148,7 @@ def model_fn(features, labels, mode, network, optimizer):
     if mode == ge.ModeKeys.EVAL:
         label = tf.argmax(logits, axis=-1)
         accuracy = ge.metric(keras.metrics.Accuracy, labels, label)
-        return ge.EstimatorSpec(
-            mode, loss=per_example_loss, metrics={"accuracy": accuracy}
-        )
+        return ge.EstimatorSpec(mode, loss=per_example_loss, metrics={"accuracy": accuracy})
     train_op = ge.TrainOp(optimizer, network.trainable_variables, clip_norm=1.0)
     return ge.EstimatorSpec(mode, loss=per_example_loss, train_op=train_op)
 

@@ -25,9 +25,7 @@ def initializer():
 
 
 def dense(x, units, name, activation=None):
-    return v1.layers.dense(
-        x, units, activation, kernel_initializer=initializer(), name=name
-    )
+    return v1.layers.dense(x, units, activation, kernel_initializer=initializer(), name=name)
 
 
 def layer_norm(x):
@@ -143,17 +141,13 @@ def get_assignment_map_from_checkpoint(variables, checkpoint):
 def model_fn(features, labels, mode, params):
     training = mode == tf.estimator.ModeKeys.TRAIN
     _, pooled = bert(features["input_ids"], training)
-    weights = v1.get_variable(
-        "output_weights", [TOPICS, WIDTH], initializer=initializer()
-    )
+    weights = v1.get_variable("output_weights", [TOPICS, WIDTH], initializer=initializer())
     bias = v1.get_variable("output_bias", [TOPICS], initializer=v1.zeros_initializer())
     hidden = dropout(pooled, training)
     logits = tf.nn.bias_add(tf.matmul(hidden, weights, transpose_b=True), bias)
 
     checkpoint = params["init_checkpoint"]
-    assignment_map = get_assignment_map_from_checkpoint(
-        v1.trainable_variables(), checkpoint
-    )
+    assignment_map = get_assignment_map_from_checkpoint(v1.trainable_variables(), checkpoint)
     v1.train.init_from_checkpoint(checkpoint, assignment_map)
 
     if mode == tf.estimator.ModeKeys.PREDICT:
@@ -166,9 +160,7 @@ def model_fn(features, labels, mode, params):
     loss = tf.reduce_mean(per_example_loss)
     if mode == tf.estimator.ModeKeys.EVAL:
         accuracy = v1.metrics.accuracy(labels, tf.argmax(logits, axis=-1))
-        return tf.estimator.EstimatorSpec(
-            mode, loss=loss, eval_metric_ops={"accuracy": accuracy}
-        )
+        return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops={"accuracy": accuracy})
     train_op = create_optimizer(loss, LEARNING_RATE, STEPS, WARMUP_STEPS)
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 

@@ -36,9 +36,7 @@ def model_fn(features, labels, mode):
         words = v1.get_variable("word_embeddings")
     with v1.variable_scope("cls/predictions"):
         with v1.variable_scope("transform"):
-            x = original.layer_norm(
-                original.dense(x, original.WIDTH, "dense", original.gelu)
-            )
+            x = original.layer_norm(original.dense(x, original.WIDTH, "dense", original.gelu))
         bias = v1.get_variable(
             "output_bias", [original.VOCAB_SIZE], initializer=v1.zeros_initializer()
         )
@@ -55,9 +53,7 @@ def save_weights(estimator, path):
     names = [n for n in estimator.get_variable_names() if n.startswith(("bert", "cls"))]
     weights = [name for name in names if "/Adam" not in name]
     with tf.Graph().as_default(), v1.Session() as session:
-        saver = v1.train.Saver(
-            {n: v1.Variable(estimator.get_variable_value(n)) for n in weights}
-        )
+        saver = v1.train.Saver({n: v1.Variable(estimator.get_variable_value(n)) for n in weights})
         session.run(v1.global_variables_initializer())
         saver.save(session, path, write_meta_graph=False, write_state=False)
 

@@ -1,4 +1,4 @@
-"""Wide & deep on a table like a census: original.py, moved over.
+"""Wide & deep on a table like a census: original.py on gin_estimator.
 
 python -m examples.census_wide_deep.moved --data=census --model_dir=/tmp/census
 """
@@ -9,9 +9,8 @@ import json
 
 import keras
 
-import inputs
-import models
-import pipeline as ge
+import gin_estimator as ge
+from gin_estimator import inputs, models
 
 EDUCATIONS = ["1-school", "2-some-college", "3-bachelors", "4-doctorate"]
 WORKCLASSES = ["government", "other", "private", "self-employed"]

@@ -65,9 +65,7 @@ def train(folder, model_dir, seed=1, steps=1000):
         tf.estimator.TrainSpec(
             lambda: input_fn(f"{folder}/train.csv", seed, True), max_steps=steps
         ),
-        tf.estimator.EvalSpec(
-            lambda: input_fn(f"{folder}/test.csv", seed, False), steps=None
-        ),
+        tf.estimator.EvalSpec(lambda: input_fn(f"{folder}/test.csv", seed, False), steps=None),
     )
     return metrics
 

@@ -1,4 +1,4 @@
-"""A GAN on points of eight clusters, with two optimizers: original.py, moved over.
+"""A GAN on points of eight clusters, with two optimizers: original.py on gin_estimator.
 
 python -m examples.gan.moved --data=ring.npz --model_dir=/tmp/gan
 """
@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import pipeline as ge
+import gin_estimator as ge
 
 BATCH_SIZE = 128
 NOISE = 8
@@ -37,7 +37,7 @@ def make_optimizer(updates):
 
 def eval_metrics(points, params):
     def uneven(nearest):
-        # The part of the points that are too many in their clusters.
+        # Share of the points that are too many in their clusters.
         number = len(params["centers"])
         shares = np.bincount(nearest, minlength=number) / len(nearest)
         return np.abs(shares - 1 / number).sum() / 2
@@ -75,7 +75,7 @@ def model_fn(
             generator.trainable_variables,
             loss=tf.nn.softplus(-generated),
             every=DISCRIMINATOR_STEPS,
-            # It learns from the discriminator that has just been updated.
+            # It uses the updated discriminator.
             sequential=True,
         ),
     ]
@@ -107,9 +107,7 @@ def train(data, model_dir, seed=1, steps=2400):
     )
     metrics, _ = ge.train_and_evaluate(
         estimator,
-        ge.TrainSpec(
-            lambda: input_fn(data["train_points"], seed, True), max_steps=steps
-        ),
+        ge.TrainSpec(lambda: input_fn(data["train_points"], seed, True), max_steps=steps),
         ge.EvalSpec(lambda: input_fn(data["test_points"], seed, False), steps=None),
     )
     return metrics

@@ -44,12 +44,9 @@ def eval_metric_ops(points, params):
 
 def train_op_fn(noise, discriminator_loss, params):
     global_step = tf.compat.v1.train.get_global_step()
-    learning_rate = tf.compat.v1.train.cosine_decay(
-        LEARNING_RATE, global_step, params["steps"]
-    )
+    learning_rate = tf.compat.v1.train.cosine_decay(LEARNING_RATE, global_step, params["steps"])
     discriminator_optimizer, generator_optimizer = (
-        tf.compat.v1.train.AdamOptimizer(learning_rate, beta1=0.5, beta2=0.9)
-        for _ in range(2)
+        tf.compat.v1.train.AdamOptimizer(learning_rate, beta1=0.5, beta2=0.9) for _ in range(2)
     )
     discriminator_op = discriminator_optimizer.minimize(
         discriminator_loss,
@@ -61,9 +58,7 @@ def train_op_fn(noise, discriminator_loss, params):
         loss = tf.reduce_mean(tf.nn.softplus(-logits))
         variables = tf.compat.v1.trainable_variables("generator")
         gradients = tf.gradients(loss, variables)
-        return generator_optimizer.apply_gradients(
-            zip(gradients, variables, strict=True)
-        )
+        return generator_optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
     # The generator learns from the discriminator that has just been updated.
     with tf.control_dependencies([discriminator_op]):
@@ -108,12 +103,8 @@ def train(data, model_dir, seed=1, steps=2400):
     )
     metrics, _ = tf.estimator.train_and_evaluate(
         estimator,
-        tf.estimator.TrainSpec(
-            lambda: input_fn(data["train_points"], seed, True), max_steps=steps
-        ),
-        tf.estimator.EvalSpec(
-            lambda: input_fn(data["test_points"], seed, False), steps=None
-        ),
+        tf.estimator.TrainSpec(lambda: input_fn(data["train_points"], seed, True), max_steps=steps),
+        tf.estimator.EvalSpec(lambda: input_fn(data["test_points"], seed, False), steps=None),
     )
     return metrics
 

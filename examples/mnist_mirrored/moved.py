@@ -1,4 +1,4 @@
-"""A CNN on handwritten digits, on two replicas: original.py, moved over.
+"""A CNN on handwritten digits, on two replicas: original.py on gin_estimator.
 
 python -m examples.mnist_mirrored.moved --data=digits.npz --model_dir=/tmp/digits
 """
@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import pipeline as ge
+import gin_estimator as ge
 
 BATCH_SIZE = 64  # Of all replicas: 32 on each of two.
 LEARNING_RATE = 1e-3

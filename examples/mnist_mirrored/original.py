@@ -34,14 +34,10 @@ def model_fn(features, labels, mode, params):
     loss = tf.compat.v1.losses.sparse_softmax_cross_entropy(labels, logits)
     if mode == tf.estimator.ModeKeys.EVAL:
         accuracy = tf.compat.v1.metrics.accuracy(labels, predictions["class"])
-        return tf.estimator.EstimatorSpec(
-            mode, loss=loss, eval_metric_ops={"accuracy": accuracy}
-        )
+        return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops={"accuracy": accuracy})
 
     optimizer = tf.compat.v1.train.AdamOptimizer(params["learning_rate"])
-    train_op = optimizer.minimize(
-        loss, global_step=tf.compat.v1.train.get_or_create_global_step()
-    )
+    train_op = optimizer.minimize(loss, global_step=tf.compat.v1.train.get_or_create_global_step())
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 

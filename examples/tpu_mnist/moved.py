@@ -1,4 +1,4 @@
-"""A CNN on handwritten digits, for a TPU: original.py, moved over.
+"""A CNN on handwritten digits, for a TPU: original.py on gin_estimator.
 
 python -m examples.tpu_mnist.moved --data=digits.npz --model_dir=/tmp/digits
 """
@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import pipeline as ge
+import gin_estimator as ge
 
 TRAIN_BATCH_SIZE = 64
 EVAL_BATCH_SIZE = 120
@@ -65,23 +65,17 @@ def model_fn(features, labels, mode, network, optimizer):
         return ge.EstimatorSpec(mode, loss=loss, metrics=metrics)
 
     train_op = ge.TrainOp(optimizer, network.trainable_variables)
-    # The driver writes the loss and the learning rate by itself.
-    summaries = {"logits": ge.histogram(logits)}
-    return ge.EstimatorSpec(mode, loss=loss, train_op=train_op, summaries=summaries)
+    return ge.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
 def train_input_fn(params, data, seed):
-    dataset = tf.data.Dataset.from_tensor_slices(
-        (data["train_images"], data["train_labels"])
-    )
+    dataset = tf.data.Dataset.from_tensor_slices((data["train_images"], data["train_labels"]))
     dataset = dataset.shuffle(2000, seed=seed).repeat()
     return dataset.batch(params["batch_size"], drop_remainder=True).prefetch(1)
 
 
 def eval_input_fn(params, data):
-    dataset = tf.data.Dataset.from_tensor_slices(
-        (data["test_images"], data["test_labels"])
-    )
+    dataset = tf.data.Dataset.from_tensor_slices((data["test_images"], data["test_labels"]))
     return dataset.batch(params["batch_size"], drop_remainder=True)
 
 
@@ -110,7 +104,7 @@ def main():
     parser.add_argument("--data", required=True)
     parser.add_argument("--model_dir", required=True)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--tpu", action="store_true", help="train on this machine's")
+    parser.add_argument("--tpu", action="store_true", help="train on the TPU of this machine")
     args = parser.parse_args()
     execution = "tpu" if args.tpu else "single_host"
     data = dict(np.load(args.data))

@@ -38,9 +38,7 @@ def model_fn(features, labels, mode, params):
 
     if mode == tf.estimator.ModeKeys.PREDICT:
         predictions = {"probabilities": tf.nn.softmax(logits)}
-        return tf.compat.v1.estimator.tpu.TPUEstimatorSpec(
-            mode, predictions=predictions
-        )
+        return tf.compat.v1.estimator.tpu.TPUEstimatorSpec(mode, predictions=predictions)
 
     loss = tf.compat.v1.losses.sparse_softmax_cross_entropy(labels, logits)
     if mode == tf.estimator.ModeKeys.EVAL:
@@ -61,9 +59,7 @@ def model_fn(features, labels, mode, params):
 
     def host_call_fn(global_step, loss, learning_rate, logits):
         step = global_step[0]
-        writer = tf.summary.create_file_writer(
-            params["model_dir"], max_queue=params["iterations"]
-        )
+        writer = tf.summary.create_file_writer(params["model_dir"], max_queue=params["iterations"])
         with writer.as_default(), tf.summary.record_if(True):
             tf.summary.scalar("training/loss", loss[0], step)
             tf.summary.scalar("training/learning_rate", learning_rate[0], step)
@@ -79,17 +75,13 @@ def model_fn(features, labels, mode, params):
 
 
 def train_input_fn(params, data, seed):
-    dataset = tf.data.Dataset.from_tensor_slices(
-        (data["train_images"], data["train_labels"])
-    )
+    dataset = tf.data.Dataset.from_tensor_slices((data["train_images"], data["train_labels"]))
     dataset = dataset.shuffle(2000, seed=seed).repeat()
     return dataset.batch(params["batch_size"], drop_remainder=True).prefetch(1)
 
 
 def eval_input_fn(params, data):
-    dataset = tf.data.Dataset.from_tensor_slices(
-        (data["test_images"], data["test_labels"])
-    )
+    dataset = tf.data.Dataset.from_tensor_slices((data["test_images"], data["test_labels"]))
     return dataset.batch(params["batch_size"], drop_remainder=True)
 
 
@@ -107,9 +99,7 @@ def train(data, model_dir, seed=1, steps=300, tpu=None):
             model_dir=model_dir,
             tf_random_seed=seed,
             save_checkpoints_steps=100,
-            tpu_config=tf.compat.v1.estimator.tpu.TPUConfig(
-                iterations_per_loop=ITERATIONS
-            ),
+            tpu_config=tf.compat.v1.estimator.tpu.TPUConfig(iterations_per_loop=ITERATIONS),
         ),
         params={
             "iterations": ITERATIONS,

@@ -1,29 +1,26 @@
-"""The file `schema.json` of a model_dir: what was declared, and what was counted.
+"""The file schema.json of a model_dir: declared features and their statistics.
 
-It is JSON: a version, "features" as declared, their "statistics", "num_rows" of the
-data, and the "source", by which these data are known again.
+One rule: a record of the same declaration is used. Otherwise a run with a checkpoint is refused,
+and in a new run the chief counts and writes, while other processes wait for the file.
 """
 
 import dataclasses
 import json
 import os
-import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
-from pipeline import RefusedValueError
-from pipeline.model_dir import atomic_file, paths
+from gin_estimator import UserValueError, current_config
 
-from .statistics import FeatureStatistics
+from .count import FeatureStatistics, count
 
 FILE = "schema.json"
-
-_VERSION = 1
-_MOST_SHOWN = 200
-# Arguments of a feature by which its statistics go.
-_COUNTED_BY = ("kind", "log", "buckets", "min_count", "max_size")
+_POLL_SECS = 1.0
+_LOG_SECS = 30.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,150 +28,146 @@ class Record:
     """The content of the file.
 
     Attributes:
-      features: what is declared of each feature, as JSON, in order.
-      statistics: statistics of the features that need some.
-      num_rows: rows of the training data over which they were counted.
-      source: number by which these data are known again; None where the statistics are
-        another run's.
+      features: declaration of each feature, in the order of the run.
+      statistics: statistics by feature.
+      num_rows: number of rows that were counted.
     """
 
     features: Mapping[str, Any]
-    statistics: Mapping[str, FeatureStatistics] = dataclasses.field(
-        default_factory=dict
-    )
+    statistics: Mapping[str, FeatureStatistics]
     num_rows: int = 0
-    source: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the content of the file."""
+        found = {
+            name: {k: v for k, v in vars(each).items() if v is not None}
+            for name, each in self.statistics.items()
+        }
+        return {
+            "version": 1,
+            "features": self.features,
+            "statistics": found,
+            "num_rows": self.num_rows,
+        }
 
 
-def declared(schema: Any) -> dict[str, Any]:
-    """Returns what a `Schema` declares of its features, as JSON reads it."""
-    return json.loads(json.dumps(schema.declaration()["features"]))
+# Records of processes without a model_dir, by declaration.
+_UNSAVED: dict[str, Record] = {}
 
 
-def read(path: str) -> Record | None:
-    """Returns the record of a file; None where there is none, or a damaged one.
-
-    Args:
-      path: of the file, which is set aside where it is damaged.
-    """
-    instead = "the statistics in it are lost, and copies of them in exports are not"
-    return atomic_file.read_json(path, _parsed, instead=instead)
-
-
-def write(path: str, record: Record) -> None:
-    """Writes a record, in place of the one that is there.
-
-    Args:
-      path: of the file.
-      record: what to write.
-    """
-    content = {
-        "version": _VERSION,
-        "features": record.features,
-        "statistics": {
-            name: {k: v for k, v in vars(found).items() if v is not None}
-            for name, found in record.statistics.items()
-        },
-        "num_rows": record.num_rows,
-        "source": record.source,
-    }
-    writer = f"{os.getpid()}-{threading.get_ident()}"
-    atomic_file.write(path, f"{json.dumps(content, indent=1)}\n", writer=writer)
-
-
-def of_other_run(schema: Any) -> Record | None:
-    """Returns a record of the statistics that `Schema.statistics` names.
+def of_run(schema: Any, config: Any = None) -> Record:
+    """Returns the record of a run; the chief of a new run counts and writes it.
 
     Args:
-      schema: the `Schema`.
-
-    Returns:
-      The record; None where none is named, or the path leads nowhere.
+      schema: the Schema.
+      config: RunConfig; None for that of the run that calls.
 
     Raises:
-      ValueError: the file is no record, or lacks what the schema needs.
+      UserValueError: the run has another declaration, or its record is lost.
     """
-    if schema.statistics is None:
-        return None
-    path = paths.normal(schema.statistics)
-    if tf.io.gfile.isdir(path):
-        path = os.path.join(path, FILE)
-    text = atomic_file.read(path)
-    if text is None:
+    config = config or current_config()
+    declared = json.loads(json.dumps(schema.declaration()))
+    model_dir = getattr(config, "model_dir", None)
+    if not model_dir:
+        key = json.dumps([declared, schema.statistics])
+        if key not in _UNSAVED:
+            _UNSAVED[key] = _new(schema, declared, config)
+        return _UNSAVED[key]
+    path = os.path.join(model_dir, FILE)
+    found = _read(path)
+    if found is not None and found.features == declared:
+        return found
+    if tf.train.latest_checkpoint(model_dir):
+        if found is None and not schema.needs:
+            return Record(declared, {})
+        raise UserValueError(_difference(path, found, declared))
+    if not config.is_chief:
+        return _wait(path, declared)
+    found = _new(schema, declared, config)
+    tf.io.gfile.makedirs(model_dir)
+    _write(path, found)
+    logging.info("schema | wrote %s of %d rows. Delete it to count again", path, found.num_rows)
+    return found
+
+
+def _new(schema: Any, declared: Mapping[str, Any], config: Any) -> Record:
+    if schema.statistics is not None:
+        return Record(declared, _of_file(schema))
+    if not schema.needs:
+        return Record(declared, {})
+    return Record(declared, *count(schema, config))
+
+
+def _of_file(schema: Any) -> dict[str, FeatureStatistics]:
+    """Returns the statistics of `Schema.statistics`."""
+    with tf.io.gfile.GFile(os.path.expanduser(schema.statistics)) as file:
+        content = json.load(file)
+    found = _statistics(content.get("statistics", content))
+    for name, needs in schema.needs.items():
+        missing = [k for k in needs if getattr(found.get(name), k, None) is None]
+        if missing:
+            raise UserValueError(
+                f"Schema.statistics is {schema.statistics!r}, which has no {sorted(missing)} of "
+                f"the feature {name!r}: expected statistics of all features. Set Schema.source "
+                "instead to count."
+            )
+    return {name: found[name] for name in schema.needs}
+
+
+def _read(path: str) -> Record | None:
+    """Returns the record of a file; None if it does not exist."""
+    if not tf.io.gfile.exists(path):
         return None
     try:
-        found = _parsed(json.loads(text))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RefusedValueError(
-            f"Schema.statistics is {schema.statistics!r}, and {path} is no record of a "
-            f"schema ({type(error).__name__}: {error}): write the path of a "
-            f"{FILE} that a run has written."
+        with tf.io.gfile.GFile(path) as file:
+            content = json.load(file)
+        found = _statistics(content["statistics"])
+        return Record(content["features"], found, content["num_rows"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserValueError(
+            f"{path} is damaged ({error}): expected the record of a schema. Restore it, or delete "
+            "it in a run without checkpoints to count again."
         ) from error
-    own = declared(schema)
-    for name, needs in schema.needs.items():
-        _check_serves(name, needs, own[name], found, path)
-    statistics = {name: found.statistics[name] for name in schema.needs}
-    return Record(own, statistics, found.num_rows)
 
 
-def difference(now: Mapping[str, Any], was: Mapping[str, Any]) -> str | None:
-    """Returns in words how two declarations differ; None where they are equal.
-
-    Their order does not count: gin sorts dicts in the config.gin that it writes.
-
-    Args:
-      now: what is declared, as `declared` returns it.
-      was: what was declared before.
-    """
-    for name in now:
-        if name not in was:
-            return f"Feature {name!r} is {_short(now[name])}, and was not there"
-        if now[name] != was[name]:
-            shown = f"{_short(now[name])}, and was {_short(was[name])}"
-            return f"Feature {name!r} is {shown}"
-    for name in was:
-        if name not in now:
-            return f"Feature {name!r} is not there, and was {_short(was[name])}"
-    return None
+def _write(path: str, record: Record) -> None:
+    """Writes the file, complete at any moment."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with tf.io.gfile.GFile(temporary, "w") as file:
+        file.write(json.dumps(record.as_json(), indent=1))
+    tf.io.gfile.rename(temporary, path, overwrite=True)
 
 
-def _parsed(content: Any) -> Record:
-    """Returns the record that decoded JSON holds; raises where it is damaged."""
-    if content["version"] != _VERSION:
-        raise RefusedValueError(f"version {content['version']!r}")
-    statistics = {}
-    for name, found in content["statistics"].items():
-        lists = {k: tuple(v) for k, v in found.items() if isinstance(v, list)}
-        statistics[name] = FeatureStatistics(**{**found, **lists})
-    features = dict(content["features"])
-    return Record(features, statistics, int(content["num_rows"]), content["source"])
-
-
-def _check_serves(
-    name: str, needs: frozenset[str], own: Mapping[str, Any], found: Record, path: str
-) -> None:
-    """Raises if another run's record lacks what a feature needs.
-
-    Args:
-      name: the feature's name.
-      needs: fields of `FeatureStatistics`.
-      own: the feature's declaration.
-      found: the record.
-      path: its path.
-    """
-    there = found.statistics.get(name)
-    lacking = [f for f in sorted(needs) if there is None or getattr(there, f) is None]
-    was = found.features.get(name, {})
-    changed = [k for k in _COUNTED_BY if own.get(k) != was.get(k)]
-    if lacking or changed:
-        what = f"{lacking} of it" if lacking else f"it as {_short(own)}"
-        raise RefusedValueError(
-            f"Feature {name!r}: {path} lacks {what}; there it is "
-            f"{_short(was) if was else 'not declared'}: declare it alike, or write "
-            "Schema.source in place of Schema.statistics to count."
+def _statistics(content: Mapping[str, Any]) -> dict[str, FeatureStatistics]:
+    return {
+        name: FeatureStatistics(
+            **{k: tuple(v) if isinstance(v, list) else v for k, v in each.items()}
         )
+        for name, each in content.items()
+    }
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+def _wait(path: str, declared: Mapping[str, Any]) -> Record:
+    """Returns the record that the chief writes."""
+    logged = time.monotonic()
+    while (found := _read(path)) is None or found.features != declared:
+        if time.monotonic() - logged > _LOG_SECS:
+            logged = time.monotonic()
+            logging.info("schema | waiting for %s, which the chief writes", path)
+        time.sleep(_POLL_SECS)
+    return found
+
+
+def _difference(path: str, found: Record | None, declared: Mapping[str, Any]) -> str:
+    if found is None:
+        return f"{path} is missing: expected the record of the run's checkpoints. Restore it."
+    changed = [
+        name
+        for name in [*declared, *found.features]
+        if declared.get(name) != found.features.get(name)
+    ]
+    was, now = found.features.get(changed[0]), declared.get(changed[0])
+    return (
+        f"feature {changed[0]!r} is {now!r:.200}: expected {was!r:.200}, as {path} has it. Set the "
+        "old declaration, or a new model_dir."
+    )

@@ -1,65 +1,40 @@
-"""Parses TF_CONFIG: the tasks of the cluster, and which of them this process is.
-
-Everything is checked here, before anything connects: a wrong address or index would
-otherwise be a task that waits for another one without end.
-"""
+"""Reads the cluster from the environment variable TF_CONFIG, as tf.estimator did."""
 
 import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.process.refusals import RefusedValueError
+from ..errors import UserValueError
 
-# Global ids are given out in this order; parameter servers come last.
+# In the order of global ids.
 TRAINING_JOBS = ("chief", "worker", "ps")
-EVALUATOR = "evaluator"
-TASK_TYPES = (*TRAINING_JOBS, EVALUATOR)
-
-# The places where a training runs, as flags and RunConfig name them. The executions of
-# the first tuple need a cluster of several tasks.
-OF_CLUSTERS = ("multi_worker", "parameter_server")
-EXECUTIONS = ("single_host", *OF_CLUSTERS, "tpu")
+JOBS = (*TRAINING_JOBS, "evaluator")
 
 _EXAMPLE = (
-    '{"cluster": {"chief": ["host0:2222"], "worker": ["host1:2222"]}, '
-    '"task": {"type": "worker", "index": 0}}'
+    '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Cluster:
     """The tasks that train, and which of them this process is.
 
-    `parse_tf_config` makes and checks a cluster. `Cluster()` is a local run: one
-    worker, which is the chief. The evaluator is no part of the training cluster: it
-    sees an empty one, as under tf.estimator.
-
     Attributes:
       task_type: 'chief', 'worker', 'ps' or 'evaluator'.
-      task_id: number of the task among those of its type, from 0.
-      jobs: addresses of the training tasks by task type; empty in a local run and in
-        the evaluator.
-      has_evaluator: whether the cluster lists an evaluator, so that training need not
-        evaluate; True in the evaluator itself.
+      task_id: index of the task among those of its type.
+      jobs: addresses by job; empty in a local run and in an evaluator.
+      has_evaluator: whether a job evaluates, so that training does not have to.
     """
 
     task_type: str = "worker"
     task_id: int = 0
-    # A dict has no hash. Clusters that differ in their jobs alone may share one.
-    jobs: Mapping[str, tuple[str, ...]] = dataclasses.field(
-        default_factory=dict, hash=False
-    )
+    jobs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict, hash=False)
     has_evaluator: bool = False
 
-    def __str__(self) -> str:
-        """Returns 'worker 1 of chief: 1, worker: 2', say, for logs."""
-        sizes = ", ".join(f"{job}: {len(tasks)}" for job, tasks in self.jobs.items())
-        return f"{self.task_type} {self.task_id} of {sizes or 'no cluster'}"
-
     @property
-    def training_tasks(self) -> dict[str, str]:
-        """Addresses by name, `{"worker 0": "host0:2222"}`, in order of global ids."""
+    def tasks(self) -> dict[str, str]:
+        """Addresses by name, `{'worker 0': 'host0:2222'}`, in the order of global ids."""
         return {
             f"{job} {index}": address
             for job in TRAINING_JOBS
@@ -67,224 +42,152 @@ class Cluster:
         }
 
     @property
-    def is_chief(self) -> bool:
-        """Whether this process saves: the chief or, where there is none, worker 0."""
-        lead = "chief" if "chief" in self.jobs else "worker"
-        return (self.task_type, self.task_id) == (lead, 0)
+    def name(self) -> str:
+        """Name of this task: 'worker 0'."""
+        return f"{self.task_type} {self.task_id}"
 
     @property
-    def serves(self) -> bool:
-        """Whether this process works for a chief: a ps, or a worker beside a ps."""
-        return "ps" in self.jobs and self.task_type in ("worker", "ps")
+    def is_chief(self) -> bool:
+        """Whether this task saves: the chief, or worker 0 of a cluster without chief."""
+        return self.name == ("chief 0" if "chief" in self.jobs else "worker 0")
 
     @property
     def num_worker_replicas(self) -> int:
-        """Number of workers and chief; 1 in a local run, 0 in the evaluator."""
+        """Number of workers and chief; 1 in a local run, 0 in an evaluator."""
         if not self.jobs:
-            return 0 if self.task_type == EVALUATOR else 1
+            return 0 if self.task_type == "evaluator" else 1
         return len(self.jobs.get("chief", ())) + len(self.jobs.get("worker", ()))
 
     @property
     def num_ps_replicas(self) -> int:
-        """Number of parameter servers; 0 in the evaluator."""
+        """Number of parameter servers."""
         return len(self.jobs.get("ps", ()))
 
     @property
-    def global_id_in_cluster(self) -> int | None:
-        """Number of this task: chief, then workers, then ps; None in the evaluator."""
-        if self.task_type == EVALUATOR:
+    def global_id(self) -> int | None:
+        """Index of this task among chief, workers and servers; None in an evaluator."""
+        if self.task_type == "evaluator":
             return None
-        earlier = TRAINING_JOBS[: TRAINING_JOBS.index(self.task_type)]
-        return sum(len(self.jobs.get(job, ())) for job in earlier) + self.task_id
+        return list(self.tasks).index(self.name) if self.jobs else 0
 
 
 def parse_tf_config(text: str | None) -> Cluster:
-    """Reads the value of the environment variable TF_CONFIG.
-
-    Ignores other keys than 'cluster' and 'task' (schedulers add 'environment', 'job'),
-    but refuses 'model_dir': training would go to another place in silence.
+    """Returns the cluster that TF_CONFIG describes.
 
     Args:
-      text: JSON; None, blank or '{}' is a local run.
-
-    Returns:
-      The checked cluster.
+      text: JSON; None, blank, '{}' or an empty cluster is a local run.
 
     Raises:
-      ValueError: this is no legal cluster; names the key.
+      UserValueError: `text` is not a valid cluster.
     """
     if text is None or not text.strip():
         return Cluster()
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise RefusedValueError(
-            f"TF_CONFIG is {text!r:.500}, which is no JSON ({error}): write it like "
-            f"{_EXAMPLE}, or unset it for a local run."
-        ) from error
-    if not isinstance(config, dict):
-        raise RefusedValueError(
-            f"TF_CONFIG is {text!r}, which is no JSON object: write it like {_EXAMPLE}."
-        )
+        raise _error("", f"{text:.200}", f"JSON such as {_EXAMPLE}") from error
+    config = _expect("", config, dict, _EXAMPLE)
     if "model_dir" in config:
-        raise RefusedValueError(
-            f'TF_CONFIG: "model_dir" is {config["model_dir"]!r}, and is not read from '
-            f"there: take it out and write RunConfig(model_dir=...) or --model_dir=..."
+        raise UserValueError(
+            f'TF_CONFIG["model_dir"] is {config["model_dir"]!r}: expected a cluster and a task '
+            "only. Set RunConfig(model_dir=...) or --model_dir."
         )
-    jobs = _parse_jobs(config.get("cluster", {}))
-    task = config.get("task", {})
-    if not isinstance(task, dict):
-        raise RefusedValueError(
-            f'TF_CONFIG: "task" is {task!r}, which is no object: write '
-            f'"task": {{"type": "worker", "index": 0}}.'
-        )
+    jobs = _parse_jobs(_expect("cluster", config.get("cluster", {}), dict, _EXAMPLE))
+    task = _expect("task", config.get("task", {}), dict, '{"type": "worker", "index": 0}')
     if not jobs:
-        return _parse_local_task(task)
-    _check_roles(jobs)
-    return _parse_task(task, jobs)
+        return _local(task)
+    for key, example in (("type", '"worker"'), ("index", "0")):
+        if task.get(key) is None:
+            raise _error(f"task.{key}", "missing", example)
+    job = _expect("task.type", task["type"], str, '"worker"')
+    index = _parse_index(task["index"])
+    if job == "evaluator":  # It needs no address.
+        return Cluster(job, index, has_evaluator=True)
+    if job not in jobs:
+        hint = ' Write "chief" instead of "master".' if job == "master" else ""
+        raise _error("task.type", repr(job), f"one of {sorted(jobs)}", hint)
+    if index >= len(jobs[job]):
+        raise _error("task.index", index, f"0 to {len(jobs[job]) - 1}, one for each {job}")
+    training = {name: jobs[name] for name in TRAINING_JOBS if name in jobs}
+    return Cluster(job, index, training, has_evaluator="evaluator" in jobs)
 
 
-def _parse_jobs(cluster: Any) -> dict[str, tuple[str, ...]]:
-    """Returns the addresses of every job, the evaluator's included."""
-    if not isinstance(cluster, dict):
-        raise RefusedValueError(
-            f'TF_CONFIG: "cluster" is {cluster!r}, which is no object of job names and '
-            f'addresses: write "cluster": {{"chief": ["host0:2222"]}}.'
+def split(address: str, source: str = "TF_CONFIG") -> tuple[str, int]:
+    """Returns host and port of an address, "host:2222" or "grpc://host:2222".
+
+    Args:
+      address: the address.
+      source: what contains it, for the error.
+
+    Raises:
+      UserValueError: the address has no port from 1 to 65535.
+    """
+    host, _, port = address.removeprefix("grpc://").rpartition(":")
+    number = int(port) if port.isascii() and port.isdigit() and len(port) < 6 else 0
+    if not host or not 0 < number < 65536:
+        raise UserValueError(
+            f'{source}: the address is {address!r}: expected a port from 1 to 65535, "host:2222".'
         )
-    unknown = sorted(set(cluster) - set(TASK_TYPES))
-    if "master" in unknown:
-        raise RefusedValueError(
-            'TF_CONFIG: "cluster" has a job "master", which tf.distribute does not '
-            'know: write "chief" instead, here and in "task".'
-        )
-    if unknown:
-        raise RefusedValueError(
-            f'TF_CONFIG: "cluster" has the unknown job {unknown[0]!r}: write one of '
-            f"{', '.join(TASK_TYPES)}."
-        )
-    jobs = {job: _parse_addresses(job, cluster[job]) for job in cluster}
-    seen: dict[str, str] = {}
-    for job, addresses in jobs.items():
-        for index, address in enumerate(addresses):
-            place = f"{job}[{index}]"
+    return host.strip("[]"), number
+
+
+def _parse_jobs(cluster: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+    jobs: dict[str, tuple[str, ...]] = {}
+    seen: set[str] = set()
+    for job, value in cluster.items():
+        if job not in JOBS:
+            hint = ' Write "chief" instead of "master".' if job == "master" else ""
+            raise _error("cluster", f"a mapping with {job!r}", f"one of {list(JOBS)}", hint)
+        for address in (addresses := _parse_addresses(job, value)):
+            split(address)
             if address in seen:
-                raise RefusedValueError(
-                    f'TF_CONFIG: "cluster" has the address {address!r} twice, for '
-                    f"{seen[address]} and {place}: give every task its own port."
-                )
-            seen[address] = place
-    # Launchers write "ps": [] where they start no parameter servers.
-    return {job: addresses for job, addresses in jobs.items() if addresses}
+                raise _error(f"cluster.{job}", list(addresses), f"{address!r} only once")
+            seen.add(address)
+        if addresses:  # Launchers write "ps": [] if there are none.
+            jobs[job] = addresses
+    if len(jobs.get("chief", ())) > 1:
+        hint = ' List the others under "worker".'
+        raise _error("cluster.chief", list(jobs["chief"]), "one address", hint)
+    if "ps" in jobs and "chief" not in jobs:
+        raise _error("cluster.chief", "missing", 'a chief if there are "ps", ["host0:2222"]')
+    return jobs
 
 
 def _parse_addresses(job: str, value: Any) -> tuple[str, ...]:
-    """Returns the addresses of one job, given as a list or as {index: address}."""
+    """Returns the addresses of one job, a list or `{"0": address, "1": address}`."""
     if isinstance(value, dict):
-        # JSON has string keys only. Behind a gap, positions in the list would not be
-        # the indices that the tasks are given.
-        if sorted(value) != sorted(str(index) for index in range(len(value))):
-            raise RefusedValueError(
-                f'TF_CONFIG: the indices of "{job}" in "cluster" are {list(value)}: '
-                f'write "0" to "{len(value) - 1}" without a gap, or a list of '
-                f"addresses."
-            )
-        value = [value[str(index)] for index in range(len(value))]
-    if not isinstance(value, list):
-        raise RefusedValueError(
-            f'TF_CONFIG: "{job}" in "cluster" is {value!r}, which is no list of '
-            f'addresses: write "{job}": ["host:2222"].'
-        )
-    for address in value:
-        if not isinstance(address, str) or not address:
-            raise RefusedValueError(
-                f'TF_CONFIG: "{job}" in "cluster" holds {address!r}, which is no '
-                f'address: write "{job}": ["host:2222"].'
-            )
+        try:
+            value = [value[str(index)] for index in range(len(value))]
+        except KeyError as error:
+            expected = f'"0" to "{len(value) - 1}" without a gap'
+            raise _error(f"cluster.{job}", f"numbered {list(value)}", expected) from error
+    for address in _expect(f"cluster.{job}", value, list, '["host:2222"]'):
+        _expect(f"cluster.{job}", address, str, '"host:2222"')
     return tuple(value)
 
 
-def _check_roles(jobs: Mapping[str, tuple[str, ...]]) -> None:
-    """Refuses clusters in which nobody, or more than one, leads."""
-    num_chiefs = len(jobs.get("chief", ()))
-    if num_chiefs > 1:
-        raise RefusedValueError(
-            f'TF_CONFIG: "cluster" has {num_chiefs} chiefs, {list(jobs["chief"])}: '
-            f'keep one under "chief" and write the others under "worker".'
-        )
-    if "ps" in jobs and not num_chiefs:
-        trainers = "no chief" if "worker" in jobs else "neither chief nor worker"
-        raise RefusedValueError(
-            f'TF_CONFIG: "cluster" has parameter servers but {trainers}, and a chief '
-            f'hands out their work: add "chief": ["host0:2222"].'
-        )
-
-
-def _parse_local_task(task: dict[str, Any]) -> Cluster:
-    """Returns the cluster of a TF_CONFIG that lists no addresses.
-
-    An evaluator needs none, as it only watches model_dir.
-    """
-    task_type = task.get("type", "worker")
-    task_id = _parse_index(task.get("index", 0))
-    if task_type == EVALUATOR:
-        return Cluster(task_type=EVALUATOR, task_id=task_id, has_evaluator=True)
-    if (task_type, task_id) != ("worker", 0):
-        raise RefusedValueError(
-            f'TF_CONFIG: "task" is {task_type!r} {task_id}, but "cluster" is missing '
-            f'or empty: add "cluster": {{"chief": ["host0:2222"], ...}}, or unset '
-            f"TF_CONFIG for a local run."
-        )
+def _local(task: dict[str, Any]) -> Cluster:
+    """Returns the cluster of a TF_CONFIG without addresses."""
+    job, index = task.get("type", "worker"), _parse_index(task.get("index", 0))
+    if job == "evaluator":
+        return Cluster(job, index, has_evaluator=True)
+    if (job, index) != ("worker", 0):
+        raise _error("cluster", "missing or empty", f"the addresses of {job!r} {index}")
     return Cluster()
 
 
-def _parse_task(task: dict[str, Any], jobs: dict[str, tuple[str, ...]]) -> Cluster:
-    """Returns the cluster as the process that `task` names sees it."""
-    for key, example in (("type", '"worker"'), ("index", "0")):
-        if task.get(key) is None:
-            raise RefusedValueError(
-                f'TF_CONFIG: "task" is {task!r} beside a "cluster", and does not say '
-                f'its "{key}": add "{key}": {example}.'
-            )
-    task_type = task["type"]
-    task_id = _parse_index(task["index"])
-    if task_type == EVALUATOR:
-        return Cluster(task_type=EVALUATOR, task_id=task_id, has_evaluator=True)
-    if task_type not in TASK_TYPES:
-        hint = ' A "master" is a "chief" here.' if task_type == "master" else ""
-        raise RefusedValueError(
-            f'TF_CONFIG: "type" in "task" is {task_type!r}: write one of '
-            f"{', '.join(TASK_TYPES)}.{hint}"
-        )
-    if task_type not in jobs:
-        raise RefusedValueError(
-            f'TF_CONFIG: "task" is a {task_type!r}, but "cluster" lists only '
-            f'{", ".join(jobs)}: add "{task_type}": ["host:2222"] to "cluster".'
-        )
-    if task_id >= len(jobs[task_type]):
-        raise RefusedValueError(
-            f'TF_CONFIG: "index" in "task" is {task_id}, but "cluster" lists '
-            f"{len(jobs[task_type])} {task_type} address(es): write 0 to "
-            f"{len(jobs[task_type]) - 1}, or add the address."
-        )
-    training = {job: jobs[job] for job in TRAINING_JOBS if job in jobs}
-    return Cluster(
-        task_type=task_type,
-        task_id=task_id,
-        jobs=training,
-        has_evaluator=EVALUATOR in jobs,
-    )
-
-
 def _parse_index(index: Any) -> int:
-    """Returns the task's index, at least 0 and a number rather than a string."""
-    if type(index) is not int:  # True is an int to isinstance.
-        raise RefusedValueError(
-            f'TF_CONFIG: "index" in "task" is {index!r}, which is no integer: write '
-            f'"index": 0, without quotes.'
-        )
-    if index < 0:
-        raise RefusedValueError(
-            f'TF_CONFIG: "index" in "task" is {index}, which is negative: write '
-            f'"index": 0 for the first task of a job.'
-        )
+    if type(index) is not int or index < 0:  # True is not an index.
+        raise _error("task.index", repr(index), "a number from 0, without quotes")
     return index
+
+
+def _expect(key: str, value: Any, kind: type, example: str) -> Any:
+    if not isinstance(value, kind):
+        raise _error(key, repr(value)[:200], example)
+    return value
+
+
+def _error(key: str, value: Any, expected: str, hint: str = "") -> UserValueError:
+    place = f"TF_CONFIG{''.join(f'[{part!r}]' for part in key.split('.') if part)}"
+    return UserValueError(f"{place} is {value}: expected {expected}.{hint}")

@@ -1,162 +1,191 @@
-"""Calls the user's functions with the arguments that they declare, by name.
+"""Calls functions of the user with the arguments that they declare."""
 
-A function that requires an argument which nobody supplies is an error that lists both
-sides: the arguments that it requires, and those that are there.
-"""
-
-import functools
+import copy
 import inspect
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, ValuesView
 from typing import Any
 
-from pipeline.contract import params as params_lib
-from pipeline.mistakes import user_errors
-from pipeline.process.refusals import RefusedTypeError
+import keras
+import tensorflow as tf
 
-_BY_NAME = (
-    inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    inspect.Parameter.KEYWORD_ONLY,
+from ..errors import UserTypeError
+from .checks import shown
+from .train_op import KERAS_VARIABLE
+
+# What the driver passes to model_fn in addition to the modules.
+MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config", "step")
+_RESERVED = (*MODEL_FN_ARGUMENTS, "driver")
+
+# Objects of these classes are shared: a copy would be other state.
+_STATE = (
+    tf.Module,
+    tf.Variable,
+    tf.Tensor,
+    KERAS_VARIABLE,
+    keras.Layer,
+    keras.optimizers.Optimizer,
 )
 
 
-def name_of(fn: Any) -> str:
-    """Returns the name of a function, partial, bound method or object, for messages."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return getattr(fn, "__qualname__", None) or type(fn).__qualname__
-
-
-def declared(fn: Callable[..., Any]) -> tuple[dict[str, bool], bool]:
-    """Returns `({name: is_required}, takes_any)` of the arguments of a callable."""
-    parameters = inspect.signature(fn).parameters.values()
-    names = {p.name: p.default is p.empty for p in parameters if p.kind in _BY_NAME}
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    return names, takes_any
-
-
-def with_value(fn: Callable[..., Any], name: str, value: Any) -> Callable[..., Any]:
-    """Returns a function that gets another value for one argument, where it takes it.
+def arguments(fn: Callable[..., Any], available: Mapping[str, Any], role: str) -> Mapping[str, Any]:
+    """Returns those of `available` that the signature of `fn` names.
 
     Args:
-      fn: function that `call` calls.
-      name: name of the argument.
-      value: the value that it gets instead of the one that is supplied.
-    """
-
-    @functools.wraps(fn)
-    def called(**supplied: Any) -> Any:
-        return fn(**{**supplied, name: value} if name in supplied else supplied)
-
-    called.__qualname__ = name_of(fn)
-    return called
-
-
-def call(fn: Callable[..., Any], supplied: Mapping[str, Any], *, role: str) -> Any:
-    """Calls `fn` with the arguments that it declares and that are supplied.
-
-    It gets a copy of `params`, which it may change.
-
-    Args:
-      fn: function to call.
-      supplied: arguments by name.
-      role: kind of function, for messages: "model_fn", "input_fn".
-
-    Returns:
-      The result of `fn`.
+      fn: function of the user.
+      available: values by argument name.
+      role: kind of the function, for the error message: 'model_fn'.
 
     Raises:
-      TypeError: `fn` requires an argument that nobody supplies. A decorated function
-        (gin) is called all the same: its decorator may know the value.
+      UserTypeError: `fn` requires an argument that is not available.
     """
-    names, takes_any = declared(fn)
-    chosen = {k: v for k, v in supplied.items() if takes_any or k in names}
-    if "params" in chosen:
-        chosen["params"] = params_lib.own(chosen["params"])
-    missing = [name for name, required in names.items() if required]
-    missing = [name for name in missing if name not in supplied]
-    if missing and not hasattr(fn, "__wrapped__"):
-        raise RefusedTypeError(_missing_text(fn, role, missing, supplied))
-    try:
-        return user_errors.invoke(fn, **chosen)
-    except TypeError as error:
-        # The decorator did not know the value either: its words, too, help to find out.
-        if missing and "argument" in str(error):
-            text = _missing_text(fn, role, missing, supplied)
-            raise RefusedTypeError(f"{text}\n{error}") from error
-        raise
-
-
-def call_factory(
-    factory: Callable[..., Any], context: Mapping[str, Any], *, role: str
-) -> Any:
-    """Calls the factory of a module with `params` and `config`, where it requires them.
-
-    An argument with a default keeps it, `**kwargs` get nothing, and gin's bindings win:
-    a class such as an optimizer may have an argument of such a name for itself. One
-    whose default is `...` is given it as well: so a factory can tell that it was left
-    out by who calls it otherwise.
-
-    Args:
-      factory: the user's function or class.
-      context: `params` and `config` by name.
-      role: kind of function, for messages.
-
-    Returns:
-      The module.
-
-    Raises:
-      TypeError: the factory requires another argument.
-    """
-    wanted = wanted_by(factory, context)
-    decorated = factory.__init__ if isinstance(factory, type) else factory
-    required, _ = declared(factory) if wanted else ({}, False)
-    if any(required[name] for name in wanted) and hasattr(decorated, "__wrapped__"):
-        # gin may bind what the factory requires: it is asked first, without it.
-        left = {k: v for k, v in wanted.items() if not required[k]}
-        try:
-            return user_errors.invoke(factory, **left)
-        except TypeError as error:
-            if _began(decorated, error):
-                raise
-    return call(factory, wanted, role=role)
-
-
-def wanted_by(
-    factory: Callable[..., Any], context: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Returns the arguments of `context` that a module's factory requires."""
-    try:
-        arguments = inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # A builtin has no signature to look at.
-        return {}
-    wanted = {
-        p.name
-        for p in arguments.values()
-        if p.kind in _BY_NAME and (p.default is p.empty or p.default is ...)
-    }
-    return {k: v for k, v in context.items() if k in wanted}
-
-
-def _began(fn: Callable[..., Any], error: TypeError) -> bool:
-    """Returns whether the body of `fn` raised the error, rather than its call."""
-    code = getattr(inspect.unwrap(fn), "__code__", None)
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_code is code for frame, _ in frames)
-
-
-def _missing_text(
-    fn: Any, role: str, missing: list[str], supplied: Mapping[str, Any]
-) -> str:
-    advice = "Rename the argument or give it a default"
-    if role == "model_fn":
-        advice = (
-            "Rename the argument, give it a default, or hand in a module of that name: "
-            "Estimator(modules={'name': factory})"
+    if takes_all(fn):
+        return available
+    missing = required(fn) - available.keys()
+    if missing:
+        raise UserTypeError(
+            f"{role} {name_of(fn)} requires {sorted(missing)}: expected some of "
+            f"{sorted(available)}. Give the others a default."
         )
-    if not supplied:
-        advice = f"Bind them: lambda: {name_of(fn)}({missing[0]}=...)"
-    return (
-        f"{role} {name_of(fn)} requires {missing}, which nobody supplies; supplied "
-        f"are {sorted(supplied)}. {advice}."
-    )
+    return {p.name: available[p.name] for p in _parameters(fn) if p.name in available}
+
+
+def check_model_fn(fn: Any, modules: Any) -> None:
+    """Checks a model_fn and its modules before anything is created.
+
+    Raises:
+      UserTypeError: model_fn is not a function, a module is not a factory, or their names do not
+        fit each other.
+    """
+    if isinstance(fn, keras.Layer):
+        raise UserTypeError(
+            f"model_fn is {shown(fn)}: expected a function. Write def model_fn(features, labels, "
+            "mode, network, optimizer), and set modules={'network': make_network}."
+        )
+    if not callable(fn):
+        raise UserTypeError(
+            f"model_fn is {shown(fn)}: expected a function that returns an EstimatorSpec."
+        )
+    if not isinstance(modules, Mapping):
+        raise UserTypeError(
+            f"modules is {shown(modules)}: expected a dict of factories. Set "
+            "modules={'network': make_network, 'optimizer': keras.optimizers.Adam}."
+        )
+    for name, factory in modules.items():
+        if not isinstance(name, str) or not name or "/" in name or name in _RESERVED:
+            raise UserTypeError(
+                f"modules has the name {shown(name)}: expected a text without '/', and none of "
+                f"{', '.join(_RESERVED)}. Set a name such as 'network'."
+            )
+        if isinstance(factory, _STATE) or not callable(factory):
+            raise UserTypeError(
+                f"modules[{name!r}] is {shown(factory)}: expected a factory. Set it to the "
+                "function or class that makes it; in gin @cnn, not @cnn()."
+            )
+    names = [p.name for p in _parameters(fn)]
+    missing = required(fn) - {*MODEL_FN_ARGUMENTS, *modules}
+    unused = [] if takes_all(fn) else [name for name in ("features", *modules) if name not in names]
+    if missing or unused:
+        what = f"requires {sorted(missing)}" if missing else f"does not take {unused}"
+        raise UserTypeError(
+            f"model_fn {name_of(fn)} {what}: expected arguments among "
+            f"{', '.join(MODEL_FN_ARGUMENTS)} and the modules {sorted(modules)}, features and all "
+            "modules included. Add the argument, or set Estimator(modules={'name': factory})."
+        )
+
+
+def check_params(params: Any) -> None:
+    """Checks that hyperparameters have names.
+
+    Raises:
+      UserTypeError: they are a number, text, list, array or function.
+    """
+    nameless = isinstance(params, (str, bytes, int, float, list, set, type, *_STATE))
+    is_tuple = isinstance(params, tuple) and not hasattr(params, "_fields")
+    if nameless or is_tuple or inspect.isroutine(params) or hasattr(params, "dtype"):
+        raise UserTypeError(
+            f"params is {shown(params)}: expected a dict, or an object with attributes. Set "
+            "params={'learning_rate': 0.1}."
+        )
+
+
+def make(name: str, factory: Callable[..., Any], params: Any, config: Any) -> Any:
+    """Returns what a module's factory makes; it gets `params` and `config` if it requires them.
+
+    Raises:
+      UserTypeError: the factory requires another argument, or returns None.
+    """
+    available = {"params": own(params), "config": config}
+    needed = required(factory)
+    if missing := needed - available.keys():
+        arguments = ", ".join(f"{each}=..." for each in sorted(missing))
+        raise UserTypeError(
+            f"modules[{name!r}] is {name_of(factory)}, which requires {sorted(missing)}: expected "
+            f"a function without arguments. Set modules={{{name!r}: lambda: "
+            f"{name_of(factory)}({arguments})}}."
+        )
+    module = factory(**{each: available[each] for each in available if each in needed})
+    if module is None:
+        raise UserTypeError(
+            f"modules[{name!r}], the factory {name_of(factory)}, returned None: expected a Keras "
+            "model, an optimizer, a tf.Module or a variable. Return it."
+        )
+    return module
+
+
+def required(fn: Callable[..., Any]) -> set[str]:
+    """Returns the arguments that `fn` requires, except those that a decorator may supply."""
+    # gin keeps the signature of a function whose arguments it supplies.
+    target = fn.__init__ if isinstance(fn, type) else fn
+    if hasattr(target, "__wrapped__"):
+        return {p.name for p in _parameters(fn) if p.default is p.empty} & {"params", "config"}
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {p.name for p in _parameters(fn) if p.default is p.empty and p.kind not in variadic}
+
+
+def accepts(fn: Callable[..., Any], name: str) -> bool:
+    """Returns whether `fn` has a parameter called `name`."""
+    return any(p.name == name for p in _parameters(fn))
+
+
+def takes_all(fn: Callable[..., Any]) -> bool:
+    """Returns whether `fn` has `**kwargs`, so that it gets all arguments."""
+    return any(p.kind is p.VAR_KEYWORD for p in _parameters(fn))
+
+
+def name_of(fn: Any) -> str:
+    """Returns the name of a function, class, partial or callable object."""
+    fn = getattr(fn, "func", fn)
+    return getattr(fn, "__name__", None) or type(fn).__name__
+
+
+def own(value: Any) -> Any:
+    """Returns a deep copy of hyperparameters, so that no function changes those of another.
+
+    Variables, models and tensors in it stay the same objects; so does all of it if it cannot be
+    copied.
+    """
+    memo: dict[int, Any] = {}
+    _keep(value, memo)
+    try:
+        return copy.deepcopy(value, memo)
+    except Exception:  # Any class may refuse to be copied.
+        return value
+
+
+def _keep(value: Any, memo: dict[int, Any], depth: int = 0) -> None:
+    """Adds the state in a value to the memo of `deepcopy`, which then returns it as it is."""
+    if isinstance(value, _STATE):
+        memo[id(value)] = value
+    elif depth < 5:
+        parts = value.values() if isinstance(value, Mapping) else value
+        if not isinstance(parts, list | tuple | set | ValuesView):
+            parts = getattr(value, "__dict__", {}).values()
+        for part in parts:
+            _keep(part, memo, depth + 1)
+
+
+def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(fn).parameters.values())
+    except ValueError:  # A function in C without a signature.
+        return []

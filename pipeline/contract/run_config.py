@@ -1,393 +1,381 @@
-"""RunConfig, which says where and how a model is trained.
+"""How to run: where to write, how often to save and log, on which devices."""
 
-It is tf.estimator's, with fields for what has been added since. They are checked here,
-and TF_CONFIG is read once (`cluster/environment.py`): the rest of the driver relies on
-both.
-"""
-
+import copy
 import dataclasses
+import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from pipeline.cluster import devices, environment, ports
-from pipeline.cluster import tf_config as cluster_lib
-from pipeline.cluster.tf_config import EXECUTIONS
-from pipeline.contract import averages, params
-from pipeline.contract.hooks import Tool
-from pipeline.mistakes import habits
-from pipeline.mistakes.checks import (
-    check_all,
-    check_amount,
-    check_choice,
-    check_loop,
-    check_whole,
-    checked_steps,
+from ..cluster import slurm
+from ..cluster.tf_config import Cluster, parse_tf_config
+from ..errors import UserValueError
+from .averages import Average
+from .checks import (
+    Check,
+    boolean,
+    check_fields,
+    choice,
+    instance,
+    integer,
+    is_int,
+    number,
+    objects,
+    shown,
 )
-from pipeline.model_dir import paths
-from pipeline.process.refusals import RefusedTypeError, RefusedValueError, near
+from .hooks import MetricWriter
+from .old_names import explained
+from .paths import normal
 
-# A strategy, or a function that makes it of a RunConfig.
-StrategyChoice = (
-    tf.distribute.Strategy | Callable[["RunConfig"], tf.distribute.Strategy] | None
+EXECUTIONS = ("single_host", "multi_worker", "parameter_server", "tpu")
+# A strategy, or a function that returns one.
+StrategyChoice = tf.distribute.Strategy | Callable[..., tf.distribute.Strategy] | None
+# A device of `RunConfig.devices`, in any case: 'GPU:0', '/gpu:0', '/device:GPU:0'.
+_DEVICE = re.compile(r"/?(?:DEVICE:)?([A-Z_]+:\d{1,3})")
+_MAX_CPUS = 64
+_SCALAR = str | bool | int | float | np.generic
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+
+_STEPS = integer(1, example=1000, optional=True)
+_STEPS_OR_0 = integer(0, example=1000, optional=True)
+_BATCH_SIZE = integer(1, example=64, optional=True)
+_STRATEGY = Check(
+    lambda v: isinstance(v, tf.distribute.Strategy) or callable(v),
+    "a tf.distribute strategy, or a function that returns one",
+    "tf.distribute.MirroredStrategy()",
+    optional=True,
 )
+_CHECKS = {
+    "model_dir": instance((str, os.PathLike), "the path of a folder", "'runs/1'", optional=True),
+    "tf_random_seed": integer(0, most=2**32 - 1, example=1, optional=True),
+    "save_summary_steps": _STEPS_OR_0,
+    "save_checkpoints_steps": _STEPS_OR_0,
+    "save_checkpoints_secs": number(0, above=True, example=600, optional=True),
+    "keep_checkpoint_max": integer(0, example=5, optional=True),
+    "keep_checkpoint_every_n_hours": number(0, above=True, example=24, optional=True),
+    "keep_checkpoint_every_n_steps": _STEPS,
+    "keep_checkpoint_steps": Check(
+        lambda v: isinstance(v, list | tuple) and all(is_int(s) and s >= 0 for s in v),
+        "a list of global steps",
+        "[1000, 5000]",
+    ),
+    "async_checkpoint": boolean(optional=True),
+    "log_step_count_steps": _STEPS_OR_0,
+    "progress": boolean(),
+    "steps_per_loop": integer(1, example=1000),
+    "max_call_secs": number(0, above=True, example=3),
+    "train_distribute": _STRATEGY,
+    "eval_distribute": _STRATEGY,
+    "devices": Check(
+        lambda v: isinstance(v, list | tuple | str), "a list", "('GPU:0', 'GPU:1')", optional=True
+    ),
+    "execution": choice(*EXECUTIONS),
+    "evaluation": choice("auto", "inline", "evaluator"),
+    "train_batch_size": _BATCH_SIZE,
+    "eval_batch_size": _BATCH_SIZE,
+    "predict_batch_size": _BATCH_SIZE,
+    "changed_input": choice("auto", "anew", "skip", "error"),
+    "on_nan": choice("stop", "warn", "restore", "record"),
+    "max_restores": integer(0, example=5),
+    "gradient_accumulation_steps": integer(1, example=4),
+    "precision": choice(*PRECISIONS),
+    "log_norms": boolean(),
+    "average": instance(
+        Average, "an average of the weights", "ExponentialAverage(0.999)", optional=True
+    ),
+    "jit_compile": boolean(),
+    "run_eagerly": boolean(),
+    "hparams": Check(
+        lambda v: (
+            isinstance(v, Mapping)
+            and all(isinstance(n, str) and isinstance(h, _SCALAR) for n, h in v.items())
+        ),
+        "a dict of numbers, texts, True and False",
+        "{'learning_rate': 0.1}",
+    ),
+}
 
-# Values in place of None, in fields that a RunConfig never shows as None.
-_SET_BY_DEFAULT = {"save_checkpoints_secs": 600, "cluster": cluster_lib.Cluster()}
 
-
-@habits.run_config
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@explained
+@dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """The place and the manner of a training, apart from what is trained.
-
-    It is checked when it is made: a wrong value is a ValueError that names the field,
-    rather than a surprise after an hour of training. It does not change; `replace`
-    returns another.
+    """Options of a run that are not part of the model or the input.
 
     Attributes:
-      model_dir: directory of checkpoints, summaries and exports (str or os.PathLike).
-        None: the Estimator makes a temporary one.
-      tf_random_seed: seed of initial weights, dropout and shuffling. NumPy's and
-        Python's own random numbers are seeded while factories and input_fn are called,
-        and left alone otherwise. None: each run differs.
-      save_summary_steps: steps between two summaries; None or 0 writes none. The cost
-        of the default cannot be measured.
-      save_checkpoints_steps: steps between two checkpoints; 0 saves none: the trained
-        weights last as long as the Estimator, whose calls go on with them. Not together
-        with `save_checkpoints_secs`.
-      save_checkpoints_secs: seconds between two checkpoints; 600 where neither is
-        given, so that a crash costs ten minutes at most.
-      keep_checkpoint_max: number of the last checkpoints that stay; None or 0 keeps
-        all. 5 bounds the disk, and is enough for a slow evaluator.
-      keep_checkpoint_every_n_hours: hours of training after each of which one more
-        checkpoint stays for good. The default is longer than any training.
-      keep_checkpoint_every_n_steps: steps; those of each multiple are saved, and their
-        checkpoints stay for good. None keeps none beyond the others.
-      keep_checkpoint_steps: global steps that are saved, and whose checkpoints stay for
-        good, such as (0, 1000, 5000).
-      log_norms: whether summaries show the norms of gradients and updates by module.
-      log_step_count_steps: steps between two log lines of loss and speed; None logs
-        none.
-      progress: whether to show a line that moves in a terminal or a notebook, with
-        metrics and the time left, and to log at INFO where the program has set no
-        level for absl's log. Followers never show it, nor does an output to a file.
-      train_distribute: strategy to train with, or a function that makes it of this
-        RunConfig, such as a row of `strategy/strategies`. None: `execution`'s.
-      eval_distribute: strategy to evaluate with, or such a function. None: the one to
-        train with.
-      steps_per_loop: most steps that one call of the compiled loop runs. The loop stops
-        earlier wherever a log, summary, checkpoint or hook is due, so 1000 only bounds
-        how long a signal waits. Or a duration, "30s": as many steps as take about that
-        long, measured; logs and summaries of the steps in a call come at its end.
-      train_batch_size: examples of a training batch of all replicas, for an input_fn
-        that takes `params`: it finds its own batch size there as "batch_size", one
-        replica's where it takes `input_context`, and else that of all. None: input_fn
-        knows the size by itself.
-      eval_batch_size: that of an evaluation's batch.
-      predict_batch_size: that of a prediction's batch.
-      gradient_accumulation_steps: micro-batches whose gradients make up one step; 1
-        takes the whole batch at once.
-      precision: 'float32', 'mixed_bfloat16' (GPUs since Ampere, TPUs) or
-        'mixed_float16' (older GPUs; scales the loss).
-      jit_compile: whether XLA compiles the step. By default it does not, for it slows
-        down convolutions on the CPU and compiles again for each batch shape. None:
-        TensorFlow decides.
-      run_eagerly: whether each step runs as plain Python, for a debugger; slow.
-      async_checkpoint: whether checkpoints are written while training goes on, of a
-        copy; None: where less than 1 GB of it lies in the memory of CPUs, and at once,
-        without a copy, where it is more.
-      on_nan: effect of a loss of NaN or Inf: 'stop' the run; 'record', which also
-        writes its batch to model_dir/bad_batches; 'restore' the last checkpoint, and go
-        on without the batch; or 'warn' and go on.
-      max_restores: most steps of a training whose batches are left out.
-      average: average of the weights to keep beside them, `ExponentialAverage` or
-        `StochasticWeightAverage`; None for none.
-      changed_input: effect of another input than the one that model_dir has read.
-        'auto' begins other data anew, and goes on in the same data that are treated
-        otherwise; 'anew', 'skip' (after as much as was read) or 'error' in both cases.
-      devices: local devices to train on under 'single_host', say ('GPU:0', 'GPU:1').
-        None: all GPUs, or the one CPU.
-      execution: 'single_host', 'multi_worker', 'parameter_server' or 'tpu'.
-      evaluation: who evaluates in `train_and_evaluate`: 'inline', the training itself
-        at its checkpoints; 'evaluator', a job of its own; 'auto', such a job if
-        TF_CONFIG lists one in "cluster", else the training. Kubernetes' training
-        operator starts one without listing it, and needs 'evaluator'.
-      tools: tools beside TensorBoard that get its numbers, such as `CsvTool()`.
-      hparams: hyperparameters by name, for TensorBoard's HParams and for `tools`,
-        beside the Estimator's params. None: what gin binds, where the command trains.
-      cluster: the processes that train together. None: those of TF_CONFIG or, where it
-        is not set, of the SLURM step, read once when the RunConfig is made.
+      model_dir: directory of checkpoints, events and exports; None for that of the Estimator, or
+        for a temporary one, which is logged.
+      tf_random_seed: seed of initial weights, dropout and other random numbers; None for
+        another one in each run.
+      save_summary_steps: steps between points in TensorBoard; None or 0 writes none.
+      save_checkpoints_steps: steps between checkpoints; 0 saves nothing: the trained weights last
+        as long as the Estimator.
+      save_checkpoints_secs: seconds between checkpoints; excludes the above. If both are
+        None, 600 seconds.
+      keep_checkpoint_max: number of checkpoints to keep; None or 0 keeps all.
+      keep_checkpoint_every_n_hours: hours after which one more checkpoint stays for good.
+      keep_checkpoint_every_n_steps: checkpoints at multiples of this step stay for good.
+      keep_checkpoint_steps: steps that are saved, and stay for good.
+      async_checkpoint: whether training continues while a checkpoint is written; None:
+        if the variables have less than 1,000 MB.
+      log_step_count_steps: steps between log lines; None logs none.
+      progress: whether a terminal or notebook shows a progress bar.
+      steps_per_loop: maximum number of steps in one compiled call; no call has more than 1,000.
+      max_call_secs: approximate maximum duration of one compiled call; signals are
+        answered between calls.
+      train_distribute: strategy to train on, or a function that returns it, which may take the
+        RunConfig as `config` and is called before the first training; None for the strategy of
+        `execution`.
+      eval_distribute: strategy on which an evaluator job and the chief of parameter servers
+        evaluate, or such a function; None for the local devices.
+      devices: local devices of 'single_host', such as ('GPU:0', 'GPU:1'), ('CPU:0', 'CPU:1') for
+        logical CPUs; None for all GPUs, or the CPU.
+      execution: 'single_host'; 'multi_worker' for the workers of TF_CONFIG in lockstep;
+        'parameter_server' for workers that update servers asynchronously; or 'tpu'.
+      evaluation: what evaluates in train_and_evaluate: 'inline', the training at its checkpoints;
+        'evaluator', a separate job; 'auto', that job if TF_CONFIG lists one in "cluster".
+      train_batch_size: examples of all replicas in a training step, for an input_fn that takes
+        `params`, where it is `params["batch_size"]`: of one replica if the input_fn takes
+        `input_context`, else of all. None: input_fn chooses.
+      eval_batch_size: the same for evaluations.
+      predict_batch_size: the same for predictions.
+      changed_input: effect of another training input than the one that model_dir has read.
+        'auto' begins other data at their start, and skips what was read of the same data in
+        another pipeline; 'anew', 'skip' or 'error' in both cases.
+      on_nan: effect of a loss that is NaN or infinite. 'stop' ends training with an error; 'warn'
+        logs a warning; 'restore' returns to the last checkpoint and continues without the batches
+        of that step, which are written to `model_dir/bad_batches`; 'record' writes them and ends.
+        The last two also look at gradients. They need checkpoints, and no parameter servers or TPU.
+      max_restores: maximum number of steps whose batches are left out in a run.
+      gradient_accumulation_steps: number of batches per replica whose gradients make one step.
+      precision: 'float32', 'mixed_bfloat16' or 'mixed_float16': dtype in which layers compute.
+        Variables stay float32. 'mixed_float16' scales the loss.
+      log_norms: whether `Report.scalars` has the norms of each module's gradient and update.
+      average: ExponentialAverage or StochasticWeightAverage of the weights, which is kept along
+        with them, evaluated and exported; training itself is the same. None for none.
+      jit_compile: whether XLA compiles the forward and backward pass.
+      run_eagerly: whether steps run without tf.function, for a debugger.
+      metric_writers: objects that receive the numbers of trainings and evaluations, every
+        `save_summary_steps`: CsvWriter, JsonLinesWriter, MlflowWriter, WandbWriter or your own.
+      hparams: hyperparameters for metric writers and TensorBoard's tab HParams, in addition to
+        the `params` of the Estimator and, under the command, the bindings of gin.
+      cluster: tasks of TF_CONFIG or of the SLURM step, read when the RunConfig is created.
     """
 
     model_dir: str | None = None
+    _: dataclasses.KW_ONLY
     tf_random_seed: int | None = None
     save_summary_steps: int | None = 100
     save_checkpoints_steps: int | None = None
     save_checkpoints_secs: float | None = None
     keep_checkpoint_max: int | None = 5
-    keep_checkpoint_every_n_hours: float = 10000
+    keep_checkpoint_every_n_hours: float | None = 10000
     keep_checkpoint_every_n_steps: int | None = None
     keep_checkpoint_steps: Sequence[int] = ()
-    log_norms: bool = False
+    async_checkpoint: bool | None = None
     log_step_count_steps: int | None = 100
     progress: bool = True
+    steps_per_loop: int = 1000
+    max_call_secs: float = 3.0
     train_distribute: StrategyChoice = None
     eval_distribute: StrategyChoice = None
-    steps_per_loop: int | str = 1000
+    devices: Sequence[str] | None = None
+    execution: str = "single_host"
+    evaluation: str = "auto"
     train_batch_size: int | None = None
     eval_batch_size: int | None = None
     predict_batch_size: int | None = None
+    changed_input: str = "auto"
+    on_nan: str = "stop"
+    max_restores: int = 5
     gradient_accumulation_steps: int = 1
     precision: str = "float32"
-    jit_compile: bool | None = False
+    log_norms: bool = False
+    average: Average | None = None
+    jit_compile: bool = False
     run_eagerly: bool = False
-    async_checkpoint: bool | None = None
-    on_nan: str = "stop"
-    max_restores: int = 3
-    average: averages.Average | None = None
-    changed_input: str = "auto"
-    devices: tuple[str, ...] | None = None
-    execution: str = "single_host"
-    evaluation: str = "auto"
-    tools: Sequence[Tool] = ()
-    hparams: Mapping[str, Any] | None = dataclasses.field(default=None, hash=False)
-    cluster: cluster_lib.Cluster | None = None
+    metric_writers: Sequence[MetricWriter] = ()
+    hparams: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    cluster: Cluster = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        self._set("model_dir", paths.checked_model_dir(self.model_dir))
-        self._set("devices", devices.checked(self.devices))
-        for name, allowed in _INTEGERS.items():
-            check_whole(f"RunConfig.{name}", getattr(self, name), *allowed)
-        if (self.tf_random_seed or 0) >= 2**32:  # More than NumPy takes.
-            raise RefusedValueError(
-                f"RunConfig.tf_random_seed is {self.tf_random_seed}: write an integer "
-                "below 2**32, such as tf_random_seed=42."
-            )
-        check_loop("RunConfig.steps_per_loop", self.steps_per_loop)
-        hours = self.keep_checkpoint_every_n_hours
-        check_amount("RunConfig.keep_checkpoint_every_n_hours", hours)
-        kept = checked_steps("keep_checkpoint_steps", self.keep_checkpoint_steps)
-        self._set("keep_checkpoint_steps", kept)
-        self._check_save_checkpoints()
-        for name, choices in _CHOICES.items():
-            check_choice(f"RunConfig.{name}", getattr(self, name), choices)
-        self._check_strategies()
-        self._check_objects()
+        check_fields(self, _CHECKS)
+        if self.devices is not None:
+            object.__setattr__(self, "devices", self._checked_devices())
+        object.__setattr__(self, "keep_checkpoint_steps", tuple(self.keep_checkpoint_steps))
+        writers = objects("RunConfig.metric_writers", self.metric_writers, MetricWriter)
+        object.__setattr__(self, "metric_writers", writers)
+        text = os.environ.get("TF_CONFIG") or slurm.tf_config(self.execution, os.environ)
+        object.__setattr__(self, "cluster", parse_tf_config(text))
         self._check_combinations()
-        if self.cluster is None:
-            self._set("cluster", environment.cluster(self.execution))
-        elif not isinstance(self.cluster, cluster_lib.Cluster):
-            raise RefusedValueError(
-                f"RunConfig.cluster is {self.cluster!r}, not a Cluster: write "
-                f"cluster=parse_tf_config(text), or leave it out to read TF_CONFIG."
+        self._check_cluster()
+        if self.model_dir is not None:
+            object.__setattr__(self, "model_dir", normal(self.model_dir))
+
+    def replace(self, **changes: Any) -> "RunConfig":
+        """Returns a copy with other values.
+
+        One of `save_checkpoints_steps` and `save_checkpoints_secs` unsets the other.
+
+        Args:
+          **changes: values by the names of arguments.
+        """
+        pair = {"save_checkpoints_steps", "save_checkpoints_secs"}
+        given = pair & changes.keys()
+        if len(given) == 1 and changes[next(iter(given))] is not None:
+            changes |= dict.fromkeys(pair - given)
+        return dataclasses.replace(self, **changes)
+
+    def alone(self, **changes: Any) -> "RunConfig":
+        """Returns a copy for one replica of this process, which connects to no other task.
+
+        Args:
+          **changes: values by the names of arguments.
+        """
+        strategies = {"train_distribute": tf.distribute.get_strategy, "eval_distribute": None}
+        config = self.replace(**strategies, devices=None, **changes)
+        object.__setattr__(config, "cluster", Cluster())
+        return config
+
+    def in_model_dir(self, model_dir: str | None) -> "RunConfig":
+        """Returns a copy with a directory: this one, or its own, or a temporary one.
+
+        Args:
+          model_dir: argument of an Estimator.
+
+        Raises:
+          UserValueError: both are set and differ, or none is in an evaluator.
+        """
+        given = None if model_dir is None else normal(model_dir)
+        if given is not None and self.model_dir not in (None, given):
+            raise UserValueError(
+                f"model_dir is {given!r}, and RunConfig.model_dir is {self.model_dir!r}: expected "
+                "one directory. Set one of them."
             )
-        # A wrong port would be waited for without end.
-        for address in self.cluster.training_tasks.values():
-            if ":" in address:
-                ports.split(address)
+        given = given or self.model_dir
+        if given is None and (self.task_type == "evaluator" or len(self.cluster.tasks) > 1):
+            raise UserValueError(
+                f"model_dir is None, and TF_CONFIG has other tasks than {self.cluster.name}: "
+                "expected the directory that all share. Set model_dir='runs/1' in each task."
+            )
+        if given is None:
+            given = normal(tempfile.mkdtemp(prefix="run-"))
+            logging.warning("model_dir is not set: writing to %s.", given)
+        config = copy.copy(self)
+        object.__setattr__(config, "model_dir", given)
+        return config
+
+    def changes(self) -> dict[str, Any]:
+        """Returns the options that are not the default, by name."""
+        fields = {f.name: f for f in dataclasses.fields(self) if f.init and f.name != "model_dir"}
+        values = {name: getattr(self, name) for name in fields}
+        defaults = {name: field.default for name, field in fields.items()} | {"hparams": {}}
+        return {name: value for name, value in values.items() if value != defaults[name]}
 
     @property
-    def cluster_spec(self) -> tf.train.ClusterSpec:
-        """Addresses of chief, workers and parameter servers; empty in a local run."""
-        return tf.train.ClusterSpec(dict(self.cluster.jobs))
+    def cluster_spec(self) -> dict[str, list[str]]:
+        """Addresses by job; empty in a local run and in an evaluator."""
+        return {job: list(addresses) for job, addresses in self.cluster.jobs.items()}
 
     @property
     def task_type(self) -> str:
-        """The role of this process: 'chief', 'worker', 'ps' or 'evaluator'."""
+        """'chief', 'worker', 'ps' or 'evaluator'."""
         return self.cluster.task_type
 
     @property
     def task_id(self) -> int:
-        """The number of this process among those of its role, from 0."""
+        """Index of this task among those of its type."""
         return self.cluster.task_id
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes checkpoints, summaries and logs."""
+        """Whether this process saves."""
         return self.cluster.is_chief
 
     @property
+    def has_evaluator(self) -> bool:
+        """Whether an evaluator job makes the evaluations of train_and_evaluate."""
+        is_listed = self.evaluation == "auto" and self.cluster.has_evaluator
+        return self.evaluation == "evaluator" or is_listed
+
+    @property
     def num_worker_replicas(self) -> int:
-        """The number of workers with the chief; 0 in the evaluator."""
+        """Number of workers and chief; 1 in a local run."""
         return self.cluster.num_worker_replicas
 
     @property
     def num_ps_replicas(self) -> int:
-        """The number of parameter servers; 0 in the evaluator."""
+        """Number of parameter servers."""
         return self.cluster.num_ps_replicas
 
     @property
     def global_id_in_cluster(self) -> int | None:
-        """This task's number: chief 0, then workers, then servers; None: evaluator."""
-        return self.cluster.global_id_in_cluster
+        """Index of this task among chief, workers and servers; None in an evaluator."""
+        return self.cluster.global_id
 
-    @property
-    def evaluates_inline(self) -> bool:
-        """Whether training evaluates at its checkpoints, rather than an evaluator."""
-        if self.evaluation == "auto":
-            return not self.cluster.has_evaluator
-        return self.evaluation == "inline"
-
-    def with_model_dir(self) -> "RunConfig":
-        """Returns a RunConfig with a `model_dir` in normal form, maybe a temporary one.
-
-        Raises:
-          ValueError: an evaluator has no model_dir to watch; or TensorFlow would not
-            find in model_dir what it writes there.
-        """
-        if self.model_dir is not None:
-            directory = paths.normal(self.model_dir)
-            if paths.is_pattern(directory):
-                raise RefusedValueError(
-                    f"RunConfig.model_dir is {directory!r}, and TensorFlow takes '[a]' "
-                    "and a backslash in the path of a checkpoint for a pattern: it "
-                    "would save there, and find nothing again. Write a path without "
-                    "them, or rename the folder."
-                )
-            changed = directory != self.model_dir
-            return self.replace(model_dir=directory) if changed else self
-        if self.task_type == cluster_lib.EVALUATOR:
-            raise RefusedValueError(
-                "RunConfig.model_dir is not set, and this task is an evaluator, which "
-                "evaluates the checkpoints of a training. Give it the training's, by "
-                "RunConfig(model_dir=...) or --model_dir=..."
+    def _checked_devices(self) -> tuple[str, ...]:
+        """Returns `devices` as 'GPU:0'; whether they exist is known when the strategy is made."""
+        expected = "expected names such as ('GPU:0', 'GPU:1') or ('CPU:0', 'CPU:1')"
+        given = f"devices is {self.devices!r}"
+        if isinstance(self.devices, str) or not self.devices:
+            raise UserValueError(f"{given}: {expected}, or None for all GPUs.")
+        matches = [_DEVICE.fullmatch(str(name).upper()) for name in self.devices]
+        names = tuple(match[1] for match in matches if match)
+        names = tuple(f"{kind}:{int(number)}" for kind, number in (n.split(":") for n in names))
+        if len(set(names)) < len(self.devices):
+            raise UserValueError(f"{given}: {expected}, each once.")
+        if any(name.startswith("CPU") and int(name[4:]) >= _MAX_CPUS for name in names):
+            raise UserValueError(f"{given}: expected at most {_MAX_CPUS} logical CPUs.")
+        if isinstance(self.train_distribute, tf.distribute.Strategy):
+            raise UserValueError(
+                f"{given}, and train_distribute is a strategy, which has devices: set one of them, "
+                "or train_distribute to a function such as mirrored."
             )
-        directory = tempfile.mkdtemp()
-        logging.warning("model_dir is not set; using %s", directory)
-        return self.replace(model_dir=directory)
-
-    def replace(self, **changes: Any) -> "RunConfig":
-        """Returns a copy with the named fields changed, checked anew.
-
-        Either of `save_checkpoints_steps` and `save_checkpoints_secs` unsets the other,
-        as in tf.estimator. TF_CONFIG is not read again.
-
-        Args:
-          **changes: values by field name.
-
-        Raises:
-          ValueError: a name is no field, or a value is wrong.
-        """
-        names = [field.name for field in dataclasses.fields(RunConfig)]
-        unknown = sorted(set(changes) - set(names))
-        if unknown:
-            raise RefusedValueError(
-                f"RunConfig has no field {', '.join(unknown)}.{near(unknown[0], names)}"
-                f" Its fields are {', '.join(names)}."
-            )
-        steps, secs = "save_checkpoints_steps", "save_checkpoints_secs"
-        for given, other in ((steps, secs), (secs, steps)):
-            if changes.get(given) is not None:
-                changes.setdefault(other, None)
-        return dataclasses.replace(self, **changes)
-
-    def describe(self) -> dict[str, str]:
-        """Returns the fields that differ from their defaults, in words, for logs."""
-        described = {}
-        for field in dataclasses.fields(RunConfig):
-            value = getattr(self, field.name)
-            if value in (field.default, _SET_BY_DEFAULT.get(field.name, field.default)):
-                continue
-            if isinstance(value, tf.distribute.Strategy):
-                value = type(value).__name__
-            described[field.name] = getattr(value, "__name__", str(value))
-        return described
-
-    def _set(self, name: str, value: Any) -> None:
-        """Puts a field into its normal form; only while the object is being made."""
-        object.__setattr__(self, name, value)
-
-    def _check_objects(self) -> None:
-        """Checks what is no number or text; a wrong field is a ValueError, always."""
-        self._set("tools", () if self.tools is None else self.tools)
-        try:
-            averages.check(self.average)
-            check_all("RunConfig.tools", self.tools, Tool)
-            params.check_flat("RunConfig.hparams", self.hparams)
-        except RefusedTypeError as error:
-            raise RefusedValueError(str(error)) from None
-        self._set("tools", tuple(self.tools))
-
-    def _check_save_checkpoints(self) -> None:
-        steps, secs = self.save_checkpoints_steps, self.save_checkpoints_secs
-        if steps is not None and secs is not None:
-            raise RefusedValueError(
-                f"RunConfig.save_checkpoints_steps ({steps!r}) and "
-                f"RunConfig.save_checkpoints_secs ({secs!r}) cannot both be set. Leave "
-                f"one of them out."
-            )
-        if secs is not None:
-            hint = "save_checkpoints_steps=0 to never save"
-            check_amount("RunConfig.save_checkpoints_secs", secs, hint=hint)
-        elif steps is None:
-            self._set("save_checkpoints_secs", _SET_BY_DEFAULT["save_checkpoints_secs"])
-        for name in ("keep_checkpoint_every_n_steps", "keep_checkpoint_steps"):
-            if steps == 0 and getattr(self, name):
-                raise RefusedValueError(
-                    f"RunConfig.{name} is {getattr(self, name)!r}, and "
-                    "save_checkpoints_steps=0 saves nothing: write "
-                    "save_checkpoints_steps=1000, or leave it out."
-                )
-
-    def _check_strategies(self) -> None:
-        for name in ("train_distribute", "eval_distribute"):
-            value = getattr(self, name)
-            fits = isinstance(value, tf.distribute.Strategy)
-            fits = fits or callable(value) and not isinstance(value, type)
-            if value is not None and not fits:
-                raise RefusedValueError(
-                    f"RunConfig.{name} is {value!r}: write a tf.distribute.Strategy, a "
-                    "function that makes one of this RunConfig, or None, such as "
-                    f"{name}=tf.distribute.MirroredStrategy(); in gin @mirrored."
-                )
+        if self.execution != "single_host":
+            raise UserValueError(f"{given} with execution {self.execution!r}: expected None.")
+        return names
 
     def _check_combinations(self) -> None:
-        made = isinstance(self.train_distribute, tf.distribute.Strategy)
-        if self.devices is not None and made:
-            raise RefusedValueError(
-                f"RunConfig.devices ({self.devices}) and train_distribute are both "
-                f"set, but a strategy has its own devices. Leave one of them out."
+        """Refuses options that exclude each other."""
+
+        def refuse(name: str, other: str, remedy: str) -> None:
+            raise UserValueError(
+                f"RunConfig.{name} is {shown(getattr(self, name))}, and {other} is "
+                f"{shown(getattr(self, other))}: expected one of them. {remedy}"
             )
-        if self.devices is not None and self.execution != "single_host":
-            raise RefusedValueError(
-                f"RunConfig.devices is {self.devices} and execution is "
-                f"{self.execution!r}, but devices are chosen only under "
-                "execution='single_host'. Leave devices out."
-            )
+
+        if self.save_checkpoints_steps is not None and self.save_checkpoints_secs is not None:
+            refuse("save_checkpoints_steps", "save_checkpoints_secs", "Leave out the other.")
+        if self.save_checkpoints_steps == 0:
+            for name in self.changes():
+                if name.startswith("keep_checkpoint"):
+                    refuse(name, "save_checkpoints_steps", f"Leave out {name}: nothing is saved.")
         if self.run_eagerly and self.jit_compile:
-            raise RefusedValueError(
-                "RunConfig.run_eagerly and RunConfig.jit_compile are both True, but "
-                "eager steps are not compiled. Write jit_compile=False."
+            refuse("run_eagerly", "jit_compile", "XLA compiles what tf.function traces.")
+
+    def _check_cluster(self) -> None:
+        execution, cluster = self.execution, self.cluster
+        if self.train_distribute is not None or cluster.task_type == "evaluator":
+            return
+        if execution == "multi_worker" and not cluster.jobs:
+            if slurm.is_single_task(os.environ):
+                logging.info("The SLURM step has one task: training on a single host.")
+                return
+            raise UserValueError(
+                "execution is 'multi_worker' without a cluster: expected one in TF_CONFIG. Set "
+                "TF_CONFIG in each task, or execution='single_host'."
             )
-
-
-# By field: its least value, whether None is allowed, and an example.
-_INTEGERS = {
-    "tf_random_seed": (0, True, 42),
-    "save_summary_steps": (0, True, 100),
-    "save_checkpoints_steps": (0, True, 1000),
-    "keep_checkpoint_max": (0, True, 5),
-    "keep_checkpoint_every_n_steps": (1, True, 10000),
-    "log_step_count_steps": (1, True, 100),
-    "train_batch_size": (1, True, 64),
-    "eval_batch_size": (1, True, 64),
-    "predict_batch_size": (1, True, 64),
-    "gradient_accumulation_steps": (1, False, 1),
-    "max_restores": (1, False, 3),
-}
-_CHOICES = {
-    "precision": ("float32", "mixed_bfloat16", "mixed_float16"),
-    "progress": (True, False),
-    "jit_compile": (False, True, None),
-    "run_eagerly": (False, True),
-    "log_norms": (False, True),
-    "async_checkpoint": (None, True, False),
-    "on_nan": ("stop", "warn", "restore", "record"),
-    "changed_input": ("auto", "anew", "skip", "error"),
-    "execution": EXECUTIONS,
-    "evaluation": ("auto", "inline", "evaluator"),
-}
+        if execution == "multi_worker" and "ps" in cluster.jobs:
+            raise UserValueError(
+                "execution is 'multi_worker', and TF_CONFIG has parameter servers: expected chief "
+                "and workers only."
+            )
+        if execution == "single_host" and len(cluster.tasks) > 1:
+            raise UserValueError(
+                f"execution is 'single_host', and TF_CONFIG has {len(cluster.tasks)} tasks: "
+                "expected a local run. Set execution='multi_worker', or unset TF_CONFIG."
+            )

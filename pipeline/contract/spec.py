@@ -1,301 +1,325 @@
-"""EstimatorSpec and its parts, checked at the line of model_fn that makes them.
-
-def model_fn(features, labels, mode, network, optimizer):
-    logits = network(features, training=mode == ModeKeys.TRAIN)
-    if mode == ModeKeys.PREDICT:
-        return EstimatorSpec(mode, predictions={"logits": logits})
-    return EstimatorSpec(
-        mode,
-        loss=keras.losses.sparse_categorical_crossentropy(labels, logits, True),
-        train_op=TrainOp(optimizer, network.trainable_variables),
-        metrics={
-            "accuracy": metric(
-                keras.metrics.SparseCategoricalAccuracy, labels, logits
-            )
-        },
-    )
-"""
+"""The return value of a model_fn: `EstimatorSpec` and metrics."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from pipeline.contract.metrics import check_name, checked_metrics
-from pipeline.contract.summaries import Summary
-from pipeline.contract.train_op import SpecError, TrainOp
-from pipeline.mistakes import habits
-from pipeline.mistakes.checks import kind_of
+from ..errors import SpecError
+from .checks import shown
+from .old_names import explained
+from .summaries import Summary
+from .train_op import TrainOp
 
 
 class ModeKeys:
-    """The modes in which a model_fn is called."""
+    """The three modes in which a model_fn is called."""
 
     TRAIN = "train"
     EVAL = "eval"
     PREDICT = "infer"
 
-    ALL = (TRAIN, EVAL, PREDICT)
 
-
-@habits.estimator_spec
 @dataclasses.dataclass(frozen=True)
-class EstimatorSpec:
-    """The answer of a model_fn: what to minimise, to measure, to predict.
+class Metric:
+    """A Keras metric class or factory, and the arguments of its `update_state`."""
 
-    Attributes:
-      mode: the mode that model_fn was called with.
-      loss: per-example losses `[batch, ...]`, or a scalar that is the mean over
-        this replica's batch. Floating point. Required in TRAIN and EVAL.
-      loss_weights: token masks or example weights, broadcastable to `loss`. The
-        minimised loss is sum(loss * weights) / sum(weights), over all replicas.
-      regularization_losses: scalars, added once over all replicas; `network.losses`
-        is not added unless it is given here. One that depends on the batch counts as
-        a mean over it, by the part's sum of loss_weights.
-      train_op: a `TrainOp`, or a list of them, applied in order. All gradients come
-        from one forward pass, before any update, unless an op is `sequential`.
-        Required in TRAIN.
-      metrics: `{name: metric(factory, ...)}`, or `{name: tensor}` for a mean; in EVAL
-        also `{name: host_metric(fn, ...)}`.
-      predictions: nest of tensors with a leading batch dimension. Required in
-        PREDICT.
-      export_outputs: `{signature name: dict of tensors}` for a SavedModel; None
-        exports `predictions` as `serving_default`.
-      scalars: `{name: scalar}`, reported for the last step: the mean over replicas
-        and micro-batches, each counted by its examples.
-      summaries: `{name: image(x)}`, or `histogram`, `text`, `pr_curve`,
-        `confusion_matrix`, for TensorBoard: of the step that ends each
-        `RunConfig.save_summary_steps`, and of all examples of an evaluation. What only
-        they need is computed at no other step.
-      tensors: `{name: tensor}` for hooks, which read `run.report.tensors`: of the last
-        step before a hook is called, in TRAIN. Where the first dimension is the batch,
-        the examples of all replicas and micro-batches in the order of the input; else
-        the first replica's. Where no hook wants them, they are not computed.
-      eval_metric_ops: tf.estimator's name for `metrics`.
+    factory: Callable[[], keras.metrics.Metric]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def metric(factory: Callable[[], keras.metrics.Metric], *args: Any, **kwargs: Any) -> Metric:
+    """Declares a metric: `metric(keras.metrics.SparseCategoricalAccuracy, labels, logits)`."""
+    if isinstance(factory, keras.metrics.Metric) or not callable(factory):
+        raise SpecError(
+            f"metric() got {shown(factory)}: expected a class or a function that returns a "
+            "metric. Write metric(keras.metrics.AUC, labels, probabilities)."
+        )
+    return Metric(factory, args, kwargs)
+
+
+@dataclasses.dataclass(frozen=True)
+class HostMetric:
+    """A Python function of whole arrays, and the tensors that it gets."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def host_metric(function: Callable[..., Any], *args: Any, **kwargs: Any) -> HostMetric:
+    """Declares a metric that a Python function computes once for each evaluation.
+
+    `host_metric(f1_score, labels, classes)` calls `f1_score` with NumPy arrays of all evaluated
+    examples, in the order of the input, on each strategy. It is not computed in TRAIN.
+
+    Args:
+      function: returns a number or an array of numbers.
+      *args: tensors `[batch, ...]`, whose examples have equal shapes; strings come as bytes.
+      **kwargs: the same, passed by name.
+
+    Returns:
+      A value for `EstimatorSpec.metrics`.
 
     Raises:
-      SpecError: the mode requires a field that is missing, or one has a wrong type.
+      SpecError: `function` is not callable, or an argument is not a tensor with a batch dimension.
+    """
+    if not callable(function):
+        raise SpecError(
+            f"host_metric() got {shown(function)}: expected a function of arrays. Write "
+            "host_metric(f1_score, labels, classes)."
+        )
+    return HostMetric(function, args, kwargs)
+
+
+@explained
+@dataclasses.dataclass(frozen=True)
+class EstimatorSpec:
+    """The result of one call of a model_fn on one replica's batch.
+
+    Attributes:
+      mode: the mode in which model_fn was called.
+      predictions: nest of tensors `[batch, ...]`.
+      loss: per-example losses `[batch, ...]`, or a scalar, the mean over the batch.
+      train_op: the updates of a training step.
+      eval_metric_ops: another name of `metrics`, as in tf.estimator; empty afterwards.
+      export_outputs: outputs of each signature of an export, `{signature: {name: tensor}}`;
+        None for the predictions as `serving_default`.
+      loss_weights: weights of the per-example losses, of a shape that broadcasts.
+      loss_reduction: "mean" minimizes the weighted mean of the losses over the global batch; "sum"
+        their weighted sum, as the canned estimators of tf.compat.v1 do. A scalar loss is then the
+        sum over this replica's batch, and the reported loss is the mean of the steps' sums.
+      regularization_losses: scalars that are added to the mean loss once.
+      metrics: metrics by name; for a plain tensor, its mean is reported.
+      scalars: scalars by name, means over this replica's batch. Hooks get their means over
+        the examples of the last step.
+      tensors: tensors `[batch, ...]` by name, for hooks with `wants_tensors`.
+      summaries: results of `image`, `text`, `histogram`, `pr_curve` and `confusion_matrix` by
+        name. TensorBoard shows those of every `RunConfig.save_summary_steps`-th step, and of whole
+        evaluations, which then make each step in a call.
     """
 
-    # The order of the first six is tf.estimator's, whose users give them by position.
     mode: str
     predictions: Any = None
     loss: Any = None
-    train_op: Any = None
-    eval_metric_ops: dataclasses.InitVar[Mapping[str, Any] | None] = None
+    train_op: TrainOp | Sequence[TrainOp] | None = ()
+    eval_metric_ops: Mapping[str, Any] | None = None
     export_outputs: Mapping[str, Mapping[str, Any]] | None = None
     _: dataclasses.KW_ONLY
     loss_weights: Any = None
-    regularization_losses: Sequence[Any] | None = None
-    metrics: Mapping[str, Any] | None = None
-    scalars: Mapping[str, Any] | None = None
-    summaries: Mapping[str, Summary] | None = None
-    tensors: Mapping[str, Any] | None = None
+    loss_reduction: str = "mean"
+    regularization_losses: Sequence[Any] = ()
+    metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    scalars: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    tensors: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    summaries: Mapping[str, Summary] = dataclasses.field(default_factory=dict)
 
-    def __post_init__(self, eval_metric_ops: Mapping[str, Any] | None) -> None:
-        if self.mode not in ModeKeys.ALL:
+    def __post_init__(self) -> None:
+        if self.mode not in _REQUIRED:
             raise SpecError(
-                f"mode is {self.mode!r}, not one of {ModeKeys.ALL}: pass on the `mode` "
-                "that model_fn was called with."
+                f"EstimatorSpec.mode is {shown(self.mode)}: expected 'train', 'eval' or 'infer'. "
+                "Set it to the argument `mode` of model_fn."
             )
-        if eval_metric_ops is not None:
-            if self.metrics is not None:
+        self._set_train_op()
+        self._set_metrics()
+        for field in _REQUIRED[self.mode]:
+            value = getattr(self, field)
+            if value is None or isinstance(value, tuple) and not value:
                 raise SpecError(
-                    "both metrics and eval_metric_ops are given; they are one field "
-                    "under two names: keep metrics."
+                    f"EstimatorSpec.{field} is None in mode {self.mode!r}: expected a value. Set "
+                    f"EstimatorSpec(mode, {_EXAMPLES[field]})."
                 )
-            object.__setattr__(self, "metrics", eval_metric_ops)
-        self._check_required()
-        if self.loss is not None:
-            object.__setattr__(
-                self, "loss", _checked_loss(self.loss, self.loss_weights)
-            )
-        regularization = self.regularization_losses
-        if tf.is_tensor(regularization):
-            regularization = [regularization]
-        object.__setattr__(self, "regularization_losses", list(regularization or ()))
-        object.__setattr__(
-            self, "train_op", _checked_train_ops(self.mode, self.train_op)
-        )
-        object.__setattr__(self, "metrics", checked_metrics(self.metrics))
-        object.__setattr__(self, "scalars", _checked_scalars(self.scalars))
-        both = sorted(self.metrics.keys() & self.scalars.keys())
-        if both:
+        self._check_loss()
+        scalars = {name: _scalar(name, value) for name, value in _items("scalars", self.scalars)}
+        object.__setattr__(self, "scalars", scalars)
+        self._check_summaries()
+        _check_names(self.metrics, self.scalars, self.tensors, self.summaries)
+        self._check_outputs()
+
+    def _set_train_op(self) -> None:
+        """Makes `train_op` a tuple of checked ops; empty outside of TRAIN."""
+        ops = self.train_op
+        ops = () if ops is None else (ops,) if isinstance(ops, TrainOp) else ops
+        if self.mode != ModeKeys.TRAIN:
+            ops = ()
+        if not isinstance(ops, Iterable) or tf.is_tensor(ops):
+            ops = (ops,)
+        ops = tuple(ops)
+        for op in ops:
+            if not isinstance(op, TrainOp):
+                raise SpecError(
+                    f"EstimatorSpec.train_op is {shown(op)}: expected a TrainOp. Set "
+                    f"{_EXAMPLES['train_op']}."
+                )
+            op.check()
+        if len({id(op.optimizer) for op in ops}) < len(ops):
             raise SpecError(
-                f"metrics and scalars share the names {both}, under which both are "
-                "reported: give each a name of its own."
+                "two TrainOps have the same optimizer, which would count two updates in a step: "
+                "expected a different optimizer in each TrainOp."
             )
-        taken = self.metrics.keys() | self.scalars.keys()
-        object.__setattr__(self, "summaries", _checked_summaries(self.summaries, taken))
-        taken |= self.summaries.keys()
-        object.__setattr__(self, "tensors", _checked_tensors(self.tensors, taken))
-        if self.export_outputs is not None:
-            _check_export_outputs(self.export_outputs)
+        object.__setattr__(self, "train_op", ops)
 
-    def _check_required(self) -> None:
-        needs = {
-            ModeKeys.TRAIN: ("loss", "train_op"),
-            ModeKeys.EVAL: ("loss",),
-            ModeKeys.PREDICT: ("predictions",),
-        }[self.mode]
-        missing = [name for name in needs if getattr(self, name) is None]
-        if missing:
-            examples = {
-                "loss": "loss=keras.losses.sparse_categorical_crossentropy(...)",
-                "train_op": "train_op=TrainOp(optimizer, network.trainable_variables)",
-                "predictions": "predictions={'logits': logits}",
-            }
+    def _set_metrics(self) -> None:
+        """Makes `metrics` Metric and HostMetric objects, also from `eval_metric_ops`."""
+        if self.eval_metric_ops and self.metrics:
             raise SpecError(
-                f"mode {self.mode!r} needs {' and '.join(missing)}: write "
-                f"EstimatorSpec(mode, {', '.join(examples[n] for n in missing)})."
+                "EstimatorSpec has metrics and eval_metric_ops, two names of one argument: "
+                "expected one of them. Leave out eval_metric_ops."
             )
+        declared = self.eval_metric_ops or self.metrics
+        metrics = {name: _declared(name, value) for name, value in _items("metrics", declared)}
+        object.__setattr__(self, "metrics", metrics)
+        object.__setattr__(self, "eval_metric_ops", None)
 
-
-def _checked_loss(loss: Any, weights: Any) -> tf.Tensor:
-    try:
-        loss = tf.convert_to_tensor(loss)
-    except (TypeError, ValueError) as error:
-        raise SpecError(f"loss is {kind_of(loss)}, not a tensor: {error}") from error
-    if not loss.dtype.is_floating:
-        raise SpecError(
-            f"loss has dtype {loss.dtype.name}; it must be floating point: write "
-            "tf.cast(loss, tf.float32)."
-        )
-    if weights is not None and loss.shape.rank == 0:
-        raise SpecError(
-            "loss_weights are given with a scalar loss, which has already been "
-            "averaged: return per-example losses, "
-            "keras.losses.SparseCategoricalCrossentropy(reduction='none')."
-        )
-    if weights is not None:
-        shape = tf.convert_to_tensor(weights).shape
-        try:
-            broadcast = tf.broadcast_static_shape(loss.shape, shape)
-        except ValueError:
-            broadcast = None
-        # One weight for each example would broadcast over the last dimension instead.
-        fewer = 0 < (shape.rank or 0) < (loss.shape.rank or 0)
-        ambiguous = fewer and shape[0] in (None, loss.shape[0])
-        fits = broadcast is not None and broadcast.is_compatible_with(loss.shape)
-        if ambiguous or not fits:
-            instead = (
-                ": write weights[..., tf.newaxis], or weights[tf.newaxis] where they "
-                "are none of examples"
-            )
+    def _check_loss(self) -> None:
+        if self.loss_reduction not in ("mean", "sum"):
             raise SpecError(
-                f"loss_weights of shape {shape} do not broadcast to the loss of shape "
-                f"{loss.shape}{instead if ambiguous else ''}."
+                f"EstimatorSpec.loss_reduction is {shown(self.loss_reduction)}: expected 'mean' or "
+                "'sum'. Set loss_reduction='sum'."
             )
-    return loss
+        if self.loss is None:
+            return
+        loss = _tensor("loss", self.loss)
+        if not loss.dtype.is_floating:
+            raise SpecError(
+                f"EstimatorSpec.loss has dtype {loss.dtype.name}: expected a floating-point "
+                "tensor. Set loss=tf.cast(loss, tf.float32)."
+            )
+        if self.loss_weights is None:
+            return
+        weights = _tensor("loss_weights", self.loss_weights).shape
+        if loss.shape.rank is None or weights.rank in (None, 0):
+            return
+        if loss.shape.rank == 0:
+            raise SpecError(
+                f"EstimatorSpec.loss_weights has shape {weights}, and the loss is a scalar: "
+                "expected a loss for each weight. Set loss to the losses by example, [batch, ...]."
+            )
+        # NumPy would broadcast [batch] along the last dimension, and not along the batch.
+        if weights.rank != loss.shape.rank:
+            remedy = "[..., tf.newaxis]" * (loss.shape.rank - weights.rank)
+            raise SpecError(
+                f"EstimatorSpec.loss_weights has shape {weights}, and the loss {loss.shape}: "
+                f"expected equal ranks. Set loss_weights=weights{remedy or '[:, 0]'}."
+            )
+        for size, of_loss in zip(weights, loss.shape, strict=True):
+            if size not in (None, 1, of_loss) and of_loss is not None:
+                raise SpecError(
+                    f"EstimatorSpec.loss_weights has shape {weights}, which does not broadcast to "
+                    f"the loss, {loss.shape}: expected one weight for each loss."
+                )
+
+    def _check_summaries(self) -> None:
+        for name, value in _items("summaries", self.summaries):
+            if not isinstance(value, Summary):
+                raise SpecError(
+                    f"EstimatorSpec.summaries[{name!r}] is {shown(value)}: expected a summary. Set "
+                    f"summaries={{{name!r}: histogram(x)}}, or metrics or scalars for numbers."
+                )
+
+    def _check_outputs(self) -> None:
+        """Checks that predictions, tensors and exports are tensors."""
+        for field in ("predictions", "tensors"):
+            for value in tf.nest.flatten(getattr(self, field)):
+                if value is not None:
+                    _tensor(field, value)
+        outputs = {} if self.export_outputs is None else self.export_outputs
+        for signature, tensors in _items("export_outputs", outputs):
+            if not isinstance(tensors, Mapping):
+                raise SpecError(
+                    f"EstimatorSpec.export_outputs[{signature!r}] is {shown(tensors)}: expected a "
+                    "dict. Set export_outputs={'serving_default': {'logits': logits}}."
+                )
+            for value in tensors.values():
+                _tensor("export_outputs", value)
 
 
-def _checked_train_ops(mode: str, train_op: Any) -> tuple[TrainOp, ...]:
-    # `dataclasses.replace` hands in the () that EVAL and PREDICT have of this class.
-    if train_op is None or (mode != ModeKeys.TRAIN and train_op == ()):
+_REQUIRED = {
+    ModeKeys.TRAIN: ("loss", "train_op"),
+    ModeKeys.EVAL: ("loss",),
+    ModeKeys.PREDICT: ("predictions",),
+}
+_EXAMPLES = {
+    "loss": "loss=keras.losses.sparse_categorical_crossentropy(labels, logits, True)",
+    "train_op": "train_op=TrainOp(optimizer, network.trainable_variables)",
+    "predictions": "predictions={'logits': logits}",
+    "loss_weights": "loss_weights=weights",
+    "tensors": "tensors={'logits': logits}",
+    "export_outputs": "export_outputs={'serving_default': {'logits': logits}}",
+}
+# Names of results that the driver adds.
+_RESERVED = ("loss", "global_step", "learning_rate")
+
+
+def _items(field: str, values: Any) -> Iterable[tuple[str, Any]]:
+    if values is None:
         return ()
-    ops = tuple(train_op) if isinstance(train_op, (list, tuple)) else (train_op,)
-    for op in ops:
-        if not isinstance(op, TrainOp):
-            raise SpecError(
-                f"train_op is {kind_of(op)}, not a TrainOp: write "
-                "train_op=TrainOp(optimizer, network.trainable_variables)."
-            )
-    if not ops:
-        raise SpecError("train_op is an empty list: give at least one TrainOp.")
-    return ops
-
-
-def _checked_scalars(scalars: Any) -> dict[str, Any]:
-    if scalars is not None and not isinstance(scalars, Mapping):
-        raise SpecError(f"scalars is {kind_of(scalars)}: write {{'norm': scalar}}.")
-    checked = {}
-    for name, value in (scalars or {}).items():
-        check_name("scalars", name)
-        try:
-            value = tf.cast(value, tf.float32)
-        except (TypeError, ValueError, tf.errors.OpError) as error:
-            raise SpecError(
-                f"scalar {name!r} is {kind_of(value)}, not a number: give a scalar "
-                "tensor."
-            ) from error
-        if value.shape.rank not in (0, None):
-            raise SpecError(
-                f"scalar {name!r} has shape {value.shape}: write tf.reduce_mean(x)."
-            )
-        checked[name] = tf.ensure_shape(value, [])
-    return checked
-
-
-def _checked_summaries(summaries: Any, taken: Set[str]) -> dict[str, Summary]:
-    """Returns the summaries by name, which none of the `taken` names is."""
-    if summaries is not None and not isinstance(summaries, Mapping):
+    if not isinstance(values, Mapping):
         raise SpecError(
-            f"summaries is {kind_of(summaries)}: write {{'samples': image(x)}}."
+            f"EstimatorSpec.{field} is {shown(values)}: expected a dict. Set "
+            f"{field}={{'name': value}}."
         )
-    for name, value in (summaries or {}).items():
-        check_name("summaries", name)
-        if not isinstance(value, Summary):
-            raise SpecError(
-                f"summary {name!r} is {kind_of(value)}: write image(x), histogram(x), "
-                "text(x), pr_curve(labels, probabilities) or confusion_matrix(labels, "
-                "predictions, num_classes); a number goes to scalars= or metrics=."
-            )
-        if name in taken:
-            raise SpecError(
-                f"summaries has the name {name!r}, which metrics or scalars have, and "
-                "TensorBoard would show one of them: choose another."
-            )
-    return dict(summaries or {})
+    return values.items()
 
 
-def _checked_tensors(tensors: Any, taken: Set[str]) -> dict[str, tf.Tensor]:
-    """Returns the tensors by name, which none of the `taken` names is."""
-    if tensors is not None and not isinstance(tensors, Mapping):
-        raise SpecError(f"tensors is {kind_of(tensors)}: write {{'logits': logits}}.")
-    for name in tensors or {}:
-        check_name("tensors", name)
-        if name in taken:
-            raise SpecError(
-                f"tensors has the name {name!r}, which metrics, scalars or summaries "
-                "have: choose another."
-            )
-    return {name: _dense(name, value) for name, value in (tensors or {}).items()}
-
-
-def _dense(name: str, value: Any) -> tf.Tensor:
-    """Returns a tensor that can be handed out of a graph."""
-    if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+def _declared(name: str, value: Any) -> Metric | HostMetric:
+    """Returns a metric of a spec; the mean of a plain tensor."""
+    if isinstance(value, Metric | HostMetric):
+        return value
+    if isinstance(value, keras.metrics.Metric | tuple):
+        kind = type(value).__name__ if not isinstance(value, tuple) else "AUC"
         raise SpecError(
-            f"tensor {name!r} is {type(value).__name__}, which is no array: write "
-            "x.to_tensor(), or tf.sparse.to_dense(x)."
+            f"EstimatorSpec.metrics[{name!r}] is {shown(value)}: expected a declaration, since the "
+            f"driver keeps the state. Set {{{name!r}: metric(keras.metrics.{kind}, labels, "
+            "predicted)}."
         )
+    _tensor(f"metrics[{name!r}]", value, "{'name': metric(keras.metrics.AUC, labels, predicted)}")
+    return Metric(keras.metrics.Mean, (value,), {})
+
+
+def _scalar(name: str, value: Any) -> tf.Tensor:
+    tensor = _tensor(f"scalars[{name!r}]", value, f"scalars={{{name!r}: tf.reduce_mean(value)}}")
+    if tensor.shape.rank not in (None, 0):
+        raise SpecError(
+            f"EstimatorSpec.scalars[{name!r}] has shape {tensor.shape}: expected a scalar. Set "
+            f"scalars={{{name!r}: tf.reduce_mean(value)}}."
+        )
+    return value if tensor.shape.rank == 0 else tf.ensure_shape(tensor, [])
+
+
+def _tensor(field: str, value: Any, example: str = "") -> Any:
+    """Returns a value as a tensor; a ragged or sparse one as it is.
+
+    Raises:
+      SpecError: it is not a tensor.
+    """
+    if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+        return value
     try:
-        # A tensor of another graph, which a layer has kept, shows itself here.
-        value = tf.identity(value)
-    except (TypeError, ValueError) as error:
+        return tf.convert_to_tensor(value)
+    except (TypeError, ValueError):
         raise SpecError(
-            f"tensor {name!r} is {kind_of(value)}, and is none that model_fn can hand "
-            f"out here: {error}"
-        ) from error
-    if value.dtype in (tf.resource, tf.variant):
-        raise SpecError(
-            f"tensor {name!r} is of dtype {value.dtype.name}, which is no array: leave "
-            "it out."
-        )
-    if value.shape.rank is None:
-        raise SpecError(
-            f"tensor {name!r} has a shape that cannot be known before it runs: write "
-            "tf.ensure_shape(x, [None, 10])."
-        )
-    return value
+            f"EstimatorSpec.{field} is {shown(value)}: expected a tensor. Set "
+            f"{example or _EXAMPLES.get(field, f'{field}=value')}."
+        ) from None
 
 
-def _check_export_outputs(outputs: Any) -> None:
-    if not isinstance(outputs, Mapping) or not all(
-        isinstance(value, Mapping) and value for value in outputs.values()
-    ):
+def _check_names(*groups: Mapping[str, Any]) -> None:
+    """Checks that the results of a step have usable names, each once."""
+    names = [name for group in groups for name in group]
+    for name in names:
+        if not (isinstance(name, str) and name and name == name.strip() and name.isprintable()):
+            expected = "a printable name"
+        elif name in _RESERVED or name.startswith("learning_rate/"):
+            expected = "another name, since this is one of the driver's results"
+        elif names.count(name) > 1:
+            expected = "each name once in metrics, scalars, tensors and summaries"
+        else:
+            continue
         raise SpecError(
-            f"export_outputs is {outputs!r}: write "
-            "{'serving_default': {'name': tensor}}."
+            f"EstimatorSpec has a metric, scalar, tensor or summary called {shown(name)}: expected "
+            f"{expected}. Set a name such as 'accuracy'."
         )

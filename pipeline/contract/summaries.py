@@ -1,20 +1,20 @@
-"""What TensorBoard is to show beside numbers: pictures, distributions, texts, curves.
+"""Pictures, distributions, texts and curves for TensorBoard.
 
     EstimatorSpec(
         mode,
         loss=loss,
         summaries={
-            "mistakes": image(pixels, max_outputs=9, highest=loss),
-            "logits": histogram(logits),
-            "classes": confusion_matrix(labels, tf.argmax(logits, -1), num_classes=10),
+            "worst": ge.image(images, 9, highest=loss),
+            "confusion": ge.confusion_matrix(labels, classes, num_classes=10),
         },
     )
 
-A summary is declared with one batch's tensors. `pipeline.tracing.summary_states` puts
-batches together, `pipeline.hooks.summary_values` shows them.
+Each function takes the tensors of one batch and returns a few rows or counts of them, as tensors.
+TensorFlow computes these only in steps that show summaries.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,145 +22,50 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contract.train_op import SpecError
-from pipeline.mistakes.checks import checked_names, is_int, is_number, kind_of
+from ..errors import SpecError
+from .checks import is_int, is_number, shown
 
-# Classes whose pairs are counted at the most: a million numbers.
-_MOST_CLASSES = 1000
-# Float32s that differ only after the first of these bits are counted together, which
-# makes buckets 1.6 to 3.1 percent wide.
-HISTOGRAM_BITS = 14
+# Buckets of histograms by size: from the smallest on, each is 2 % wider than the one before.
+SMALLEST, GROWTH, NUM_SIZES = 1e-20, 1.02, 4650
+_MAX_CLASSES = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """The kind of a summary with its options, the same for every batch."""
-
-    @property
-    def most(self) -> int | None:
-        """The number of rows that are kept; None where all batches are added up."""
-        return None
-
-    @property
-    def fields(self) -> dict[str, tf.TensorSpec]:
-        """What is kept: specs by name, of one row where rows are kept."""
-        raise NotImplementedError
-
-
-@dataclasses.dataclass(frozen=True)
-class Image(Kind):
-    """Pictures of a batch.
+    """The kind of a summary, the same for each batch.
 
     Attributes:
-      max_outputs: number of pictures.
-      shape: height, width and channels.
-      dtype: 'uint8' or 'float32'.
-      value_range: values of black and white; None for each picture's own.
-      words: words before each value of a caption, and the values' dtypes.
-      class_names: names of the classes that captions give by number.
-      columns: pictures side by side in one; None for pictures by themselves.
+      name: 'image', 'text', 'histogram', 'pr_curve' or 'confusion_matrix'.
+      max_rows: number of rows to keep, those with the highest `score`, or the first; None adds up
+        all rows. They are counts then, the last one of the values that are left out.
+      class_names: names of the classes of a confusion matrix.
     """
 
-    max_outputs: int
-    shape: tuple[int, ...]
-    dtype: str
-    value_range: tuple[float, float] | None
-    words: tuple[tuple[str, str], ...]
-    class_names: tuple[str, ...]
-    columns: int | None
+    name: str
+    max_rows: int | None = None
+    class_names: tuple[str, ...] = ()
 
-    @property
-    def most(self) -> int | None:
-        return self.max_outputs
-
-    @property
-    def fields(self) -> dict[str, tf.TensorSpec]:
-        labels = {f"labels/{w}": tf.TensorSpec([], dtype) for w, dtype in self.words}
-        return {"pixels": tf.TensorSpec(self.shape, self.dtype), **labels}
-
-
-@dataclasses.dataclass(frozen=True)
-class Text(Kind):
-    """Texts of a batch, `max_outputs` of them."""
-
-    max_outputs: int
-
-    @property
-    def most(self) -> int | None:
-        return self.max_outputs
-
-    @property
-    def fields(self) -> dict[str, tf.TensorSpec]:
-        return {"text": tf.TensorSpec([], tf.string)}
-
-
-@dataclasses.dataclass(frozen=True)
-class Histogram(Kind):
-    """The distribution of values; `once` if of a variable, the same on all replicas."""
-
-    once: bool
-
-    @property
-    def most(self) -> int | None:
-        return 1 if self.once else None
-
-    @property
-    def fields(self) -> dict[str, tf.TensorSpec]:
-        return {"counts": tf.TensorSpec([2**HISTOGRAM_BITS], tf.int64)}
-
-
-@dataclasses.dataclass(frozen=True)
-class PrCurve(Kind):
-    """Precision and recall at each of `num_thresholds` thresholds."""
-
-    num_thresholds: int
-
-    @property
-    def fields(self) -> dict[str, tf.TensorSpec]:
-        # The last one counts pairs that are out of range.
-        return {"counts": tf.TensorSpec([2 * self.num_thresholds + 1], tf.int64)}
-
-
-@dataclasses.dataclass(frozen=True)
-class ConfusionMatrix(Kind):
-    """Counts of pairs of a true and a predicted class, which may have names."""
-
-    num_classes: int
-    class_names: tuple[str, ...]
-
-    @property
-    def fields(self) -> dict[str, tf.TensorSpec]:
-        # The last one counts pairs that are out of range.
-        return {"counts": tf.TensorSpec([self.num_classes**2 + 1], tf.int64)}
-
-
-@dataclasses.dataclass(frozen=True)
-class Number(Kind):
-    """A number that is the same on all replicas; the driver's own, such as a norm."""
-
-    @property
-    def most(self) -> int | None:
-        return 1
-
-    @property
-    def fields(self) -> dict[str, tf.TensorSpec]:
-        return {"value": tf.TensorSpec([], tf.float32)}
+    def kept(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the rows to keep of those of several batches, `[rows, ...]` by name."""
+        if self.max_rows is None:
+            return {name: each.sum(axis=0, keepdims=True) for name, each in arrays.items()}
+        order: Any = slice(None)
+        if "score" in arrays:
+            order = np.argsort(-arrays["score"], kind="stable")
+        return {name: each[order][: self.max_rows] for name, each in arrays.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """A summary of one batch: its kind, and the tensors to compute it from, by name."""
+    """A summary: of one batch as tensors, or of several as arrays.
+
+    Attributes:
+      kind: its kind.
+      tensors: `[rows, ...]` by name.
+    """
 
     kind: Kind
     tensors: Mapping[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Seen:
-    """A summary that was taken: its kind, and what was kept, as arrays by field."""
-
-    kind: Kind
-    state: Mapping[str, np.ndarray]
 
 
 def image(
@@ -168,232 +73,199 @@ def image(
     max_outputs: int = 4,
     *,
     highest: Any = None,
-    labels: Mapping[str, Any] | None = None,
-    class_names: Sequence[str] = (),
-    value_range: tuple[float, float] | None = (0, 1),
-    columns: int | None = None,
+    value_range: tuple[float, float] | None = (0.0, 1.0),
 ) -> Summary:
-    """Declares pictures: the first of the batch, or those with the highest values.
+    """Declares pictures: the first ones, or those with the highest scores.
 
     Args:
-      x: `[batch, height, width, channels]` with 1, 3 or 4 channels, or `[batch, height,
-        width]`: uint8, or floats in `value_range`.
+      x: uint8, or floats in `value_range`, `[batch, height, width, channels]` with 1, 3 or 4
+        channels, or `[batch, height, width]`.
       max_outputs: number of pictures.
-      highest: numbers `[batch]`, such as the loss, whose greatest tell the pictures; in
-        an evaluation those of all examples. None: the first examples.
-      labels: words and class numbers or floats `[batch]`, to be written below each
-        picture: `{'is': labels, 'taken for': classes}`.
-      class_names: names to write in place of class numbers.
-      value_range: values that are shown as black and as white; None for the least and
-        the greatest of each picture.
-      columns: pictures side by side in one that holds all of them; None shows each by
-        itself.
+      highest: scores `[batch]`, such as losses; None for the first pictures.
+      value_range: floats that are black and white; None for the range of each picture.
+
+    Returns:
+      A value for `EstimatorSpec.summaries`; of an evaluation, of all of its examples.
 
     Raises:
-      SpecError: a tensor has another shape or dtype, or an option is out of range.
+      SpecError: a shape, dtype or option is not one of these.
     """
     pixels = _tensor("image", x)
-    if pixels.shape.rank == 3:
-        pixels = pixels[..., tf.newaxis]
-    shape = tuple(pixels.shape[1:]) if pixels.shape.rank == 4 else ()
-    if not shape or None in shape or shape[-1] not in (1, 3, 4):
+    pixels = pixels[..., tf.newaxis] if pixels.shape.rank == 3 else pixels
+    shape = pixels.shape[1:] if pixels.shape.rank == 4 else tf.TensorShape(None)
+    is_valid = pixels.dtype == tf.uint8 or pixels.dtype.is_floating
+    if not (is_valid and shape.is_fully_defined() and shape[-1] in (1, 3, 4)):
         raise SpecError(
-            f"image() got {_described(pixels)}: write [batch, height, width, channels] "
-            "of 1, 3 or 4 channels, all but the batch known beforehand, "
+            f"image() got {_described(pixels)}: expected uint8 or floats [batch, height, width, "
+            "channels] of a known size with 1, 3 or 4 channels. Set "
             "tf.ensure_shape(x, [None, 28, 28, 1])."
         )
+    if value_range is not None:
+        _check_range(value_range)
+    most, rows = _count("image", "max_outputs", max_outputs), {}
+    if highest is None:
+        pixels = pixels[:most]
+    else:
+        number = tf.minimum(most, tf.shape(pixels)[0])
+        rows["score"], places = tf.math.top_k(_scores(highest), number)
+        pixels = tf.gather(pixels, places)
     if pixels.dtype.is_floating:
-        pixels = tf.cast(pixels, tf.float32)
-    elif pixels.dtype != tf.uint8:
-        raise SpecError(
-            f"image() got {_described(pixels)}: write tf.cast(x, tf.uint8) for values "
-            "from 0 to 255, or floats from 0 to 1."
-        )
-    if value_range is not None and not _is_range(value_range):
-        raise SpecError(
-            f"value_range of image() is {value_range!r}: write (0, 1), or None for "
-            "each picture's own."
-        )
-    tensors = {"pixels": pixels}
-    if highest is not None:
-        tensors["score"] = _by_example("highest", highest, tf.float32)
-    words = []
-    for word, value in (labels or {}).items():
-        value = _tensor("image", value)
-        dtype = tf.float32 if value.dtype.is_floating else tf.int64
-        tensors[f"labels/{word}"] = _by_example(repr(word), value, dtype)
-        words.append((str(word), dtype.name))
-    kind = Image(
-        _count("max_outputs of image()", max_outputs),
-        shape,
-        pixels.dtype.name,
-        None if value_range is None else tuple(map(float, value_range)),
-        tuple(words),
-        checked_names("class_names of image()", class_names),
-        None if columns is None else _count("columns of image()", columns),
-    )
-    return Summary(kind, tensors)
-
-
-def histogram(x: Any) -> Summary:
-    """Declares the distribution of all values of a tensor, or of a variable.
-
-    Values are counted in buckets of 3 percent at the most. Counts of tensors add up
-    over replicas and an evaluation's batches; a variable's values count once.
-
-    Args:
-      x: tensor of numbers, of any shape; or a variable.
-
-    Raises:
-      SpecError: it holds no numbers, or is a scalar.
-    """
-    values = _tensor("histogram", x)
-    if not (values.dtype.is_floating or values.dtype.is_integer):
-        raise SpecError(
-            f"histogram() got {_described(values)}: write tf.cast(x, tf.float32)."
-        )
-    if values.shape.rank == 0:
-        raise SpecError("histogram() got a scalar: write scalars={'name': x}.")
-    once = isinstance(x, (keras.Variable, tf.Variable))
-    return Summary(Histogram(once), {"values": tf.cast(values, tf.float32)})
+        pixels = _bytes(tf.cast(pixels, tf.float32), value_range)
+    return Summary(Kind("image", most), {**rows, "pixels": pixels})
 
 
 def text(x: Any, max_outputs: int = 4) -> Summary:
-    """Declares texts in Markdown: the first of the batch.
-
-    Args:
-      x: strings `[batch]`, or one for all of the batch.
-      max_outputs: number of texts.
-
-    Raises:
-      SpecError: it holds no strings, or is a matrix.
-    """
+    """Declares texts in Markdown: the first ones of strings `[batch]`, or one string."""
     strings = _tensor("text", x)
     if strings.dtype != tf.string or strings.shape.rank not in (0, 1):
         raise SpecError(
-            f"text() got {_described(strings)}: write strings [batch], "
+            f"text() got {_described(strings)}: expected strings [batch]. Set "
             "tf.strings.as_string(x)."
         )
-    most = _count("max_outputs of text()", max_outputs)
-    if strings.shape.rank == 0:
-        strings, most = strings[tf.newaxis], 1
-    return Summary(Text(most), {"text": strings})
+    most = _count("text", "max_outputs", max_outputs) if strings.shape.rank else 1
+    return Summary(Kind("text", most), {"text": tf.reshape(strings, [-1])[:most]})
+
+
+def histogram(x: Any) -> Summary:
+    """Declares the distribution of all finite values of a tensor, or of a variable."""
+    values = _tensor("histogram", x)
+    if not (values.dtype.is_floating or values.dtype.is_integer) or values.shape.rank == 0:
+        raise SpecError(
+            f"histogram() got {_described(values)}: expected numbers with a dimension. Set "
+            "EstimatorSpec(scalars=...) for a scalar."
+        )
+    values = tf.reshape(tf.cast(values, tf.float32), [-1])
+    size = tf.math.log(tf.maximum(tf.abs(values), SMALLEST)) - math.log(SMALLEST)
+    size = tf.minimum(tf.floor(size / math.log(GROWTH)), NUM_SIZES - 1)
+    is_zero = tf.abs(values) < SMALLEST
+    place = NUM_SIZES + tf.where(is_zero, 0.0, tf.sign(values) * (1 + size))
+    out = 2 * NUM_SIZES + 1
+    place = tf.where(tf.math.is_finite(values), place, out)
+    # A variable has the same values on all replicas.
+    most = 1 if isinstance(x, keras.Variable | tf.Variable) else None
+    return Summary(Kind("histogram", most), {"counts": _counted(place, out + 1)})
 
 
 def pr_curve(labels: Any, probabilities: Any, num_thresholds: int = 201) -> Summary:
-    """Declares the curve of precision against recall, for TensorBoard's *PR Curves*.
+    """Declares the curve of precision by recall, for TensorBoard's tab PR Curves.
 
     Args:
-      labels: 0 or 1, or bools, `[batch]` or of any other shape.
-      probabilities: probabilities of a 1, in [0, 1], of the labels' shape.
-      num_thresholds: thresholds, evenly from 0 to 1.
+      labels: 0 and 1, or bools, of any shape.
+      probabilities: probabilities of 1, of the same shape.
+      num_thresholds: number of thresholds from 0 to 1; at least 2.
 
-    Raises:
-      SpecError: the two differ in shape, the probabilities are no floats, or there are
-        fewer than two thresholds.
+    Returns:
+      A value for `EstimatorSpec.summaries`.
     """
     labels, probabilities = _pair("pr_curve", labels, probabilities)
     if not probabilities.dtype.is_floating:
         raise SpecError(
-            f"pr_curve() got the probabilities {_described(probabilities)}: write "
-            "tf.sigmoid(logits), floats in [0, 1]."
+            f"pr_curve() got the probabilities {_described(probabilities)}: expected floats from 0 "
+            "to 1. Set tf.sigmoid(logits)."
         )
-    if _count("num_thresholds of pr_curve()", num_thresholds) < 2:
-        raise SpecError("num_thresholds of pr_curve() is 1: write 2 or more.")
-    tensors = {
-        "labels": tf.cast(labels, tf.float32),
-        "probabilities": tf.cast(probabilities, tf.float32),
-    }
-    return Summary(PrCurve(int(num_thresholds)), tensors)
+    number = _count("pr_curve", "num_thresholds", num_thresholds, least=2)
+    labels, probabilities = (tf.cast(each, tf.float32) for each in (labels, probabilities))
+    fits = (probabilities >= 0) & (probabilities <= 1) & ((labels == 0) | (labels == 1))
+    place = tf.floor(tf.where(fits, probabilities, 0.0) * (number - 1)) + labels * number
+    place = tf.where(fits, place, 2.0 * number)
+    return Summary(Kind("pr_curve"), {"counts": _counted(place, 2 * number + 1)})
 
 
 def confusion_matrix(
-    labels: Any,
-    predictions: Any,
-    num_classes: int,
-    class_names: Sequence[str] = (),
+    labels: Any, predictions: Any, num_classes: int, class_names: Sequence[str] = ()
 ) -> Summary:
-    """Declares the matrix of true against predicted classes, as picture and as table.
+    """Declares the table of true and predicted classes, and a picture of it.
 
     Args:
-      labels: class numbers `[batch]`, or of any other shape.
-      predictions: class numbers of the labels' shape.
-      num_classes: number of the classes.
-      class_names: their names, in the order of their numbers.
+      labels: class numbers of any shape.
+      predictions: class numbers of the same shape.
+      num_classes: number of classes.
+      class_names: names of the classes; empty for their numbers.
 
-    Raises:
-      SpecError: the two differ in shape or are no class numbers, or there is not one
-        name a class.
+    Returns:
+      A value for `EstimatorSpec.summaries`.
     """
     labels, predictions = _pair("confusion_matrix", labels, predictions)
-    for name, value in (("labels", labels), ("predictions", predictions)):
-        if not value.dtype.is_integer and value.dtype != tf.bool:
+    for each in (labels, predictions):
+        if not (each.dtype.is_integer or each.dtype.is_bool):
             raise SpecError(
-                f"confusion_matrix() got the {name} {_described(value)}: write class "
-                "numbers, tf.argmax(logits, -1)."
+                f"confusion_matrix() got {_described(each)}: expected class numbers. Set "
+                "tf.argmax(logits, axis=-1)."
             )
-    number = _count("num_classes of confusion_matrix()", num_classes)
-    if number > _MOST_CLASSES:
+    size = _count("confusion_matrix", "num_classes", num_classes, most=_MAX_CLASSES)
+    names = tuple(map(str, class_names)) or tuple(map(str, range(size)))
+    if len(names) != size:
         raise SpecError(
-            f"num_classes of confusion_matrix() is {number}: write {_MOST_CLASSES} or "
-            "less, of classes that are put into groups."
+            f"confusion_matrix() got {len(names)} class_names for {size} classes: expected one "
+            "for each class."
         )
-    names = checked_names("class_names of confusion_matrix()", class_names)
-    if names and len(names) != number:
+    labels, predictions = (tf.cast(each, tf.int64) for each in (labels, predictions))
+    fits = (labels >= 0) & (labels < size) & (predictions >= 0) & (predictions < size)
+    place = tf.where(fits, labels * size + predictions, size**2)
+    kind = Kind("confusion_matrix", class_names=names)
+    return Summary(kind, {"counts": _counted(place, size**2 + 1)})
+
+
+def _counted(place: tf.Tensor, number: int) -> tf.Tensor:
+    """Returns how often each index occurs, int64 `[1, number]`."""
+    place = tf.cast(tf.reshape(place, [-1]), tf.int32)
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(place, tf.int64), place, number)
+    return tf.reshape(counts, [1, number])
+
+
+def _check_range(value_range: Any) -> None:
+    low, high = value_range
+    if not (is_number(low) and is_number(high) and low < high):
+        raise SpecError(f"image(value_range={value_range!r}): expected a pair such as (0, 1).")
+
+
+def _bytes(pixels: tf.Tensor, value_range: tuple[float, float] | None) -> tf.Tensor:
+    """Returns floats as uint8; those that are not finite are black."""
+    is_finite = tf.math.is_finite(pixels)
+    if value_range is None:
+        zeros = tf.where(is_finite, pixels, 0)
+        low, high = (f(zeros, [1, 2, 3], keepdims=True) for f in (tf.reduce_min, tf.reduce_max))
+    else:
+        low, high = value_range
+    scaled = tf.where(is_finite, tf.math.divide_no_nan(pixels - low, high - low), 0)
+    return tf.cast(tf.round(255 * tf.clip_by_value(scaled, 0, 1)), tf.uint8)
+
+
+def _scores(highest: Any) -> tf.Tensor:
+    """Returns a float32 score for each picture; NaN counts as the highest."""
+    score = _tensor("image", highest)
+    if score.shape.rank != 1 or not score.dtype.is_floating:
         raise SpecError(
-            f"class_names of confusion_matrix() has {len(names)} entries for "
-            f"{number} classes: write one name a class."
+            f"image() got highest of {_described(score)}: expected floats [batch]. Set a loss for "
+            "each example."
         )
-    tensors = {
-        "labels": tf.cast(labels, tf.int64),
-        "predictions": tf.cast(predictions, tf.int64),
-    }
-    return Summary(ConfusionMatrix(number, names), tensors)
+    score = tf.cast(score, tf.float32)
+    return tf.where(tf.math.is_nan(score), math.inf, score)
 
 
 def _tensor(function: str, value: Any) -> tf.Tensor:
     try:
         return tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:
-        raise SpecError(
-            f"{function}() got {kind_of(value)}, not a tensor: {error}"
-        ) from error
-
-
-def _described(value: tf.Tensor) -> str:
-    return f"{value.dtype.name} {value.shape}"
+        raise SpecError(f"{function}() got {shown(value)}: expected a tensor.") from error
 
 
 def _pair(function: str, first: Any, second: Any) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns two tensors of the same shape, `[batch, ...]`."""
     first, second = _tensor(function, first), _tensor(function, second)
     if not first.shape.is_compatible_with(second.shape) or first.shape.rank == 0:
         raise SpecError(
-            f"{function}() got shapes {first.shape} and {second.shape}, which are to "
-            "be the same, [batch] or [batch, ...]: write tf.squeeze(x, -1)."
+            f"{function}() got the shapes {first.shape} and {second.shape}: expected equal ones, "
+            "[batch] or more. Set tf.squeeze(x, axis=-1)."
         )
     return first, second
 
 
-def _by_example(name: str, value: Any, dtype: tf.DType) -> tf.Tensor:
-    """Returns a tensor of one number an example."""
-    value = _tensor("image", value)
-    if value.shape.rank == 2 and value.shape[1] == 1:
-        value = tf.squeeze(value, 1)
-    if value.shape.rank != 1 or value.dtype in (tf.string, tf.bool):
-        raise SpecError(
-            f"image() got {name} of {_described(value)}: write one number an example, "
-            "[batch]."
-        )
-    return tf.cast(value, dtype)
-
-
-def _count(name: str, value: Any) -> int:
-    if not is_int(value) or value < 1:
-        raise SpecError(f"{name} is {value!r}: write an int > 0.")
+def _count(function: str, name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:
+    if not is_int(value) or value < least or (most is not None and value > most):
+        words = f"an int >= {least}" if most is None else f"an int from {least} to {most}"
+        raise SpecError(f"{function}({name}={shown(value)}): expected {words}.")
     return int(value)
 
 
-def _is_range(value: Any) -> bool:
-    is_pair = isinstance(value, (tuple, list)) and len(value) == 2
-    return is_pair and all(map(is_number, value)) and value[0] < value[1]
+def _described(tensor: tf.Tensor) -> str:
+    return f"{tensor.dtype.name} {tensor.shape}"

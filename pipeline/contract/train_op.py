@@ -1,218 +1,196 @@
-"""TrainOp: an optimizer, the variables that it moves, and the turns that it takes."""
+"""TrainOp: an optimizer, the variables that it updates, and the steps in which it does."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from pipeline.mistakes import habits
-from pipeline.mistakes.checks import is_int, kind_of
-from pipeline.process.refusals import Refusal
+from ..errors import SpecError, UserError
+from .checks import boolean, check_fields, function, integer, number, shown
+from .old_names import explained
 
-
-class SpecError(Refusal, ValueError):
-    """A model_fn that breaks the contract."""
+# The class of layers' variables. Before Keras 3.7 they are not instances of keras.Variable itself.
+KERAS_VARIABLE: type = keras.Variable.__base__
 
 
 class MeanOverExamples(tuple):
-    """Gradients that count by examples, whatever weights the loss has.
+    """Own gradients that are weighted by examples, whatever weights the loss has.
 
-    Where tokens have weights, and gradients are made example by example, as
-    `models.clipped_mean_gradients` makes them:
-
-        TrainOp(optimizer, variables, gradients=MeanOverExamples(gradients))
+    For gradients that were computed and averaged example by example, as in DP-SGD:
+    `TrainOp(optimizer, variables, gradients=MeanOverExamples(gradients))`.
     """
 
 
-class Rate(Protocol):
-    """The learning rate of one optimizer, which a hook may change."""
-
-    @property
-    def value(self) -> float:
-        """The rate of the next update."""
-
-    def multiply(self, factor: float) -> None:
-        """Multiplies the rate; each process that trains has to call it."""
-
-    def begin_anew(self) -> None:
-        """Takes off a schedule what was multiplied."""
-
-    def state(self) -> Any:
-        """Returns JSON for `restore`."""
-
-    def restore(self, state: Any) -> None:
-        """Goes on from the `state` of an earlier run."""
+_CHECKS = {
+    "clip_norm": number(0, above=True, example=1.0, optional=True),
+    "every": integer(1, example=5),
+    "repeat": integer(1, example=2),
+    "sequential": boolean(),
+    "lazy": boolean(),
+    "gradient_fn": function(
+        "a function of gradients, variables and step", "gradient_fn", optional=True
+    ),
+}
 
 
-@habits.named
+@explained
 @dataclasses.dataclass(frozen=True)
 class TrainOp:
-    """One optimizer, the variables that it moves, and the loss that it minimises.
+    """An optimizer and the variables that it updates in a training step.
 
     Attributes:
-      optimizer: a Keras optimizer that came in as a module. Its own `clipnorm`,
-        `global_clipnorm` and `clipvalue` act on the all-reduced gradient.
-      variables: the variables to update, usually `network.trainable_variables`
-        (after the network was called, where its layers build on first call).
-      loss: loss to minimise, of the shapes that `EstimatorSpec.loss` may have; None
-        for the spec's own loss with its weights and regularization. A loss given
-        here is weighted by examples alone, and contains its own regularization.
-      clip_norm: global norm to which the all-reduced gradient is clipped; None
-        clips nothing.
-      every: global steps in a round, one of which applies the op. `every=5` on a
-        generator makes five discriminator updates, on fresh batches, to one of it.
-      at: number in the round, from 1, of the step, or steps, to apply the op at; None
-        for the last. An op of `every=2, at=1` takes turns with one of `every=2`.
-      repeat: updates a step, all on the step's batch, each after a forward pass of
-        its own. The other ops are applied together with the last of them.
-      sequential: whether the gradient is taken from a forward pass of its own on
-        the step's batch, after the ops listed before were applied. False: the op
-        shares the pass of the op before it, and does not see that op's update.
-      lazy: whether an update moves only the rows of a table that its batch used, with
-        optimizers that would move all of them by momentum or decay (Adam, AdamW, Nadam,
-        Adamax, RMSprop, Adadelta, Lion, SGD with momentum or weight decay, FTRL at
-        changing rates). Each of these rows, and its slots, moves as by the whole
-        gradient, with the count of all updates; the other rows and their slots stay. A
-        table is a variable from which model_fn gathers rows, by `tf.gather` on it. SGD
-        and Adagrad move no other rows anyway, and need no `lazy`.
-      gradients: gradients that model_fn has computed itself, one for each variable, or
-        None where the loss does not depend on it: of the mean over this replica's
-        batch, as the loss is. They are added up over replicas and micro-batches by the
-        loss' weights, as the driver's own would be; a `MeanOverExamples` by the number
-        of examples. None: the driver takes the gradient of the loss.
+      optimizer: Keras optimizer; it must be a module. Its own `clipnorm`, `global_clipnorm`
+        and `clipvalue` apply to the gradient over all replicas.
+      variables: variables to update, usually `network.trainable_variables`.
+      loss: loss to minimize, of the shapes that `EstimatorSpec.loss` may have, weighted by
+        examples, with its own regularization. None: the spec's loss, with its weights and
+        regularization.
+      clip_norm: maximum global norm of the gradient over all replicas; None for none.
+      every: number of steps in a round. The op is applied in one step of each round.
+        `every=5` on a generator makes five updates of the discriminator to one of it.
+      at: number of that step in the round, from 1, or several numbers; None for the last.
+      repeat: number of updates in a step, each with a forward pass on the same batch. Other
+        ops that share the forward pass are applied with the last of them.
+      sequential: whether the op has a forward pass after the updates of the ops before it.
+        If not, it shares the forward pass of the op before it, and does not see its update.
+      gradients: gradients that model_fn computed, one for each variable, of the mean over
+        this replica's batch; None for a variable without gradient. They are averaged by the
+        weights of the loss; `MeanOverExamples` by the number of examples.
       gradient_fn: function `gradient_fn(gradients, variables, step)` that returns the
-        list of gradients to apply, with None for one that is not to be applied. It is
-        given what all replicas came to, without a loss scale, before anything is
-        clipped, and the updates made before. Each replica calls it, and has to get the
-        same: draw random numbers by `tf.random.stateless_normal`. It cannot use tensors
-        of model_fn. A table's gradient is a `tf.IndexedSlices`.
+        gradients to apply, None for a variable to leave alone. It gets the gradient over
+        all replicas, before clipping, and must return the same on each replica: draw random
+        numbers by `tf.random.stateless_normal`. It cannot use tensors of model_fn. A table's
+        gradient is tf.IndexedSlices, no row twice.
+      lazy: whether a table moves only in the rows that the batch uses, by Adam, AdamW, Nadam,
+        Adamax, RMSprop, Adadelta, Lion and SGD with momentum. Other rows and their slots stay:
+        no momentum moves them, nothing decays. That is another training than by the dense
+        formula, at a cost that does not depend on the size of the table. SGD without momentum,
+        Adagrad and Ftrl always do so; the first two equal the dense formula.
 
     Raises:
-      SpecError: a field has a wrong type or value.
+      SpecError: an option is wrong. The optimizer, the variables and the gradients are checked
+        by EstimatorSpec, in TRAIN only.
     """
 
-    optimizer: Any
-    variables: Sequence[Any]
+    optimizer: keras.optimizers.Optimizer | None
+    variables: Sequence[Any] | None
     loss: Any = None
     clip_norm: float | None = None
     every: int = 1
+    at: int | Iterable[int] | None = None
     repeat: int = 1
-    at: int | Sequence[int] | None = None
     sequential: bool = False
-    lazy: bool = False
     gradients: Sequence[Any] | None = None
-    gradient_fn: Callable[..., Sequence[Any]] | None = None
+    gradient_fn: Callable[[list[Any], list[Any], tf.Tensor], Sequence[Any]] | None = None
+    lazy: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+        try:
+            check_fields(self, _CHECKS)
+        except UserError as error:
+            raise SpecError(str(error)) from None
+        at = self.every if self.at is None else self.at
+        at = tuple(sorted(set(at))) if isinstance(at, Iterable) else (at,)
+        if not at or not set(at) <= set(range(1, self.every + 1)):
             raise SpecError(
-                "TrainOp.optimizer is a LossScaleOptimizer, and the driver scales "
-                "the loss itself: hand in its inner optimizer and write "
-                "RunConfig(precision='mixed_float16')."
+                f"TrainOp.at is {self.at!r}: expected steps from 1 to every={self.every}."
             )
-        if not isinstance(self.optimizer, keras.optimizers.Optimizer):
+        object.__setattr__(self, "at", at)
+        if self.gradients is not None and self.loss is not None:
+            raise SpecError("TrainOp has a loss and gradients: expected one of them.")
+
+    def check(self) -> None:
+        """Checks what only training has.
+
+        Raises:
+          SpecError: the optimizer, the variables or the gradients are not usable.
+        """
+        self._check_optimizer()
+        self._check_variables()
+        if self.gradients is not None:
+            check_gradients(self.gradients, self.variables)
+
+    @property
+    def is_due_always(self) -> bool:
+        """Whether the op is applied in every step."""
+        return len(self.at) == self.every
+
+    def is_due(self, step: tf.Tensor) -> tf.Tensor:
+        """Returns whether the op is applied in the step after `step`, a bool scalar."""
+        return tf.reduce_any(tf.equal((step + 1 - self.at) % self.every, 0))
+
+    def num_updates(self, start: int, stop: int) -> int:
+        """Returns the number of updates in the steps from `start` to `stop`."""
+        rounds = ((stop - at) // self.every - (start - at) // self.every for at in self.at)
+        return self.repeat * sum(rounds)
+
+    def _check_optimizer(self) -> None:
+        optimizer = self.optimizer
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             raise SpecError(
-                f"TrainOp.optimizer is {kind_of(self.optimizer)}, not a Keras "
-                "optimizer. Hand its factory in as a module: "
-                "Estimator(modules={'optimizer': keras.optimizers.Adam}), and take "
-                "`optimizer` in model_fn."
+                "TrainOp.optimizer is a LossScaleOptimizer: expected its inner optimizer. "
+                "Set RunConfig(precision='mixed_float16'), which scales the loss."
             )
-        if self.optimizer.gradient_accumulation_steps:
+        if not isinstance(optimizer, keras.optimizers.Optimizer):
             raise SpecError(
-                "the optimizer's gradient_accumulation_steps fails with several "
-                "replicas: write RunConfig(gradient_accumulation_steps="
-                f"{self.optimizer.gradient_accumulation_steps}) instead."
+                f"TrainOp.optimizer is {shown(optimizer)}: expected a Keras optimizer. Set "
+                "Estimator(modules={'optimizer': keras.optimizers.Adam}), and use `optimizer`."
             )
+        if optimizer.gradient_accumulation_steps:
+            raise SpecError(
+                "the optimizer's gradient_accumulation_steps is "
+                f"{optimizer.gradient_accumulation_steps}: expected None. Set "
+                "RunConfig(gradient_accumulation_steps=...), which works on several replicas."
+            )
+        if optimizer.loss_scale_factor:
+            raise SpecError(
+                f"the optimizer's loss_scale_factor is {optimizer.loss_scale_factor}: expected "
+                "None. Set RunConfig(precision='mixed_float16'), which scales the loss."
+            )
+
+    def _check_variables(self) -> None:
         if not isinstance(self.variables, Iterable):
             raise SpecError(
-                f"TrainOp.variables is {kind_of(self.variables)}, not a list: write "
+                f"TrainOp.variables is {shown(self.variables)}: expected a list of variables. Set "
                 "TrainOp(optimizer, network.trainable_variables)."
             )
         variables = tuple(self.variables)
-        object.__setattr__(self, "variables", variables)
+        for variable in variables:
+            if not isinstance(variable, KERAS_VARIABLE | tf.Variable):
+                raise SpecError(f"TrainOp.variables has {shown(variable)}: expected variables.")
         if not variables:
             raise SpecError(
-                "TrainOp.variables is empty. A network without input shape has "
-                "variables only once it was called: read network.trainable_variables "
-                "after network(features)."
+                "TrainOp.variables is empty: expected variables. A network without an input "
+                "shape has variables after its first call: read them after network(features)."
             )
-        for variable in variables:
-            if not isinstance(variable, (keras.Variable, tf.Variable)):
-                raise SpecError(
-                    f"TrainOp.variables holds {kind_of(variable)}, not a variable: "
-                    "write TrainOp(optimizer, network.trainable_variables)."
-                )
-        self._check_gradients()
-        clip = self.clip_norm
-        if clip is not None and (isinstance(clip, str) or not clip > 0):
-            raise SpecError(f"TrainOp.clip_norm is {clip!r}: write a number > 0.")
-        for name in ("every", "repeat"):
-            value = getattr(self, name)
-            if not is_int(value) or value < 1:
-                raise SpecError(f"TrainOp.{name} is {value!r}: write an int > 0.")
-        at = self.every if self.at is None else self.at
-        at = set(at) if isinstance(at, Iterable) else {at}
-        if not at or not at <= set(range(1, self.every + 1)):
-            raise SpecError(
-                f"TrainOp.at is {self.at!r}; it counts the steps of every={self.every} "
-                "from 1: write at=1, or several of them, at=(1, 2)."
-            )
-        object.__setattr__(self, "at", tuple(sorted(at)))
-
-    def _check_gradients(self) -> None:
-        """Checks gradients that model_fn has computed, and makes them a tuple."""
-        if self.gradient_fn is not None and not callable(self.gradient_fn):
-            raise SpecError(
-                f"TrainOp.gradient_fn is {kind_of(self.gradient_fn)}, not a function: "
-                "write gradient_fn=lambda gradients, variables, step: gradients."
-            )
-        if self.gradients is None:
-            return
-        if self.loss is not None:
-            raise SpecError(
-                "TrainOp has a loss and gradients: leave one of them out, as the "
-                "gradients say what is done."
-            )
-        given = self.gradients if isinstance(self.gradients, Iterable) else ()
-        kind = MeanOverExamples if isinstance(given, MeanOverExamples) else tuple
-        checked = kind(check_gradients(given, self.variables))
-        object.__setattr__(self, "gradients", checked)
-
-    def updates(self, first: int, last: int) -> int:
-        """Returns the number of updates at the steps from `first` + 1 to `last`."""
-        turns = ((last - a) // self.every - (first - a) // self.every for a in self.at)
-        return self.repeat * sum(turns)
+        if len({id(v) for v in variables}) < len(variables):
+            raise SpecError("TrainOp.variables has a variable twice: expected each once.")
+        object.__setattr__(self, "variables", variables)
 
 
-def check_gradients(values: Iterable[Any], variables: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns gradients, one for each variable, that fit the variables.
-
-    Args:
-      values: tensors, IndexedSlices, or None.
-      variables: variables that they are gradients of.
+def check_gradients(gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Checks that gradients fit their variables.
 
     Raises:
-      SpecError: there is another number of them, or one has another shape or dtype.
+      SpecError: their number differs, or the shape of one, or it has no floating dtype.
     """
-    values = tuple(values)
-    if len(values) != len(variables):
-        raise SpecError(
-            f"{len(values)} gradients were given for {len(variables)} variables: write "
-            "one for each, in their order, as tape.gradient(loss, variables) does."
-        )
-    for value, variable in zip(values, variables, strict=True):
-        if value is None:
-            continue
-        shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-        fits = shape is not None and tf.TensorShape(shape).is_compatible_with(
-            tf.TensorShape(variable.shape)
-        )
-        if not fits or tf.as_dtype(dtype) != tf.as_dtype(variable.dtype):
+    if not isinstance(gradients, Sequence) or len(gradients) != len(variables):
+        number = len(gradients) if isinstance(gradients, Sequence) else repr(gradients)
+        raise SpecError(f"gradients are {number}: expected one for each of {len(variables)}.")
+    for gradient, variable in zip(gradients, variables, strict=True):
+        # That of rows may be known in the graph only.
+        if gradient is not None and not tf.TensorShape(gradient.shape).is_compatible_with(
+            variable.shape
+        ):
             raise SpecError(
-                f"the gradient of {variable.name} is {kind_of(value)} of shape {shape} "
-                f"and {dtype}, and the variable has shape {tuple(variable.shape)} and "
-                f"{variable.dtype}: write the gradients in the order of the variables."
+                f"the gradient of {variable.name} has shape {tuple(gradient.shape)}: "
+                f"expected {tuple(variable.shape)}."
             )
-    return values
+        dtype = None if gradient is None else tf.as_dtype(gradient.dtype)
+        if dtype is not None and not (dtype.is_floating or dtype.is_complex):
+            raise SpecError(
+                f"the gradient of {variable.name} is of {dtype.name}: expected "
+                f"{tf.as_dtype(variable.dtype).name}. Set tf.cast(gradient, variable.dtype)."
+            )

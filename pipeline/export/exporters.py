@@ -1,38 +1,31 @@
-"""Exporters, which decide after an evaluation whether to write a SavedModel.
-
-`train_and_evaluate` calls each with what was evaluated and the metrics. The SavedModel
-itself is written by the Estimator.
-"""
+"""Exporters write a SavedModel after an evaluation, if it is the last or the best."""
 
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from pipeline.contract import averages
-from pipeline.export import saved_model
-from pipeline.export.receivers import ServingFn
-from pipeline.mistakes import checks, user_errors
-from pipeline.mistakes.checks import kind_of
-from pipeline.model_dir import atomic_file, paths, storage
-from pipeline.process import metric_names
-from pipeline.process.refusals import (
-    RefusedKeyError,
-    RefusedTypeError,
-    RefusedValueError,
-    near,
-)
+from ..contract.averages import AVERAGE, LIVE, measured_on
+from ..contract.checks import check, choice, integer
+from ..contract.run_config import RunConfig
+from ..errors import UserValueError
+from ..model_dir.evaluated import higher_is_better as direction_of
+from ..model_dir.files import read_json, write_atomic, writing
+from .receivers import SERVING_FN, ServingFn
+from .saved_model import exports_in
 
 _RECORD = "best.json"
 
 
 class Exportable(Protocol):
-    """The part of an Estimator that an exporter uses."""
+    """An Estimator, as exporters use it."""
+
+    config: RunConfig
 
     def export_saved_model(
         self,
@@ -40,109 +33,80 @@ class Exportable(Protocol):
         serving_input_receiver_fn: ServingFn | None = None,
         *,
         checkpoint_path: str | None = None,
-        **weights: str,
+        assets_extra: Mapping[str, str] | None = None,
+        weights: str | None = None,
     ) -> str:
-        """Writes a SavedModel and returns its directory.
-
-        Args:
-          export_dir_base: directory below which the SavedModel gets its own.
-          serving_input_receiver_fn: describes the tensors that a server is sent.
-          checkpoint_path: path prefix of the checkpoint to export; None for what is
-            live.
-          **weights: `weights`, 'live' or 'average', where the exporter chooses.
-        """
+        """Writes a SavedModel; returns its directory."""
+        ...
 
 
 class Exporter:
-    """Decides after each evaluation of `train_and_evaluate` whether to export.
+    """Base class of exporters; a subclass decides when to export.
 
-    A subclass of your own defines `export`.
+    A subclass that overrides `export` can do anything there; it is called when the files of the
+    evaluated checkpoint exist.
+
+    Attributes:
+      name: directory below `model_dir/export`.
+      serving_input_receiver_fn: see `__init__`.
+      assets_extra: see `__init__`.
+      weights: see `__init__`.
     """
 
-    default_name: str | None = None
+    default_name = ""
+    name = ""
+    serving_input_receiver_fn: ServingFn | None = None
+    assets_extra: Mapping[str, str] | None = None
+    weights: str | None = None
 
     def __init__(
         self,
         name: str | None = None,
         serving_input_receiver_fn: ServingFn | None = None,
         *,
-        weights: str | None = None,
         exports_to_keep: int | None = 5,
+        assets_extra: Mapping[str, str] | None = None,
+        weights: str | None = None,
     ) -> None:
-        """Checks where and how many exports are kept.
+        """Checks the arguments.
 
         Args:
-          name: name of the directory below `model_dir/export`; None for the class's
-            default.
-          serving_input_receiver_fn: describes the tensors that a server is sent; None
-            for that of the module that has one, else for the features of the training
-            or evaluation input as they are.
-          weights: weights to export, 'live' or 'average'; None for the choice of
-            `RunConfig.average`, or the weights that the metric of a best is measured
-            on.
-          exports_to_keep: number of the newest exports that stay; None keeps all.
+          name: directory below `model_dir/export`; None for the default of the class.
+          serving_input_receiver_fn: describes the tensors that a server sends; None for the
+            features of the input as they are.
+          exports_to_keep: number of exports to keep, the newest ones; None keeps all.
+          assets_extra: files to copy to `assets.extra/`: paths by relative name there.
+          weights: 'live' or 'average' of `RunConfig.average`; None for the weights that the metric
+            of a BestExporter was measured on, else for `RunConfig.average.serve`.
 
         Raises:
-          TypeError: the name is not a string, or serving_input_receiver_fn no
-            function.
-          ValueError: there is no name, it leads out of `model_dir/export`, no folder
-            can have it, or `exports_to_keep` is no positive integer.
+          UserValueError: an argument is out of range.
+          UserTypeError: serving_input_receiver_fn is not a function.
         """
-        name = self.default_name if name in (None, "") else name
-        if not name:
-            raise RefusedValueError(
-                f"{type(self).__name__} has no name, and so no directory: write "
-                f"{type(self).__name__}(name='mine')."
-            )
-        if not isinstance(name, str):
-            raise RefusedTypeError(
-                f"the name of {type(self).__name__} is {kind_of(name)}: write "
-                f"{type(self).__name__}(name='mine', serving_input_receiver_fn=...)."
-            )
-        if os.path.isabs(name) or ".." in name.split("/"):
-            raise RefusedValueError(
-                f"the name of {type(self).__name__} is {name!r}, which leads out of "
-                "model_dir/export: write a name such as 'mine'."
-            )
-        paths.check_folders(f"the name of {type(self).__name__}", name)
-        checks.check_kind(
-            f"{type(self).__name__}.serving_input_receiver_fn",
-            serving_input_receiver_fn,
-            Callable,
-            "ge.build_raw_serving_input_receiver_fn(features)",
-        )
-        keep = exports_to_keep
-        if keep is not None and not (checks.is_int(keep) and keep > 0):
-            raise RefusedValueError(
-                f"exports_to_keep is {keep!r}: write a positive number, or "
-                "None to keep all."
-            )
-        self.name = name
-        if weights not in (None, averages.LIVE, averages.AVERAGE):
-            raise RefusedValueError(
-                f"weights of {type(self).__name__} is {weights!r}: write 'live' or "
-                "'average'."
-            )
+        self.name = self.default_name if name is None else name
+        kind = type(self).__name__
+        check_directory(self.name, f"{kind}.name")
+        keep = integer(1, example=5, optional=True)
+        check(f"{kind}.exports_to_keep", exports_to_keep, keep)
+        check(f"{kind}.serving_input_receiver_fn", serving_input_receiver_fn, SERVING_FN)
+        rule = choice(LIVE, AVERAGE)._replace(optional=True)
+        check(f"{kind}.weights", weights, rule)
+        self.weights = weights
         self.serving_input_receiver_fn = serving_input_receiver_fn
-        self._weights = weights
+        self.assets_extra = assets_extra
         self._exports_to_keep = exports_to_keep
 
     @property
-    def goes_by(self) -> str | None:
-        """The metric that decides what is exported; None where none does."""
-        return None
+    def is_stock(self) -> bool:
+        """Whether `export` is the method of this class, which writes a SavedModel."""
+        return type(self).export is Exporter.export
 
-    def check_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Checks that an evaluation has the metric that this one goes by.
+    def check(self, metrics: Iterable[str]) -> None:
+        """Raises an error if no evaluation with these metrics could be exported.
 
         Args:
-          metrics: metrics of an evaluation, by name.
+          metrics: names of the metrics of the evaluation.
         """
-
-    @property
-    def is_stock(self) -> bool:
-        """Whether `export` is not overridden, and so writes SavedModels alone."""
-        return type(self).export is Exporter.export
 
     def export(
         self,
@@ -152,70 +116,54 @@ class Exporter:
         eval_result: Mapping[str, Any],
         is_the_final_export: bool,
     ) -> str | None:
-        """Exports the model, if this evaluation calls for it.
+        """Exports the model if this evaluation calls for it.
 
         Args:
-          estimator: the Estimator of the model.
-          export_path: the directory of this exporter.
-          checkpoint_path: path prefix of the checkpoint that was evaluated; None for
-            what is live. Its files are there if a class overrides this method.
-          eval_result: the metrics that `evaluate` returned, by name.
+          estimator: Estimator of the model.
+          export_path: directory of this exporter.
+          checkpoint_path: path prefix of the checkpoint that was evaluated, whose files are on
+            disk; None if nothing is saved.
+          eval_result: metrics by name.
           is_the_final_export: whether training has ended.
 
         Returns:
-          The SavedModel's directory, or None where nothing was exported.
+          Directory of the SavedModel, or None.
         """
-        due = user_errors.call_method(
-            "exporter", self, "_is_due", export_path, eval_result, is_the_final_export
-        )
-        if not due:
+        if not self.is_due(export_path, eval_result, is_the_final_export):
             return None
-        path = self._export(estimator, export_path, checkpoint_path)
-        # The record comes last: it must never name a best that was not exported.
-        with storage.writing(export_path, "the record of the export", only_named=True):
-            self._after_export(export_path, eval_result)
-        return path
-
-    def _is_due(
-        self, export_path: str, eval_result: Mapping[str, Any], is_final: bool
-    ) -> bool:
-        """Returns whether this evaluation is to be exported."""
-        raise NotImplementedError
-
-    def _after_export(self, export_path: str, eval_result: Mapping[str, Any]) -> None:
-        """Records the export, when the SavedModel is there."""
-
-    def _weights_of(self, estimator: Exportable) -> str | None:
-        """Returns which weights to export; None for the Estimator's choice."""
-        return self._weights
-
-    def _export(
-        self, estimator: Exportable, export_path: str, checkpoint_path: str | None
-    ) -> str:
-        weights = self._weights_of(estimator)
         path = estimator.export_saved_model(
             export_path,
             self.serving_input_receiver_fn,
             checkpoint_path=checkpoint_path,
-            **({} if weights is None else {"weights": weights}),
+            assets_extra=self.assets_extra,
+            weights=self.weights_of(estimator),
         )
-        logging.info("export | %s | %s", self.name, path)
+        logging.info("export %s | %s", self.name, path)
         if self._exports_to_keep is not None:
-            for old in saved_model.existing_exports(export_path)[
-                : -self._exports_to_keep
-            ]:
+            for old in exports_in(export_path)[: -self._exports_to_keep]:
                 tf.io.gfile.rmtree(old)
+        self.exported(export_path, eval_result)
         return path
+
+    def weights_of(self, estimator: Exportable) -> str | None:
+        """Returns which weights to export: 'live' or 'average'; None for the default."""
+        return self.weights
+
+    def is_due(self, export_path: str, eval_result: Mapping[str, Any], is_final: bool) -> bool:
+        """Returns whether to export after this evaluation."""
+        raise NotImplementedError
+
+    def exported(self, export_path: str, eval_result: Mapping[str, Any]) -> None:
+        """Called after an export."""
 
 
 class LatestExporter(Exporter):
-    """Exports after every evaluation."""
+    """Exports after each evaluation."""
 
     default_name = "latest"
 
-    def _is_due(
-        self, export_path: str, eval_result: Mapping[str, Any], is_final: bool
-    ) -> bool:
+    def is_due(self, export_path: str, eval_result: Mapping[str, Any], is_final: bool) -> bool:
+        """Returns True."""
         return True
 
 
@@ -224,17 +172,15 @@ class FinalExporter(Exporter):
 
     default_name = "final"
 
-    def _is_due(
-        self, export_path: str, eval_result: Mapping[str, Any], is_final: bool
-    ) -> bool:
+    def is_due(self, export_path: str, eval_result: Mapping[str, Any], is_final: bool) -> bool:
+        """Returns whether training has ended."""
         return is_final
 
 
 class BestExporter(Exporter):
-    """Exports where the evaluation is better than all before, also before a restart.
+    """Exports a model that is better than all before it, also across restarts.
 
-    The best evaluation so far is kept beside the exports, as `best.json`. An evaluation
-    without the metric is a KeyError that lists the metrics that it has.
+    The best evaluation is recorded in `best.json` after its export.
     """
 
     default_name = "best"
@@ -246,154 +192,96 @@ class BestExporter(Exporter):
         *,
         metric: str = "loss",
         higher_is_better: bool | None = None,
-        compare_fn: Callable[[Mapping[str, Any], Mapping[str, Any]], bool]
-        | None = None,
-        weights: str | None = None,
+        compare_fn: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] | None = None,
         exports_to_keep: int | None = 5,
+        assets_extra: Mapping[str, str] | None = None,
+        weights: str | None = None,
     ) -> None:
-        """Sets how evaluations are compared.
+        """Sets how two evaluations compare.
 
         Args:
           name: see `Exporter`.
           serving_input_receiver_fn: see `Exporter`.
-          metric: name of the metric that is compared.
-          higher_is_better: whether more is better. None: by the metric's name, as of
-            "accuracy" or "loss"; a name that does not tell is refused.
-          compare_fn: function of the best and of the current evaluation that returns
-            whether the current is better, in place of `metric`.
-          weights: see `Exporter`.
+          metric: name of the metric that decides.
+          higher_is_better: direction of the metric; None if its name shows it.
+          compare_fn: function of the best and the current metrics that returns whether the
+            current ones are better; it is used instead of `metric`.
           exports_to_keep: see `Exporter`.
+          assets_extra: see `Exporter`.
+          weights: see `Exporter`.
 
         Raises:
-          TypeError: an argument is of another kind.
+          UserValueError: the direction is not known.
         """
         super().__init__(
             name,
             serving_input_receiver_fn,
-            weights=weights,
             exports_to_keep=exports_to_keep,
+            assets_extra=assets_extra,
+            weights=weights,
         )
-        if compare_fn is None and not isinstance(metric, str):
-            raise RefusedTypeError(
-                f"BestExporter.metric is {kind_of(metric)}: write metric='loss'."
-            )
-        for field, value, kind, example in (
-            ("higher_is_better", higher_is_better, bool, "True"),
-            ("compare_fn", compare_fn, Callable, "is_better, a function"),
-        ):
-            checks.check_kind(f"BestExporter.{field}", value, kind, example)
-        if higher_is_better is None and compare_fn is None:
-            higher_is_better = metric_names.higher_is_better(metric)
-        self._metric = metric
-        self._higher_is_better = higher_is_better
-        self._compare_fn = compare_fn
+        if compare_fn is None:
+            higher_is_better = direction_of(metric, higher_is_better, "BestExporter")
+        self._metric, self._higher, self._compare_fn = metric, higher_is_better, compare_fn
 
-    @property
-    def goes_by(self) -> str | None:
-        """The metric that is compared; None with a function that compares."""
-        return self._metric if self._compare_fn is None else None
-
-    def check_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Checks that an evaluation has the metric, and that it can be compared.
+    def check(self, metrics: Iterable[str]) -> None:
+        """Raises a UserValueError if the metric is not among those of the evaluation.
 
         Args:
-          metrics: metrics of an evaluation, by name.
+          metrics: names of the metrics; a metric of several results has `NAME/RESULT`.
+        """
+        names = {*metrics, "loss", "global_step"}
+        if self._compare_fn is None and not names & {self._metric, *self._metric.split("/")}:
+            raise UserValueError(self._unknown(names))
+
+    def is_due(self, export_path: str, eval_result: Mapping[str, Any], is_final: bool) -> bool:
+        """Returns whether these metrics are better than the recorded best.
 
         Raises:
-          KeyError: it has no such metric; lists those that it has.
-          ValueError: it is an array, or nothing says whether more of it is better.
+          UserValueError: the metric is missing or is not a number.
         """
-        if self._metric not in metrics:
-            names = sorted(metrics)
-            raise RefusedKeyError(
-                f"BestExporter {self.name!r} compares {self._metric!r}, which the "
-                f"evaluation does not have: it has {names}; write one of these."
-                f"{near(self._metric, names)}"
-            )
-        if self._higher_is_better is None:
-            raise RefusedValueError(
-                f"BestExporter(metric={self._metric!r}) does not say whether more is "
-                "better: write higher_is_better=True, or False."
-            )
-        if shape := np.shape(metrics[self._metric]):
-            raise RefusedValueError(
-                f"{type(self).__name__} {self.name!r} compares {self._metric!r}, which "
-                f"is an array of shape {shape}: write compare_fn=better, of the best "
-                "and the current evaluation."
-            )
-
-    def _is_due(
-        self, export_path: str, eval_result: Mapping[str, Any], is_final: bool
-    ) -> bool:
-        best = atomic_file.read_json(
-            os.path.join(export_path, _RECORD),
-            self._parsed,
-            instead="the next evaluation is the best so far",
-        )
-        return self._is_better(best, eval_result)
-
-    def _parsed(self, record: Any) -> dict[str, Any]:
-        # A value that cannot be compared is taken for damage, which is told once.
-        best = dict(record.items())
-        value = best.get(self._metric, 0.0)
-        if self._compare_fn is None and not isinstance(value, (int, float)):
-            raise RefusedTypeError(f"{self._metric} {value!r}")
-        return best
-
-    def _after_export(self, export_path: str, eval_result: Mapping[str, Any]) -> None:
-        _write(export_path, eval_result)
-
-    def _weights_of(self, estimator: Exportable) -> str | None:
-        if self._weights is not None or self._compare_fn is not None:
-            return self._weights
-        config = getattr(estimator, "config", None)
-        return averages.measured(self._metric, getattr(config, "average", None))
-
-    def _is_better(
-        self, best: Mapping[str, Any] | None, current: Mapping[str, Any]
-    ) -> bool:
+        recorded = read_json(os.path.join(export_path, _RECORD), dict)
         if self._compare_fn is not None:
-            where = f"the compare_fn of {type(self).__name__} {self.name!r}"
-            return best is None or bool(
-                user_errors.call(lambda: where, self._compare_fn, best, current)
-            )
-        self.check_metrics(current)
-        value = current[self._metric]
-        # NaN is never the best, and any number is better than NaN.
+            return recorded is None or bool(self._compare_fn(recorded, eval_result))
+        value = self._value(eval_result)
         if math.isnan(value):
             return False
-        if best is None or math.isnan(before := best.get(self._metric, math.nan)):
+        # The record is of another metric if the configuration has changed since.
+        before = recorded.get(self._metric) if recorded else None
+        if not isinstance(before, float):
             return True
-        return value > before if self._higher_is_better else value < before
+        return value > before if self._higher else value < before
 
+    def weights_of(self, estimator: Exportable) -> str | None:
+        """Returns the weights that the metric was measured on, unless `weights` is set."""
+        if self.weights is not None or self._compare_fn is not None:
+            return self.weights
+        return measured_on(self._metric, estimator.config.average)
 
-def keep_record(old: str, new: str, *, is_shared: bool) -> None:
-    """Copies the best evaluation so far into the directory of the exports to come.
+    def exported(self, export_path: str, eval_result: Mapping[str, Any]) -> None:
+        """Records the evaluation."""
+        record = {name: float(v) for name, v in eval_result.items() if np.ndim(v) == 0}
+        path = os.path.join(export_path, _RECORD)
+        with writing(export_path, path):
+            write_atomic(path, json.dumps(record))
 
-    Args:
-      old: directory that may hold the record.
-      new: directory to export to.
-      is_shared: whether several evaluations wrote the old record, so that nobody knows
-        whose it is; then it is not copied.
-    """
-    record, kept = os.path.join(old, _RECORD), os.path.join(new, _RECORD)
-    if tf.io.gfile.exists(kept):
-        return
-    best = atomic_file.read_json(record, dict, instead=f"{new} begins anew")
-    if best is None:
-        return
-    if is_shared:
-        logging.warning(
-            "export | %s does not say of which evaluation it is: %s begins anew.",
-            record,
-            new,
+    def _value(self, metrics: Mapping[str, Any]) -> float:
+        if self._metric not in metrics or np.ndim(metrics[self._metric]):
+            raise UserValueError(self._unknown(metrics))
+        return float(metrics[self._metric])
+
+    def _unknown(self, names: Iterable[str]) -> str:
+        return (
+            f"BestExporter.metric is {self._metric!r}: expected a number among the metrics "
+            f"of the evaluation, {sorted(names)}."
         )
-        return
-    atomic_file.write(kept, json.dumps(best))
-    logging.info("export | %s goes on from %s", kept, record)
 
 
-def _write(export_path: str, values: Mapping[str, Any]) -> None:
-    # JSON knows no arrays and no NumPy numbers.
-    plain = {key: getattr(v, "tolist", lambda v=v: v)() for key, v in values.items()}
-    atomic_file.write(os.path.join(export_path, _RECORD), json.dumps(plain))
+def check_directory(name: Any, label: str) -> None:
+    """Raises a UserValueError unless `name` is a directory below model_dir/export."""
+    path = os.path.normpath(name) if isinstance(name, str) else "."
+    if os.path.isabs(path) or path.split("/")[0] in (".", ".."):
+        raise UserValueError(
+            f"{label} is {name!r}: expected a directory below model_dir/export. Set a name such "
+            "as 'best'."
+        )

@@ -1,269 +1,194 @@
-"""What a server is sent, and how it becomes features.
-
-A serving_input_receiver_fn says it: that of the call, else that of a module, which has
-it as an attribute; else the features of an input are sent as they are.
-"""
+"""Describes the tensors that a server sends, and how features are made from them."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import keyword
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import keras
 import tensorflow as tf
-from absl import logging
 
-from pipeline.export.sent_names import sent_names
-from pipeline.mistakes import habits, user_errors
-from pipeline.mistakes.checks import kind_of
-from pipeline.process.refusals import RefusedTypeError, RefusedValueError
+from ..contract import calling
+from ..contract.checks import check, function
+from ..contract.user_errors import noted
+from ..errors import UserTypeError, UserValueError
 
-DEFAULT_SIGNATURE = "serving_default"
-# Name of a bare tensor of features, where a signature needs names.
-FEATURES_NAME = "features"
+FEATURES = "features"
+SERVING_DEFAULT = "serving_default"
 _ATTRIBUTE = "serving_input_receiver_fn"
+_EXAMPLE = "build_raw_serving_input_receiver_fn(tf.TensorSpec([None, 28, 28]))"
 
 
-@habits.receiver
 @dataclasses.dataclass(frozen=True)
 class ServingInputReceiver:
-    """The tensors that a server is sent, and the way to turn them into features.
+    """The arguments of a signature.
+
+        ServingInputReceiver(
+            {"x": tf.TensorSpec([None, 4])}, lambda sent: {"x": sent["x"] / 255.0}
+        )
 
     Attributes:
-      receiver_specs: type spec of each tensor that is sent, by name.
-      to_features: takes these tensors by name, and returns model_fn's features.
-      alternatives: other tensors that may be sent instead, by the name of the further
-        signature that takes them: `{"examples": receiver}` answers as
-        `serving_default` does. Of each other signature NAME there is `examples:NAME`.
+      receiver_specs: specs of the tensors that a server sends, by name; the batch
+        dimension is None.
+      to_features: function of these tensors, by name, that returns model_fn's features.
+      alternatives: other receivers by signature: `{"examples": receiver}` is answered as
+        `serving_default` is; of each other signature NAME there is `examples:NAME`.
     """
 
     receiver_specs: Mapping[str, tf.TypeSpec]
     to_features: Callable[[Mapping[str, tf.Tensor]], Any]
-    alternatives: Mapping[str, "ServingInputReceiver"] = dataclasses.field(
-        default_factory=dict
-    )
+    alternatives: Mapping[str, "ServingInputReceiver"] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Checks the names and the alternatives.
-
-        Raises:
-          TypeError: they are no ServingInputReceivers by name; to_features is no
-            function, as of tf.estimator's (features, receiver_tensors).
-          ValueError: a signature cannot have the name of a tensor; an alternative is
-            named as the default signature, or has alternatives.
-        """
         if not callable(self.to_features):
-            raise RefusedTypeError(
-                "ServingInputReceiver.to_features is of type "
-                f"{type(self.to_features).__name__} and no function: write what is "
-                "sent, and the way from there to features, ServingInputReceiver({'x': "
-                "tf.TensorSpec([None, 4])}, lambda sent: {'x': sent['x'] / 255})."
+            kind = type(self.to_features).__name__
+            raise UserTypeError(
+                f"ServingInputReceiver.to_features is a {kind}: expected a function. Write "
+                "ServingInputReceiver({'x': tf.TensorSpec([None, 4])}, lambda sent: {'x': "
+                "sent['x'] / 255.0})."
             )
-        for name, sent in sent_names(self.receiver_specs).items():
-            if name != sent:
-                raise RefusedValueError(
-                    f"ServingInputReceiver.receiver_specs has the name {name!r}, which "
-                    f"no signature of a SavedModel can have: write {sent!r} there and "
-                    "in to_features."
+        for name in self.receiver_specs:
+            if name != _sent_name(name):
+                raise UserValueError(
+                    f"ServingInputReceiver.receiver_specs has the name {name!r}: expected the "
+                    f"name of a Python argument. Set {_sent_name(name)!r}."
                 )
-        if not isinstance(self.alternatives, Mapping) or not all(
-            isinstance(name, str) and isinstance(each, ServingInputReceiver)
-            for name, each in self.alternatives.items()
-        ):
-            raise RefusedTypeError(
-                f"ServingInputReceiver.alternatives is {kind_of(self.alternatives)}: "
-                "write ServingInputReceivers by name, alternatives={'examples': "
-                "build_parsing_serving_input_receiver_fn(feature_spec)()}."
-            )
         for name, each in self.alternatives.items():
-            if not name or name == DEFAULT_SIGNATURE:
-                raise RefusedValueError(
-                    f"ServingInputReceiver.alternatives has the name {name!r}, which "
-                    "is that of the receiver itself: write another one, such as "
-                    "'examples'."
-                )
-            if each.alternatives:
-                raise RefusedValueError(
-                    f"the alternative {name!r} of a ServingInputReceiver has "
-                    f"alternatives itself, {sorted(each.alternatives)}: write them "
-                    "beside it, in one dict."
+            if not isinstance(each, ServingInputReceiver) or each.alternatives:
+                raise UserTypeError(
+                    f"ServingInputReceiver.alternatives[{name!r}] is {each!r}: expected a "
+                    "ServingInputReceiver without alternatives."
                 )
 
 
 ServingFn = Callable[[], ServingInputReceiver]
+SERVING_FN = function("a function that returns a ServingInputReceiver", _EXAMPLE, optional=True)
 
 
 def build_raw_serving_input_receiver_fn(features: Any) -> ServingFn:
-    """Describes a server that is sent features as they are: a tensor, or a dict.
+    """Returns a function that describes features that are sent as they are.
+
+    A tensor is sent as `features`, the entries of a dict by their keys. Tensors in nested dicts
+    and tuples have joined names, `image_left` or `features_0`. Characters that a Python argument
+    cannot have are replaced: `dep time` by `dep_time`, `class` by `class_`.
 
     Args:
-      features: type spec of one tensor, or dict of specs. The first dimension, the
-        batch, becomes any size. A bare tensor is sent under the name `features`. Of
-        tuples, and of dicts in dicts, each tensor is sent under the names on the way
-        to it, `image_left`, `features_0`. A name that Python gives no argument is
-        changed, `dep time` to `dep_time`, `class` to `class_`.
-
-    Returns:
-      A serving_input_receiver_fn.
+      features: spec of a tensor, or nest of specs. Batch sizes in them are ignored.
 
     Raises:
-      ValueError: features are None, as those of an Estimator that has seen no input; or
-        two tensors of dicts in dicts would be sent under one name.
+      UserValueError: a feature is not a tensor, or two of them would have one name.
     """
-    if features is None:
-        raise RefusedValueError(
-            "what a server sends is not known, as no input was seen yet: give "
-            "serving_input_receiver_fn="
-            "build_raw_serving_input_receiver_fn(tf.TensorSpec([None, 28, 28]))."
-        )
-    if _is_nested(features):
-        return _nested(features)
-    bare = not isinstance(features, Mapping)
-    named = {FEATURES_NAME: features} if bare else dict(features)
+    specs: dict[str, tf.TypeSpec] = {}
 
-    def to_features(received: Mapping[str, tf.Tensor]) -> Any:
-        return received[FEATURES_NAME] if bare else dict(received)
+    def add(value: Any, path: tuple[str, ...]) -> Any:
+        """Returns the nest with the name of each tensor in its place."""
+        if isinstance(value, Mapping):
+            return {key: add(each, (*path, str(key))) for key, each in value.items()}
+        if isinstance(value, (tuple, list)):
+            path = path or (FEATURES,)
+            items = [add(each, (*path, str(i))) for i, each in enumerate(value)]
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        name = _sent_name("_".join(path) or FEATURES)
+        if name in specs:
+            raise UserValueError(
+                f"two features would be sent as {name!r}: expected different names. Set "
+                f"{_ATTRIBUTE} to describe what is sent."
+            )
+        specs[name] = _any_batch(value, name)
+        return name
 
-    return _sent(named, to_features)
+    names = add(features, ())
+
+    def to_features(sent: Mapping[str, tf.Tensor]) -> Any:
+        return tf.nest.map_structure(lambda name: sent[name], names)
+
+    receiver = ServingInputReceiver(specs, to_features)
+    return lambda: receiver
 
 
 def build_parsing_serving_input_receiver_fn(
     feature_spec: Mapping[str, Any], *, bare: bool = False
 ) -> ServingFn:
-    """Describes a server that is sent serialized `tf.train.Example`s, as `examples`.
+    """Returns a function that describes serialized tf.Examples, sent as `examples` `[batch]`.
 
     Args:
-      feature_spec: how to parse each feature, `{name: tf.io.FixedLenFeature(...)}`.
-      bare: whether model_fn gets the only feature as a tensor, rather than in a dict.
-
-    Returns:
-      A serving_input_receiver_fn.
+      feature_spec: `tf.io` features by name, as in `tf.io.parse_example`.
+      bare: whether model_fn gets the only feature itself instead of a dict.
 
     Raises:
-      ValueError: `bare` is given with several features.
+      UserValueError: `bare` is True, and there are several features.
     """
     if bare and len(feature_spec) != 1:
-        raise RefusedValueError(
-            f"bare=True takes one feature, not {sorted(feature_spec)}: leave it out."
+        raise UserValueError(
+            f"bare is True, and the features are {sorted(feature_spec)}: expected one feature. "
+            "Set bare=False."
         )
-    specs = {"examples": tf.TensorSpec([None], tf.string, "examples")}
 
-    def serving_input_receiver_fn() -> ServingInputReceiver:
-        def to_features(received: Mapping[str, tf.Tensor]) -> Any:
-            parsed = tf.io.parse_example(received["examples"], dict(feature_spec))
-            return next(iter(parsed.values())) if bare else parsed
+    def to_features(sent: Mapping[str, tf.Tensor]) -> Any:
+        features = tf.io.parse_example(sent["examples"], dict(feature_spec))
+        return next(iter(features.values())) if bare else features
 
-        return ServingInputReceiver(specs, to_features)
-
-    return serving_input_receiver_fn
+    receiver = ServingInputReceiver({"examples": tf.TensorSpec([None], tf.string)}, to_features)
+    return lambda: receiver
 
 
 def receiver_of(
-    serving_fn: ServingFn | None,
-    modules: Mapping[str, Any],
-    features_spec: Callable[[], Any],
+    serving_fn: ServingFn | None, modules: Iterable[Any], features_spec: Any
 ) -> ServingInputReceiver:
-    """Calls the serving_input_receiver_fn of the call, of a module, or of the features.
+    """Returns the receiver of a function, of a module, or of the features.
 
     Args:
-      serving_fn: function of the call; None where it gives none.
-      modules: modules by name, which may have a function as an attribute.
-      features_spec: returns type specs of the features, None where no input was seen;
-        called where neither has one.
+      serving_fn: function of the call; None for the attribute `serving_input_receiver_fn` of a
+        module, or else for features that are sent as they are.
+      modules: modules of the model.
+      features_spec: specs of the features; None if no input has been read.
 
     Raises:
-      TypeError: it is no function, or returns no `ServingInputReceiver`.
-      ValueError: there is none, or several modules have one.
+      UserValueError: no features are known, or modules disagree.
+      UserTypeError: it is not a function that returns a ServingInputReceiver.
     """
-    where = f"the {_ATTRIBUTE}"
-    if serving_fn is None and (owner := _owner(modules)) is not None:
-        serving_fn = getattr(modules[owner], _ATTRIBUTE)
-        where = f"{owner}.{_ATTRIBUTE}"
-        logging.info("export | a server is sent what %s says", where)
     if serving_fn is None:
-        serving_fn = build_raw_serving_input_receiver_fn(features_spec())
-    if not callable(serving_fn):
-        raise RefusedTypeError(
-            f"{where.removeprefix('the ')} is {kind_of(serving_fn)} and no function: "
-            "write build_raw_serving_input_receiver_fn(tf.TensorSpec([None, 28, 28]))."
-        )
-    receiver = user_errors.call(lambda: where, serving_fn)
+        found = [getattr(module, _ATTRIBUTE, None) for module in modules]
+        found = [each for each in found if each is not None]
+        if any(each != found[0] for each in found):
+            raise UserValueError(
+                f"several modules have different attributes {_ATTRIBUTE}: expected one. Set "
+                f"{_ATTRIBUTE} of the call, of the exporter, or ExportSpec.{_ATTRIBUTE}."
+            )
+        serving_fn = found[0] if found else None
+    if serving_fn is None:
+        if features_spec is None:
+            raise UserValueError(
+                f"{_ATTRIBUTE} is None and no input was read before: set input_fn, or "
+                f"{_ATTRIBUTE}={_EXAMPLE}."
+            )
+        serving_fn = build_raw_serving_input_receiver_fn(features_spec)
+    check(_ATTRIBUTE, serving_fn, SERVING_FN)
+    with noted(f"{_ATTRIBUTE} {calling.name_of(serving_fn)}"):
+        receiver = serving_fn()
     if not isinstance(receiver, ServingInputReceiver):
-        raise RefusedTypeError(
-            f"{where.removeprefix('the ')} is {kind_of(serving_fn)} and gives "
-            f"{kind_of(receiver)}, not a ServingInputReceiver: write "
-            "build_raw_serving_input_receiver_fn(tf.TensorSpec([None, 28, 28]))."
+        raise UserTypeError(
+            f"{_ATTRIBUTE} returned {receiver!r}: expected a ServingInputReceiver. Set it to "
+            f"{_EXAMPLE}."
         )
     return receiver
 
 
-def _owner(modules: Mapping[str, Any]) -> str | None:
-    """Returns the name of the module that says what a server is sent, or None."""
-    found = {name: getattr(each, _ATTRIBUTE, None) for name, each in modules.items()}
-    found = {name: fn for name, fn in found.items() if fn is not None}
-    first = next(iter(found), None)
-    # Two networks of one schema say the same.
-    if any(fn != found[first] for fn in found.values()):
-        raise RefusedValueError(
-            f"the modules {sorted(found)} each say what a server is sent, and not the "
-            f"same: write which counts, BestExporter({_ATTRIBUTE}=...), "
-            f"ExportSpec.{_ATTRIBUTE} = ..."
-        )
-    return first
+def _sent_name(name: str) -> str:
+    name = re.sub(r"\W", "_", name, flags=re.ASCII)
+    if not re.match("[A-Za-z]", name):
+        return f"arg_{name}"
+    return f"{name}_" if keyword.iskeyword(name) else name
 
 
-def _is_nested(features: Any) -> bool:
-    """Returns whether specs lie in tuples, or in dicts in a dict."""
-    leaves = keras.tree.flatten(features)
-    values = features.values() if isinstance(features, Mapping) else [features]
-    # A list of numbers is an example of a tensor.
-    return bool(leaves) and (
-        any(isinstance(value, (Mapping, tuple, list)) for value in values)
-        and all(isinstance(leaf, tf.TypeSpec) for leaf in leaves)
+def _any_batch(spec: Any, name: str) -> tf.TypeSpec:
+    if isinstance(spec, tf.RaggedTensorSpec):
+        shape = [None, *spec.shape[1:]]
+        return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
+    if isinstance(spec, tf.SparseTensorSpec):
+        return tf.SparseTensorSpec([None, *spec.shape[1:]], spec.dtype)
+    if isinstance(spec, tf.TensorSpec):
+        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype, name)
+    raise UserValueError(
+        f"the feature {name!r} is {spec!r}: expected the spec of a tensor, as in {_EXAMPLE}."
     )
-
-
-def _nested(features: Any) -> ServingFn:
-    """Describes a server that is sent each tensor of a nest by a name of its own."""
-    named: dict[str, Any] = {}
-    for path, spec in keras.tree.flatten_with_path(features):
-        way = path if isinstance(features, Mapping) else (FEATURES_NAME, *path)
-        name = "_".join(map(str, way))
-        if name in named:
-            raise RefusedValueError(
-                f"two of the features would be sent as {name!r}: give one another key, "
-                "or write a serving_input_receiver_fn of your own."
-            )
-        named[name] = spec
-
-    def to_features(received: Mapping[str, tf.Tensor]) -> Any:
-        return keras.tree.pack_sequence_as(features, [received[n] for n in named])
-
-    return _sent(named, to_features)
-
-
-def _sent(named: Mapping[str, Any], to_features: Callable[..., Any]) -> ServingFn:
-    """Describes a server that is sent tensors under names that a signature can have.
-
-    Args:
-      named: specs of the tensors by their own names.
-      to_features: takes the tensors by their own names.
-    """
-    names = sent_names(named)
-    specs = {names[own]: _any_batch(names[own], named[own]) for own in named}
-
-    def to_own(received: Mapping[str, tf.Tensor]) -> Any:
-        return to_features({own: received[sent] for own, sent in names.items()})
-
-    def serving_input_receiver_fn() -> ServingInputReceiver:
-        return ServingInputReceiver(specs, to_own)
-
-    return serving_input_receiver_fn
-
-
-def _any_batch(name: str, spec: Any) -> tf.TypeSpec:
-    """Returns the named spec of any number of examples."""
-    if not isinstance(spec, tf.TensorSpec):
-        if isinstance(spec, tf.TypeSpec):
-            return spec
-        spec = tf.TensorSpec.from_tensor(tf.convert_to_tensor(spec))
-    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype, name)

@@ -1,288 +1,216 @@
-"""Writes the PREDICT of a model_fn as a SavedModel, for a server.
+"""Writes a model_fn in mode PREDICT as a SavedModel."""
 
-model_fn is traced on the features that a `ServingInputReceiver` makes of what a server
-is sent; each of its export outputs becomes a signature. Variables and tables go along,
-Python does not: a signature that needs it is refused.
-"""
-
-import dataclasses
+import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
-from absl import logging
 
-from pipeline.contract.model_fn import BoundModelFn
-from pipeline.contract.spec import EstimatorSpec
-from pipeline.contract.train_op import SpecError
-from pipeline.export.receivers import DEFAULT_SIGNATURE, ServingInputReceiver
-from pipeline.mistakes import user_errors
-from pipeline.model_dir import paths
-from pipeline.process.refusals import RefusedValueError
-from pipeline.strategy import variables
-from pipeline.strategy.modules import Modules
-from pipeline.strategy.replicas import has_one_trace
-from pipeline.strategy.sharding import shards_of
-from pipeline.tracing import graph_defs
+from ..contract import paths
+from ..contract.spec import EstimatorSpec
+from ..errors import SpecError, UserValueError
+from ..model_dir.files import writing
+from .receivers import SERVING_DEFAULT, ServingInputReceiver
 
-# Name of a bare prediction, where a signature needs names.
-OUTPUT_NAME = "output"
-_GLOBAL_STEP = "driver/global_step"
+# Age at which an unfinished export is the remains of a killed process.
+_TEMPORARY_SECS = 6 * 3600
+_PYTHON_CALLS = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 
 
-def served(model_fn: BoundModelFn, receiver: ServingInputReceiver) -> BoundModelFn:
-    """Returns `model_fn` as a function of the tensors that are sent."""
-
-    def received_fn(
-        received: Mapping[str, tf.Tensor], labels: Any, step: tf.Tensor
-    ) -> EstimatorSpec:
-        where = "the serving_input_receiver_fn's to_features"
-        features = user_errors.call(lambda: where, receiver.to_features, received)
-        return model_fn(features, labels, step)
-
-    return received_fn
-
-
-@dataclasses.dataclass(frozen=True)
 class Servable:
-    """The object that is written as a SavedModel.
+    """The traced signatures of a model and what they use."""
 
-    Attributes:
-      root: holds the variables and tables that the signatures compute with, such as
-        `root.state["network/dense/kernel"]`. It holds no Keras object: Keras would
-        trace that by itself, with arguments of its own.
-      signatures: concrete functions by name.
-    """
+    def __init__(
+        self,
+        predict: Callable[[Any], EstimatorSpec],
+        variables: Mapping[str, tf.Variable],
+        tables: Sequence[Any],
+        receiver: ServingInputReceiver,
+    ) -> None:
+        """Traces all signatures; writes nothing.
 
-    root: tf.Module
-    signatures: Mapping[str, Any]
+        Args:
+          predict: model_fn in mode PREDICT, as a function of features.
+          variables: variables of the model by their names in checkpoints.
+          tables: lookup tables of the model.
+          receiver: the arguments of the signatures.
+
+        Raises:
+          SpecError: the outputs make no signature, a signature calls Python, or it uses a
+            variable or table that is not in `variables` or `tables`.
+        """
+        self.signatures = _signatures(predict, receiver)
+        for prefix, alternative in receiver.alternatives.items():
+            for name, function in _signatures(predict, alternative).items():
+                name = prefix if name == SERVING_DEFAULT else f"{prefix}:{name}"
+                if name in self.signatures:
+                    raise SpecError(
+                        f"the signature {name!r} is in export_outputs and in "
+                        "ServingInputReceiver.alternatives: expected different names."
+                    )
+                self.signatures[name] = function
+        self.root = tf.Module()
+        # A dict, because names contain slashes.
+        self.root.state = dict(variables)
+        self.root.tables = list(tables)
+        for name, function in self.signatures.items():
+            _check_calls_no_python(name, function)
+            _check_captured(name, function, variables, tables)
+
+    def save(self, base: str, assets_extra: Mapping[str, str] | None = None) -> str:
+        """Writes the SavedModel to a new directory below `base`, named by the time.
+
+        It is written to another name and renamed, so that a server finds it complete.
+
+        Args:
+          base: directory of the exports.
+          assets_extra: files to copy to `assets.extra/`: paths by relative name there.
+
+        Returns:
+          The directory.
+
+        Raises:
+          StorageError: the file system refuses to write.
+          UserValueError: the path cannot be that of a folder.
+        """
+        with writing(base, f"a SavedModel in {base}"):
+            try:
+                tf.io.gfile.makedirs(base)
+            except tf.errors.FailedPreconditionError as error:
+                raise UserValueError(
+                    f"export_dir_base is {base!r}: expected the path of a folder. A part of it is "
+                    "a file."
+                ) from error
+            newest = max((int(os.path.basename(path)) for path in exports_in(base)), default=0)
+            # Two exports within a second get increasing names.
+            name = str(max(int(time.time()), newest + 1))
+            temporary, target = os.path.join(base, f"temp-{name}"), os.path.join(base, name)
+            try:
+                self._write(temporary, assets_extra or {})
+                tf.io.gfile.rename(temporary, target)
+            finally:
+                _remove_temporary(base, temporary)
+        return target
+
+    def _write(self, folder: str, assets_extra: Mapping[str, str]) -> None:
+        tf.saved_model.save(self.root, folder, signatures=self.signatures)
+        for path, source in assets_extra.items():
+            copy = os.path.join(folder, "assets.extra", path)
+            tf.io.gfile.makedirs(os.path.dirname(copy))
+            tf.io.gfile.copy(paths.expanded(source), copy, overwrite=True)
 
 
-def servable(
-    model_fn: BoundModelFn,
-    modules: Modules,
-    receiver: ServingInputReceiver,
-    outline: EstimatorSpec,
-) -> Servable:
-    """Traces the signatures; neither computes nor writes anything.
-
-    Args:
-      model_fn: the user's function in PREDICT, bound to its modules.
-      modules: the modules that it computes with; they are built.
-      receiver: the tensors that a server is sent, and what may be sent instead.
-      outline: the spec that `model_fn` returned when it was built.
+def check_assets(assets_extra: Mapping[str, str] | None) -> None:
+    """Checks names and files of `assets_extra`.
 
     Raises:
-      SpecError: the predictions make no signature, no server can run one, or an
-        alternative has the name of one.
+      UserValueError: a name leaves `assets.extra/`, or a file does not exist.
     """
-    names = list(_export_outputs(outline))
-    signatures = _signatures(model_fn, receiver, names)
-    for alternative, each in receiver.alternatives.items():
-        for name, signature in _signatures(model_fn, each, names).items():
-            default = name == DEFAULT_SIGNATURE
-            key = alternative if default else f"{alternative}:{name}"
-            if key in signatures:
-                raise SpecError(
-                    f"the name {key!r} is that of an alternative of what a server is "
-                    "sent, and of one of export_outputs: name one of them otherwise."
-                )
-            signatures[key] = signature
-    for name, function in signatures.items():
-        _check_needs_no_python(name, function)
-    return Servable(_root(modules, signatures), signatures)
+    for name, source in (assets_extra or {}).items():
+        if not name or os.path.isabs(name) or ".." in name.split("/"):
+            raise UserValueError(
+                f"assets_extra has the name {name!r}: expected a path below assets.extra/."
+            )
+        path = paths.expanded(source)
+        if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
+            raise UserValueError(f"assets_extra[{name!r}] is {source!r}: expected a file.")
+
+
+def exports_in(base: str) -> list[str]:
+    """Returns the directories of the complete exports below `base`, oldest first."""
+    if not tf.io.gfile.isdir(base):
+        return []
+    names = [name.rstrip("/") for name in tf.io.gfile.listdir(base)]
+    return [os.path.join(base, name) for name in sorted(filter(str.isdigit, names), key=int)]
+
+
+def _remove_temporary(base: str, own: str) -> None:
+    """Deletes an unfinished export, and those of processes that were killed hours ago."""
+    with contextlib.suppress(tf.errors.OpError):  # The first error counts.
+        for name in tf.io.gfile.listdir(base):
+            kind, _, seconds = name.rstrip("/").partition("-")
+            path = os.path.join(base, name.rstrip("/"))
+            is_old = seconds.isdigit() and time.time() - int(seconds) > _TEMPORARY_SECS
+            if kind == "temp" and (path == own or is_old):
+                tf.io.gfile.rmtree(path)
 
 
 def _signatures(
-    model_fn: BoundModelFn, receiver: ServingInputReceiver, names: Sequence[str]
+    predict: Callable[[Any], EstimatorSpec], receiver: ServingInputReceiver
 ) -> dict[str, Any]:
-    """Traces what answers with each export output to what `receiver` takes.
-
-    model_fn is traced once for all of them: a server leaves out what an answer does not
-    need.
-    """
-    from_received = served(model_fn, receiver)
-    specs = {key: _named(s, key) for key, s in receiver.receiver_specs.items()}
+    """Traces model_fn once; returns a function for each of its signatures."""
 
     @tf.function(autograph=False)
-    def answers(**received: tf.Tensor) -> dict[str, dict[str, tf.Tensor]]:
-        # A server has no labels and no global step.
-        spec = from_received(received, None, tf.zeros([], tf.int64))
-        return _export_outputs(spec)
+    def outputs(**sent: Any) -> dict[str, dict[str, tf.Tensor]]:
+        return _outputs(predict(receiver.to_features(sent)))
+
+    specs = {
+        name: tf.TensorSpec(spec.shape, spec.dtype, name)
+        if isinstance(spec, tf.TensorSpec)
+        else spec
+        for name, spec in receiver.receiver_specs.items()
+    }
 
     def signature(name: str) -> Any:
-        serve = tf.function(lambda **sent: answers(**sent)[name], autograph=False)
+        serve = tf.function(lambda **sent: outputs(**sent)[name], autograph=False)
         return serve.get_concrete_function(**specs)
 
+    names = outputs.get_concrete_function(**specs).structured_outputs
     return {name: signature(name) for name in names}
 
 
-def save(
-    export_dir_base: str,
-    model: Servable,
-    *,
-    assets_extra: Mapping[str, str] | None = None,
-) -> str:
-    """Writes a SavedModel into a new directory, named by the time in seconds.
-
-    It is written beside that and renamed, so that a server finds it whole or not at
-    all.
-
-    Args:
-      export_dir_base: directory in which the new one is made.
-      model: the traced signatures with their variables.
-      assets_extra: path of the file to copy, by the path of its copy below
-        `assets.extra`.
-
-    Returns:
-      The directory.
-    """
-    target = _new_directory(export_dir_base)
-    temporary = os.path.join(export_dir_base, f"temp-{os.path.basename(target)}")
-    tf.saved_model.save(model.root, temporary, signatures=dict(model.signatures))
-    for path, source in (assets_extra or {}).items():
-        copy = os.path.join(temporary, "assets.extra", path)
-        tf.io.gfile.makedirs(os.path.dirname(copy))
-        tf.io.gfile.copy(paths.normal(source), copy, overwrite=True)
-    tf.io.gfile.rename(temporary, target)
-    return target
-
-
-def existing_exports(export_dir_base: str) -> list[str]:
-    """Returns the SavedModels in a directory, oldest first."""
-    if not tf.io.gfile.isdir(export_dir_base):
-        return []
-    # Other names are of exports under way, or of the user's own files.
-    names = [name.rstrip("/") for name in tf.io.gfile.listdir(export_dir_base)]
-    numbers = sorted(int(name) for name in names if name.isdigit())
-    return [os.path.join(export_dir_base, str(number)) for number in numbers]
-
-
-def _root(modules: Modules, signatures: Mapping[str, Any]) -> tf.Module:
-    """Makes the object that holds variables and tables by name.
-
-    Models' variables are all in it. Optimizers' and the driver's are in it only where a
-    signature uses them, except for the global step.
-
-    Raises:
-      SpecError: a signature uses a variable or table that is in no module.
-    """
-    captured = {
-        id(tensor): tensor
-        for function in signatures.values()
-        for tensor in function.captured_inputs
-        if tensor.dtype == tf.resource
-    }
-    # In a dict, for the names hold slashes, which no attribute may.
-    root = tf.Module()
-    root.state, known = {}, set()
-    for name, value in modules.named_values().items():
-        handles = {id(handle) for handle in _handles(value, modules.strategy)}
-        module = modules.by_name.get(name.partition("/")[0])
-        # An optimizer's slots would multiply the size, and no server reads them.
-        is_model = not isinstance(module, (keras.optimizers.Optimizer, type(None)))
-        if is_model or name == _GLOBAL_STEP or handles & captured.keys():
-            root.state[name] = value
-        known |= handles
-    root.tables = [
-        table
-        for module in modules.by_name.values()
-        for table in variables.tables(module)
-    ]
-    known |= {id(table.resource_handle) for table in root.tables}
-    unknown = [tensor for key, tensor in captured.items() if key not in known]
-    # On a TPU the one trace of all replicas may hold variables by handles of its own.
-    if unknown and not has_one_trace(modules.strategy):
-        raise SpecError(
-            f"PREDICT uses {len(unknown)} variables or tables that are in no module, "
-            f"the first on {unknown[0].device}, so that they cannot be exported (and "
-            "are in no checkpoint): make them in a factory, modules={'table': "
-            "make_table}, as an attribute of a keras.Layer or tf.Module."
-        )
-    return root
-
-
-def _handles(value: Any, strategy: tf.distribute.Strategy) -> list[tf.Tensor]:
-    """Returns the handles that functions capture: a variable's on each replica."""
-    if not variables.is_variable(value):
-        return [value.resource_handle]
-    copies = [
-        copy
-        for shard in shards_of(value)
-        for copy in strategy.experimental_local_results(shard)
-    ]
-    return [copy.handle for copy in copies]
-
-
-def _check_needs_no_python(name: str, function: Any) -> None:
-    """Checks that no operation calls back into the process that traced it."""
-    if graph_defs.calls_python(function.graph.as_graph_def()):
-        raise SpecError(
-            f"the signature {name!r} calls Python (tf.py_function, tf.numpy_function), "
-            "which a server cannot: write that part in TensorFlow."
-        )
-
-
-def _export_outputs(spec: EstimatorSpec) -> dict[str, dict[str, tf.Tensor]]:
-    """Returns the outputs of each signature, with the default one among them."""
+def _outputs(spec: EstimatorSpec) -> dict[str, dict[str, tf.Tensor]]:
+    """Returns the outputs of each signature, by signature and name."""
     if spec.export_outputs is None:
-        outputs = {DEFAULT_SIGNATURE: _named_outputs(spec.predictions)}
-    else:
-        outputs = {name: dict(value) for name, value in spec.export_outputs.items()}
-    # As in tf.estimator, an only signature is also the default.
-    if DEFAULT_SIGNATURE not in outputs and len(outputs) == 1:
-        (only,) = outputs.values()
-        outputs[DEFAULT_SIGNATURE] = only
-    if DEFAULT_SIGNATURE not in outputs:
-        raise SpecError(
-            f"export_outputs has the signatures {sorted(outputs)} and none of them is "
-            f"{DEFAULT_SIGNATURE!r}, which servers ask for by default: name one so."
-        )
+        return {SERVING_DEFAULT: _named(spec.predictions)}
+    outputs = {name: dict(value) for name, value in spec.export_outputs.items()}
+    if SERVING_DEFAULT not in outputs:
+        if len(outputs) != 1:
+            raise SpecError(
+                f"export_outputs is {sorted(outputs)}: expected one signature, or one called "
+                f"{SERVING_DEFAULT!r}, which servers use by default."
+            )
+        outputs[SERVING_DEFAULT] = next(iter(outputs.values()))
     return outputs
 
 
-def _named_outputs(predictions: Any) -> dict[str, tf.Tensor]:
-    """Returns predictions as a flat dict of tensors, the output of a signature."""
+def _named(predictions: Any) -> dict[str, tf.Tensor]:
     if tf.is_tensor(predictions):
-        return {OUTPUT_NAME: predictions}
-    if isinstance(predictions, Mapping) and all(
-        tf.is_tensor(value) for value in predictions.values()
-    ):
+        return {"output": predictions}
+    if isinstance(predictions, Mapping) and all(map(tf.is_tensor, predictions.values())):
         return dict(predictions)
     raise SpecError(
-        f"predictions of structure {tf.nest.map_structure(lambda _: '.', predictions)} "
-        "make no signature, which is a flat dict of tensors: give "
-        "export_outputs={'serving_default': {'name': tensor}}."
+        "predictions is nested: expected a tensor or a dict of tensors for an export. Set "
+        "EstimatorSpec(export_outputs={'serving_default': {'name': tensor}})."
     )
 
 
-def _named(spec: tf.TypeSpec, name: str) -> tf.TypeSpec:
-    if isinstance(spec, tf.TensorSpec):
-        return tf.TensorSpec(spec.shape, spec.dtype, name)
-    return spec
-
-
-def _new_directory(export_dir_base: str) -> str:
-    """Returns a path named by the time, which no export has taken yet.
-
-    Two exports in one second get two names, and the later name is the greater one.
-    """
-    try:
-        tf.io.gfile.makedirs(export_dir_base)
-    except UnicodeEncodeError as error:
-        raise RefusedValueError(
-            f"export_dir_base {export_dir_base!r} cannot be made: {error}. Write one "
-            "of plain letters."
-        ) from error
-    if paths.is_pattern(export_dir_base):
-        logging.warning(
-            "export | TensorFlow takes '[a]' and a backslash in the path %s for a "
-            "pattern, and cannot load from there: copy the export to another folder.",
-            export_dir_base,
+def _check_calls_no_python(name: str, function: Any) -> None:
+    graph = function.graph.as_graph_def()
+    nodes = [*graph.node, *(node for each in graph.library.function for node in each.node_def)]
+    if any(node.op in _PYTHON_CALLS for node in nodes):
+        raise SpecError(
+            f"the signature {name!r} calls Python (py_function or numpy_function): expected "
+            "TensorFlow operations only, because a server has no Python."
         )
-    taken = existing_exports(export_dir_base)
-    newest = int(os.path.basename(taken[-1])) if taken else 0
-    return os.path.join(export_dir_base, str(max(int(time.time()), newest + 1)))
+
+
+def _check_captured(
+    name: str, function: Any, variables: Mapping[str, tf.Variable], tables: Sequence[Any]
+) -> None:
+    known = {id(table.resource_handle) for table in tables}
+    for variable in variables.values():
+        for shard in getattr(variable, "variables", [variable]):
+            # A distributed variable is captured by the handle of one of its copies.
+            known |= {id(copy.handle) for copy in getattr(shard, "values", None) or [shard]}
+    # A TPU's by that of all copies together; no public name has it.
+    packed = [getattr(variable, "_packed_variable", None) for variable in variables.values()]
+    known |= {id(each.packed_handle) for each in packed if each is not None}
+    handles = [t for t in function.captured_inputs if t.dtype == tf.resource]
+    if any(id(handle) not in known for handle in handles):
+        raise SpecError(
+            f"the signature {name!r} uses a variable or table that is in no module: expected "
+            "all of them in Estimator(modules={...}). Create it in a factory."
+        )

@@ -1,45 +1,36 @@
-"""Lowers learning rates where a metric no longer improves.
-
-A constant rate is a variable, which a checkpoint holds. A schedule is a function of the
-step: what changes it is a factor on top of it, which is no part of a checkpoint, and
-which the hook keeps in its own state.
-"""
+"""Lowers learning rates when a metric no longer improves."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
 from absl import logging
 
-from pipeline.contract.hooks import Run
-from pipeline.contract.train_op import Rate
-from pipeline.hooks import metric_hook
-from pipeline.mistakes import habits
-from pipeline.mistakes.checks import check_count, check_kind
-from pipeline.process import metric_names
-from pipeline.process.refusals import RefusedValueError, near
-from pipeline.strategy import variables
+from ..contract.checks import Check, boolean, integer, is_number, number
+from ..contract.hooks import Hook, Run
+from ..contract.old_names import explained
+from ..errors import UserTypeError, UserValueError
+from ..model_dir.evaluated import higher_is_better
+from .metric_hook import History, Patience, PatientHook
 
 
-@habits.rule
-@dataclasses.dataclass(eq=False)
-class ReduceOnPlateau(metric_hook.PatientHook):
-    """Lowers learning rates when a metric has not improved for too long.
+@explained
+@dataclasses.dataclass(frozen=True)
+class ReduceOnPlateau(PatientHook):
+    """Multiplies learning rates when a metric has not improved for long enough.
 
-    It multiplies a constant, or lies on top of a schedule. Patience then begins anew.
-    A rate that is configured otherwise where a run goes on begins as configured.
+    A rate is the number or schedule of the optimizer, times a factor. The factor follows
+    from the record of evaluations alone: it is not saved, and another rate that is configured at
+    a restart is multiplied by it as well.
 
     Attributes:
-      metric: name of the metric.
       factor: number between 0 and 1 by which rates are multiplied.
-      higher_is_better: whether to improve is to increase. None: by the metric's name,
-        as of "accuracy" or "loss"; a name that does not tell is refused.
+      higher_is_better: whether larger values are better; None if the metric's name shows it.
       cooldown_steps: global steps after a reduction in which patience does not count.
       min_rate: rate below which none is lowered.
-      optimizers: names of the modules whose rates are lowered; None for all.
-      evaluation: name of the evaluation; None for the one without a name.
+      optimizers: names of the modules whose rates are lowered; None for all optimizers.
     """
 
     _: dataclasses.KW_ONLY
@@ -49,213 +40,122 @@ class ReduceOnPlateau(metric_hook.PatientHook):
     min_rate: float = 0.0
     optimizers: Sequence[str] | None = None
 
-    sets_rates: ClassVar[bool] = True
+    _checks: ClassVar[Mapping[str, Check]] = {
+        **PatientHook._checks,
+        "factor": Check(lambda v: is_number(v) and 0 < v < 1, "a number between 0 and 1", "0.1"),
+        "higher_is_better": boolean(optional=True),
+        "cooldown_steps": integer(0, example=1000),
+        "min_rate": number(0, example=1e-6),
+        "optimizers": Check(
+            lambda v: isinstance(v, list | tuple) and all(isinstance(n, str) for n in v),
+            "a list of names of modules",
+            "['optimizer']",
+            optional=True,
+            error=UserTypeError,
+        ),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_number("factor", "0.1")
-        self._check_number("min_rate", "1e-6")
-        if not 0 < self.factor < 1 or self.min_rate < 0:
-            raise RefusedValueError(
-                f"{self.title} has factor={self.factor!r} and min_rate="
-                f"{self.min_rate!r}: write a factor between 0 and 1, factor=0.1, and a "
-                "min_rate of at least 0."
+        higher = higher_is_better(self.metric, self.higher_is_better, type(self).__name__)
+        object.__setattr__(self, "higher_is_better", higher)
+        if self.optimizers is not None:
+            object.__setattr__(self, "optimizers", tuple(self.optimizers))
+
+    def reductions(self, history: History) -> list[int]:
+        """Returns the steps of the evaluations after which the rates were reduced.
+
+        Args:
+          history: evaluations by step.
+        """
+        patience, cool_until = Patience(self, higher_is_better=self.higher_is_better), 0
+        found: list[int] = []
+        for step, value in self.values(history):
+            over = patience.add(step, value)
+            if step < cool_until or over:
+                patience.restart(step)
+            if step >= cool_until and over:
+                found.append(step)
+                cool_until = step + self.cooldown_steps
+        return found
+
+    def act(self, run: Run, history: History) -> None:
+        """Sets the factor of the learning rates."""
+        steps, variable = self.reductions(history), run.rate_factors[self]
+        before, after = float(variable.numpy()), self.factor ** len(steps)
+        variable.assign(after)
+        if run.leads and steps and before != float(variable.numpy()):
+            logging.info(
+                "train | step %d | the learning rate is multiplied by %.6g | no improvement of %s "
+                "up to step %d",
+                run.step,
+                after,
+                self.metric,
+                steps[-1],
             )
-        check_count("ReduceOnPlateau.cooldown_steps", self.cooldown_steps, least=0)
-        if isinstance(self.optimizers, str):
-            self.optimizers = [self.optimizers]
-        check_kind(
-            f"{self.title}.higher_is_better", self.higher_is_better, bool, "True"
-        )
-        if self.higher_is_better is None:
-            self.higher_is_better = metric_names.higher_is_better(self.metric)
-            if self.higher_is_better is None:
-                raise RefusedValueError(
-                    f"{self.title} does not say whether more is better: write "
-                    "higher_is_better=True, or False."
-                )
-
-    def begin(self, run: Run) -> None:
-        super().begin(run)
-        self._rates = self._chosen(run.rates)
-        for rate in self._rates.values():
-            rate.begin_anew()
-
-    def after_value(self, run: Run, step: int, value: float) -> None:
-        """Lowers the rates where patience is over.
-
-        Not at the end of a run: the last checkpoint, which is saved by then, would hold
-        another rate than the state.
-        """
-        self.patience.see(step, value)
-        if step < self._cool_until:
-            self.patience.count_from(step)
-            return
-        over = None if run.finished else self.patience.over(run, step)
-        if over is not None:
-            self._lower(run, over)
-            self.patience.count_from(step)
-            self._cool_until = step + self.cooldown_steps
-
-    def state(self) -> Any:
-        """Returns what patience counts from, and the rates."""
-        return {
-            **super().state(),
-            "cool_until": self._cool_until,
-            "rates": {name: rate.state() for name, rate in self._rates.items()},
-        }
-
-    def restore(self, run: Run, state: Any) -> None:
-        """Goes on with the rates, and with what was the best."""
-        super().restore(run, state)
-        self._cool_until = state["cool_until"]
-        for name, rate in self._rates.items():
-            if name in state["rates"]:
-                rate.restore(state["rates"][name])
-
-    def _lower(self, run: Run, over: str) -> None:
-        word = "increase" if self.higher_is_better else "decrease"
-        for name, rate in self._rates.items():
-            before = rate.value
-            least = min(self.min_rate, before)
-            factor = max(self.factor, least / before) if before > 0 else 1.0
-            if factor >= 1.0:
-                continue
-            rate.multiply(factor)
-            if run.leads:
-                logging.info(
-                    "train | step %d | learning rate of %s: %.6g, before %.6g (no %s "
-                    "of %s in %s)",
-                    run.step,
-                    name,
-                    rate.value,
-                    before,
-                    word,
-                    self.metric,
-                    over,
-                )
-
-    def _chosen(self, rates: Mapping[str, Rate]) -> dict[str, Rate]:
-        """Returns the rates that are lowered, by their module's name.
-
-        Raises:
-          ValueError: there is no optimizer of a name.
-        """
-        names = sorted(rates) if self.optimizers is None else list(self.optimizers)
-        for name in names:
-            if name not in rates:
-                raise RefusedValueError(
-                    f"ReduceOnPlateau.optimizers names {name!r}, and the optimizers "
-                    f"among the modules are {sorted(rates)}.{near(name, sorted(rates))}"
-                )
-        return {name: rates[name] for name in names}
-
-    def _begin_anew(self) -> None:
-        super()._begin_anew()
-        self._cool_until = 0
-        self._rates: dict[str, Rate] = {}
 
 
-class _Scaled(keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule with a factor on top.
+def scale_rates(
+    hooks: Sequence[Hook],
+    modules: Mapping[str, Any],
+    factors: dict[Any, tf.Variable],
+    strategy: tf.distribute.Strategy,
+) -> tuple[ReduceOnPlateau, ...]:
+    """Makes optimizers multiply their rates by the factors of hooks.
 
-    Attributes:
-      factor: float32 scalar variable.
+    Call it before the training step is traced; programs that were traced for other hooks have
+    other factors.
+
+    Args:
+      hooks: hooks of a training.
+      modules: modules by name.
+      factors: variables by hook, which this function creates where they are missing.
+      strategy: strategy of the variables.
+
+    Returns:
+      The hooks that have factors.
+
+    Raises:
+      UserValueError: a hook names an optimizer that does not exist.
     """
-
-    def __init__(self, rate: Callable[..., Any], strategy: tf.distribute.Strategy):
-        self._rate = rate
-        with strategy.scope():
-            self.factor = tf.Variable(
-                1.0,
-                trainable=False,
-                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-                name="learning_rate_factor",
+    optimizers = {n: m for n, m in modules.items() if isinstance(m, keras.optimizers.Optimizer)}
+    reducing = tuple(dict.fromkeys(h for h in hooks if isinstance(h, ReduceOnPlateau)))
+    for hook in reducing:
+        unknown = sorted({*(hook.optimizers or ())} - set(optimizers))
+        if unknown:
+            raise UserValueError(
+                f"ReduceOnPlateau.optimizers has {unknown}: expected names of optimizers among "
+                f"the modules, {sorted(optimizers)}."
             )
-
-    def __call__(self, step: Any) -> Any:
-        is_schedule = isinstance(
-            self._rate, keras.optimizers.schedules.LearningRateSchedule
-        )
-        value = self._rate(step) if is_schedule else self._rate()
-        return tf.cast(value, tf.float32) * self.factor
-
-    def get_config(self) -> dict[str, Any]:
-        return {"rate": self._rate}
-
-
-class LearningRate:
-    """The learning rate of one optimizer, see `Run.rates`."""
-
-    def __init__(
-        self,
-        optimizer: keras.optimizers.Optimizer,
-        strategy: tf.distribute.Strategy,
-        configured: Callable[[Any], Any],
-    ) -> None:
-        """Puts a factor on top of the rate, where it is a schedule.
-
-        Args:
-          optimizer: optimizer, whose steps are not traced yet.
-          strategy: strategy of its variables.
-          configured: function of a constant rate's variable that returns the value
-            that the factory has set.
-        """
-        while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            optimizer = optimizer.inner_optimizer
-        self._optimizer = optimizer
-        self._scaled: _Scaled | None = None
-        rate = variables.given_rate(optimizer)
-        if isinstance(rate, keras.Variable):
-            self._variable = variables.raw(rate)
-            self._configured = float(configured(self._variable))
-        else:
-            self._configured = None
-            self._scaled = _Scaled(rate, strategy)
-            optimizer.learning_rate = self._scaled
-
-    @property
-    def is_schedule(self) -> bool:
-        """Whether the rate is a function of the step."""
-        return self._scaled is not None
-
-    @property
-    def value(self) -> float:
-        """The rate of the next update."""
-        return _number(self._optimizer.learning_rate)
-
-    def multiply(self, factor: float) -> None:
-        """Multiplies the rate, in all processes, from the next update on.
-
-        Args:
-          factor: number above 0.
-        """
-        if self._scaled is not None:
-            self._scaled.factor.assign(_number(self._scaled.factor) * factor)
-        else:
-            self._variable.assign(self.value * factor)
-
-    def begin_anew(self) -> None:
-        """Takes the factor from a schedule; a constant stays as it was loaded."""
-        if self._scaled is not None:
-            self._scaled.factor.assign(1.0)
-
-    def state(self) -> dict[str, Any]:
-        """Returns JSON for `restore`."""
-        if self._scaled is not None:
-            return {"factor": _number(self._scaled.factor)}
-        return {"rate": self.value, "configured": self._configured}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from the `state` of an earlier run.
-
-        A rate that is configured otherwise by now stays as configured.
-        """
-        if self._scaled is not None and "factor" in state:
-            self._scaled.factor.assign(state["factor"])
-        elif self._scaled is None and state.get("configured") == self._configured:
-            self._variable.assign(state["rate"])
+        if hook not in factors:
+            with strategy.scope():
+                factors[hook] = tf.Variable(
+                    1.0,
+                    trainable=False,
+                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+                    name="learning_rate_factor",
+                )
+    for name, optimizer in optimizers.items():
+        chosen = [h for h in reducing if h.optimizers is None or name in h.optimizers]
+        _scale(optimizer, [(factors[hook], hook.min_rate) for hook in chosen])
+    return reducing
 
 
-def _number(variable: Any) -> float:
-    return float(tf.convert_to_tensor(variable).numpy())
+def _scale(optimizer: Any, scales: Sequence[tuple[tf.Variable, float]]) -> None:
+    """Replaces the method by which an optimizer reads its rate.
+
+    Assigning `learning_rate` would remove the variable of a constant rate from the optimizer, and
+    so from checkpoints.
+    """
+    vars(optimizer).pop("_get_current_learning_rate", None)
+    if not scales:
+        return
+    configured = optimizer._get_current_learning_rate
+
+    def rate() -> tf.Tensor:
+        value = tf.cast(configured(), tf.float32)
+        for factor, min_rate in scales:
+            value = tf.maximum(value * factor, tf.minimum(min_rate, value))
+        return value
+
+    optimizer._get_current_learning_rate = rate

@@ -1,33 +1,26 @@
-"""Runs the processes of a cluster together, and ends them together, as `torchrun` does.
-
-The commands of the tasks come in, and their output and one exit code go out. Nothing
-here knows what the tasks do: it goes by their exit codes and by signals alone.
-"""
+"""Runs the tasks of a cluster together, and ends them together."""
 
 import collections
 import contextlib
 import dataclasses
 import math
+import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO
 
-from pipeline.launcher.process_group import ProcessGroup
-from pipeline.launcher.task_lines import Output
-from pipeline.process import exit_codes
-
-# The exit code of a task that ended because another task did.
-LOST_PEER = exit_codes.AGAIN
+from ..errors import EXIT_REFUSED, EXIT_RESTART
+from ..run.signals import SIGNALS
+from .group import ProcessGroup
 
 _POLL_SECS = 0.1
-# How long the task that failed is waited for once another one has lost it. A process
-# that fails drops its connections first and may take seconds to end: its peers can end
-# before it does.
+# A task that loses another one may end before that one does.
 _BLAME_SECS = 5.0
-# Longest time to read the last words of a task, whose own processes may go on writing.
-_DRAIN_SECS = 1.0
-_SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
+# Longest wait for the last lines of a task: its own child processes may still hold the pipe.
+_LAST_LINES_SECS = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,311 +28,223 @@ class Task:
     """One process to run.
 
     Attributes:
-      name: name in front of its lines and in messages, 'worker 1'.
+      name: name in front of its lines, 'worker 1'.
       command: program and arguments.
-      environ: whole environment of the process.
+      environment: all environment variables.
       leads: whether the others are expected to end soon after it.
-      replaceable: whether it can be started again while the others go on.
+      replaceable: whether it can be started again while the others continue.
     """
 
     name: str
     command: Sequence[str]
-    environ: Mapping[str, str]
+    environment: Mapping[str, str]
     leads: bool = False
     replaceable: bool = False
 
 
-@dataclasses.dataclass
-class Restarts:
-    """A count of restarts after a failure, of one task or of all.
-
-    Attributes:
-      allowed: restarts at the most.
-      done: restarts up to now.
-    """
-
-    allowed: int = 0
-    done: int = 0
-
-    @property
-    def left(self) -> bool:
-        """Whether another restart is allowed."""
-        return self.done < self.allowed
-
-    def take(self) -> str:
-        """Counts one restart, and returns 'restart 1 of 3'."""
-        self.done += 1
-        return f"restart {self.done} of {self.allowed}"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """The end of a run of all tasks.
-
-    Attributes:
-      code: exit code: 0 only where every task's was; 128 + n for signal n.
-      reason: cause of another code than 0, 'worker 1 was killed by SIGKILL'.
-      signum: first signal that asked this process to end; None without one.
-    """
-
-    code: int
-    reason: str = ""
-    signum: int | None = None
-
-
 @dataclasses.dataclass(frozen=True)
 class End:
-    """The end of one task.
+    """The end of one task at a time in seconds; the code is 128 + n for signal n."""
 
-    Attributes:
-      name: name of the task.
-      returncode: exit code, or -n for signal n, as `subprocess` has it.
-      time: when the end was seen, in seconds of a clock that never goes back.
-    """
-
-    name: str
-    returncode: int
-    time: float
+    task: Task
+    code: int
+    at: float
 
     def __str__(self) -> str:
-        """Returns 'worker 1 exited with 3', say."""
-        if self.returncode >= 0:
-            asks = " (to be started again)" if self.returncode == LOST_PEER else ""
-            return f"{self.name} exited with {self.returncode}{asks}"
-        signum = -self.returncode
-        return f"{self.name} was killed by {_SIGNAL_NAMES.get(signum, signum)}"
-
-    @property
-    def code(self) -> int:
-        """The exit code as shells count, 128 + n for signal n."""
-        return self.returncode if self.returncode >= 0 else 128 - self.returncode
-
-
-def first_failure(ends: Sequence[End], *, now: float) -> End | None:
-    """Returns the end that made the others end.
-
-    Args:
-      ends: ends of tasks, in the order in which they were seen.
-      now: seconds, by the clock of the ends.
-
-    Returns:
-      The first failure, but rather a task's own than the loss of a peer; None where no
-      task failed, and for five seconds after a loss while it is not known of whom.
-    """
-    failed = [end for end in ends if end.returncode]
-    for end in failed:
-        if end.returncode != LOST_PEER:
-            return end
-    return failed[0] if failed and now - failed[0].time >= _BLAME_SECS else None
-
-
-def run_once(
-    tasks: Sequence[Task],
-    *,
-    grace_secs: float,
-    exit_secs: float,
-    restarts: Restarts | None = None,
-) -> Outcome:
-    """Starts all tasks and returns when the last one has ended.
-
-    The first task that fails ends the others, unless it can be replaced. SIGTERM,
-    SIGINT and SIGHUP to this process are passed on. No process is left, whatever ends
-    this one.
-
-    Args:
-      tasks: tasks to run, each with a name of its own.
-      grace_secs: seconds from asking a task to end until SIGKILL.
-      exit_secs: seconds that the others have to end after a task that leads has ended
-        with 0.
-      restarts: count of restarts, to which those of replaceable tasks are added; None
-        allows none.
-    """
-    with caught_signals() as received, Output() as output, ProcessGroup() as group:
-        run = _Run(
-            group,
-            output,
-            grace_secs=grace_secs,
-            exit_secs=exit_secs,
-            restarts=restarts or Restarts(),
-        )
-        run.start(tasks)
-        while run.running:
-            output.pass_on(timeout=_POLL_SECS)
-            run.step(received, now=time.monotonic())
-        return run.outcome()
-
-
-class _Run:
-    """One run of all tasks: what is known of it, and what follows from that.
-
-    In each step:
-        note which tasks ended
-        pass on signals
-        where a task failed that can be replaced: start it again
-        where another task failed, or is overdue: ask the others to end
-        where they were asked grace_secs ago: kill
-    """
-
-    def __init__(
-        self,
-        group: ProcessGroup,
-        output: Output,
-        *,
-        grace_secs: float,
-        exit_secs: float,
-        restarts: Restarts,
-    ) -> None:
-        self.running: dict[str, subprocess.Popen] = {}
-        self._group = group
-        self._output = output
-        self._grace_secs = grace_secs
-        self._exit_secs = exit_secs
-        self._restarts = restarts
-        self._tasks: dict[str, Task] = {}
-        self._ends: list[End] = []
-        self._interrupts = 0
-        # The first signal to this process. From then on nothing is judged: the tasks'
-        # own exit codes say how they ended.
-        self._signum: int | None = None
-        # The outcome of a run that ends without a signal to this process, by a failure.
-        self._verdict: Outcome | None = None
-        # When the tasks that were asked to end are killed.
-        self._deadline = math.inf
-        self._killed = False
-
-    def start(self, tasks: Sequence[Task]) -> None:
-        for task in tasks:
-            self._start(task)
-        pids = [f"{name} is {p.pid}" for name, p in self.running.items()]
-        self._output.say(f"processes: {', '.join(pids)}")
-
-    def step(self, received: collections.deque[int], *, now: float) -> None:
-        self._note_ends(now)
-        while received:
-            self._pass_on(received.popleft(), now)
-        if self._verdict is None and self._signum is None:
-            self._replace()
-            self._judge(now)
-        elif now >= self._deadline and self.running:
-            names = ", ".join(self.running)
-            self._kill(f"{names} did not end within {self._grace_secs:g} s: SIGKILL")
-
-    def outcome(self) -> Outcome:
-        """Returns how the run ended, once no task runs any more."""
-        if self._verdict is not None:
-            return dataclasses.replace(self._verdict, signum=self._signum)
-        failure = first_failure(self._ends, now=math.inf)
-        if failure is not None:
-            self._output.say(str(failure))
-            code, reason = failure.code, str(failure)
-        elif self._killed:
-            code, reason = 128 + self._signum, f"got {_SIGNAL_NAMES[self._signum]}"
-        else:
-            code, reason = 0, ""
-        return Outcome(code=code, reason=reason, signum=self._signum)
-
-    def _start(self, task: Task) -> subprocess.Popen:
-        process = self._group.start(task.command, environ=task.environ)
-        self._tasks[task.name] = task
-        self.running[task.name] = process
-        self._output.add(task.name, process)
-        return process
-
-    def _note_ends(self, now: float) -> None:
-        ended = [n for n, process in self.running.items() if process.poll() is not None]
-        if not ended:
-            return
-        # Their last words first, then the lines about their end.
-        self._output.drain(secs=_DRAIN_SECS)
-        for name in ended:
-            end = End(name, self.running.pop(name).returncode, now)
-            # After SIGKILL to all an end says nothing about the task.
-            if not self._killed:
-                self._ends.append(end)
-
-    def _pass_on(self, signum: int, now: float) -> None:
-        self._interrupts += signum == signal.SIGINT
-        name = _SIGNAL_NAMES[signum]
-        if self._interrupts > 1 and signum == signal.SIGINT:
-            self._kill(f"{name} again: SIGKILL")
-            return
-        self._signum = self._signum or signum
-        self._deadline = min(self._deadline, now + self._grace_secs)
-        # SIGHUP means the same, and no task handles it.
-        self._send(
-            signal.SIGTERM if signum == signal.SIGHUP else signum, reason=f"got {name}"
-        )
-
-    def _replace(self) -> None:
-        """Starts the replaceable tasks that failed again, as far as is allowed."""
-        if any(self._tasks[end.name].leads for end in self._ends):
-            return  # The others are about to end.
-        for end in list(self._ends):
-            task = self._tasks[end.name]
-            # Another start would be refused for the same reason.
-            failed = end.returncode not in (0, exit_codes.REFUSED)
-            if task.replaceable and failed and self._restarts.left:
-                self._ends.remove(end)
-                pid = self._start(task).pid
-                self._output.say(
-                    f"{end}; {self._restarts.take()}, of this task alone: process {pid}"
-                )
-
-    def _judge(self, now: float) -> None:
-        """Ends all tasks where one failed, nobody reads, or some are overdue."""
-        failure = first_failure(self._ends, now=now if self.running else math.inf)
-        led = [end for end in self._ends if self._tasks[end.name].leads]
-        if failure is not None:
-            self._verdict = Outcome(code=failure.code, reason=str(failure))
-        elif self._output.closed:
-            code = 128 + signal.SIGPIPE
-            self._verdict = Outcome(code=code, reason="nobody reads the output")
-        elif led and self.running and now - led[0].time >= self._exit_secs:
-            reason = (
-                f"{', '.join(self.running)} did not end within {self._exit_secs:g} s "
-                f"of {led[0].name}; --exit_secs allows more"
-            )
-            self._verdict = Outcome(code=1, reason=reason)
-        if self._verdict is not None:
-            self._deadline = now + self._grace_secs
-            self._send(signal.SIGTERM, reason=self._verdict.reason)
-
-    def _send(self, signum: int, *, reason: str) -> None:
-        # Not to the group: processes that a task has started are to serve it while it
-        # saves, and it ends them itself.
-        for process in self.running.values():
-            process.send_signal(signum)
-        if not self.running:
-            self._output.say(reason)
-            return
-        self._output.say(
-            f"{reason}; {_SIGNAL_NAMES[signum]} to {', '.join(self.running)}, SIGKILL "
-            f"{self._grace_secs:g} s later"
-        )
-
-    def _kill(self, text: str) -> None:
-        self._output.say(text)
-        self._killed = True
-        self._deadline = math.inf
-        self._group.kill()
+        if self.code > 128 and self.code - 128 in list(signal.Signals):
+            return f"{self.task.name} was killed by {signal.Signals(self.code - 128).name}"
+        return f"{self.task.name} exited with {self.code}"
 
 
 @contextlib.contextmanager
 def caught_signals() -> Iterator[collections.deque[int]]:
-    """Collects the signals that ask this process to end, in their order.
-
-    Yields:
-      Their numbers, as they come.
-    """
+    """Yields the signals that arrive in the block; ignored ones stay ignored, as by nohup."""
     received: collections.deque[int] = collections.deque()
-    before = {}
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # The program runs under nohup, which has SIGHUP ignored on purpose.
-        if signum == signal.SIGHUP and signal.getsignal(signum) == signal.SIG_IGN:
-            continue
-        before[signum] = signal.signal(signum, lambda s, _: received.append(s))
+    numbers = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {n: signal.signal(n, lambda number, _: received.append(number)) for n in numbers}
     try:
         yield received
     finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run(
+    make_tasks: Callable[[], Sequence[Task]],
+    *,
+    grace_secs: float,
+    exit_secs: float,
+    max_restarts: int,
+) -> int:
+    """Runs tasks until all have ended; no process is left.
+
+    Args:
+      make_tasks: returns the tasks of a start, each with another name.
+      grace_secs: seconds from asking tasks to end until SIGKILL.
+      exit_secs: seconds in which the others must end after the leading task ended with 0.
+      max_restarts: number of restarts after a failure, of a replaceable task or of all.
+
+    Returns:
+      0 if every exit code was 0, or that of the first failure; 128 + n for signal n.
+    """
+    with caught_signals() as received:
+        while True:
+            with ProcessGroup() as group:
+                cluster = _Cluster(group, grace_secs, exit_secs, max_restarts)
+                for task in make_tasks():
+                    cluster.start(task)
+                while cluster.running:
+                    time.sleep(_POLL_SECS)
+                    cluster.step(received)
+                code = cluster.code()
+            max_restarts = cluster.restarts_left - 1
+            # A refusal would repeat itself.
+            if cluster.signals or code in (0, EXIT_REFUSED) or max_restarts < 0:
+                return code
+            log(f"starting all tasks again, {max_restarts} restarts left")
+
+
+class _Cluster:
+    """The tasks of one start.
+
+    note which tasks have ended
+    pass on signals
+    unless the tasks are ending already:
+        start a replaceable task again if it failed
+        ask all to end if a task failed, or did not follow the leading one
+    if they were asked to end grace_secs ago: kill them
+    """
+
+    def __init__(
+        self, group: ProcessGroup, grace_secs: float, exit_secs: float, restarts_left: int
+    ) -> None:
+        self.running: dict[str, tuple[Task, subprocess.Popen[bytes]]] = {}
+        self.restarts_left = restarts_left
+        self.signals: list[signal.Signals] = []  # To the launcher.
+        self._group, self._grace_secs, self._exit_secs = group, grace_secs, exit_secs
+        self._threads: dict[str, list[threading.Thread]] = {}
+        self._ends: list[End] = []
+        self._code: int | None = None  # Known when a failure ends the others.
+        self._kill_at = math.inf
+        self._killed = False
+
+    def start(self, task: Task) -> None:
+        process = self._group.start(task.command, task.environment)
+        self.running[task.name] = task, process
+        self._threads[task.name] = [
+            threading.Thread(target=_copy_lines, args=(task.name, pipe, to), daemon=True)
+            for pipe, to in ((process.stdout, 1), (process.stderr, 2))
+        ]
+        for thread in self._threads[task.name]:
+            thread.start()
+
+    def step(self, received: collections.deque[int]) -> None:
+        self._note_ends()
+        while received:
+            self._pass_on(signal.Signals(received.popleft()))
+        if self._code is None and not self.signals:
+            self._replace()
+            self._judge()
+        elif self.running and time.monotonic() >= self._kill_at:
+            self._kill(f"{', '.join(self.running)} did not end within {self._grace_secs:g} s")
+
+    def code(self) -> int:
+        """Returns the exit code, after the last task has ended."""
+        if self._code is not None:
+            return self._code
+        failure = self._first_failure()
+        if failure is not None:
+            log(str(failure))
+            return failure.code
+        return 128 + self.signals[0] if self._killed else 0
+
+    def _note_ends(self) -> None:
+        codes = {name: process.poll() for name, (_, process) in self.running.items()}
+        ended = {name: code for name, code in codes.items() if code is not None}
+        if not ended:
+            return
+        until = time.monotonic() + _LAST_LINES_SECS
+        for name, code in ended.items():
+            for thread in self._threads[name]:
+                thread.join(max(0.0, until - time.monotonic()))
+            task, _ = self.running.pop(name)
+            if not self._killed:  # After SIGKILL to all, the codes mean nothing.
+                self._ends.append(End(task, code if code >= 0 else 128 - code, time.monotonic()))
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        self.signals.append(number)
+        if self.signals.count(signal.SIGINT) > 1:
+            self._kill("got a second SIGINT")
+        else:
+            self._ask_to_end(number, f"got {number.name}")
+
+    def _replace(self) -> None:
+        if any(end.task.leads for end in self._ends):
+            return  # The others are about to end.
+        for end in list(self._ends):
+            failed = end.code not in (0, EXIT_REFUSED)  # A refusal would repeat itself.
+            if end.task.replaceable and failed and self.restarts_left:
+                self.restarts_left -= 1
+                self._ends.remove(end)
+                log(f"{end}: starting it again, {self.restarts_left} restarts left")
+                self.start(end.task)
+
+    def _judge(self) -> None:
+        leader = next((end for end in self._ends if end.task.leads), None)
+        if failure := self._first_failure():
+            self._code, reason = failure.code, str(failure)
+        elif leader and self.running and time.monotonic() - leader.at >= self._exit_secs:
+            late = f"{', '.join(self.running)} did not end within {self._exit_secs:g} s"
+            self._code = 1
+            reason = f"{late} after {leader.task.name}. Set --exit_secs to wait longer"
+        if self._code is not None:
+            self._ask_to_end(signal.SIGTERM, reason)
+
+    def _first_failure(self) -> End | None:
+        """Returns the failure that ended the others; None if there is none, or not known yet."""
+        failed = [end for end in self._ends if end.code]
+        own = [end for end in failed if end.code != EXIT_RESTART]  # 75: it lost another task.
+        if own:
+            return own[0]
+        is_final = failed and (not self.running or time.monotonic() - failed[0].at >= _BLAME_SECS)
+        return failed[0] if is_final else None
+
+    def _ask_to_end(self, number: signal.Signals, reason: str) -> None:
+        self._kill_at = min(self._kill_at, time.monotonic() + self._grace_secs)
+        names = ", ".join(self.running)
+        asked = f"; {number.name} to {names}, SIGKILL {self._grace_secs:g} s later"
+        log(f"{reason}{asked if names else ''}")
+        for _, process in self.running.values():  # Each task ends the processes that it started.
+            process.send_signal(number)
+
+    def _kill(self, reason: str) -> None:
+        log(f"{reason}: SIGKILL to {', '.join(self.running)}")
+        self._killed = True
+        self._kill_at = math.inf
+        for _, process in self.running.values():
+            process.kill()
+
+
+def _copy_lines(name: str, pipe: IO[bytes], to: int) -> None:
+    """Writes each line of a task, with its name in front, to a file descriptor."""
+    with pipe:
+        for line in pipe:
+            try:
+                _write(to, b"[%s] %s\n" % (name.encode(), line.removesuffix(b"\n")))
+            except OSError:  # Nobody reads there any more. The guard ends the tasks.
+                os._exit(128 + signal.SIGPIPE)
+
+
+def log(text: str) -> None:
+    """Writes a line of the launcher to stderr."""
+    with contextlib.suppress(OSError):
+        _write(2, f"[launch] {text}\n".encode())
+
+
+_write_lock = threading.Lock()
+
+
+def _write(to: int, line: bytes) -> None:
+    with _write_lock:
+        while line:
+            line = line[os.write(to, line) :]

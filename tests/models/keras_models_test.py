@@ -1,33 +1,35 @@
-"""A Keras model as an Estimator: what `fit` and `evaluate` give, it gives."""
+"""Keras models: loss, metrics and weights are those of `evaluate` and `fit`."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from gin_estimator.models import keras_model_fn, model_to_estimator
 
-from models import keras_model_fn, model_to_estimator
-from pipeline import ModeKeys, RunConfig, SpecError
+import gin_estimator as ge
+from gin_estimator import ModeKeys
 
 RNG = np.random.default_rng(7)
-X = RNG.normal(size=[12, 4]).astype(np.float32)
-CLASSES = RNG.integers(0, 3, 12)
-NUMBERS = RNG.normal(size=12).astype(np.float32)
-IDS = np.array([[1, 2, 0], [3, 0, 0], [2, 2, 1], [1, 0, 0]])
-TAGS = np.array([[0, 1, 0], [1, 0, 0], [1, 1, 0], [0, 0, 0]])
+X = RNG.normal(size=[13, 4]).astype(np.float32)
+CLASSES = RNG.integers(0, 3, 13)
+NUMBERS = RNG.normal(size=13).astype(np.float32)
+WEIGHTS = np.float32(RNG.integers(1, 4, 13))
+IDS = RNG.integers(0, 4, [13, 3])
+TAGS = RNG.integers(0, 2, [13, 3])
 
 
 def sequential(*layers):
-    """Returns a model of given layers whose weights are the same each time."""
+    """Returns a model whose initial weights are the same each time."""
     keras.utils.set_random_seed(3)
     return keras.Sequential(list(layers))
 
 
-def classes():
+def numbers_of_classes():
     model = sequential(keras.layers.Dense(3, "softmax"))
     return model, X, CLASSES, "sparse_categorical_crossentropy", ["accuracy"]
 
 
-def shares():
+def probabilities():
     model = sequential(keras.layers.Dense(3, "softmax", kernel_regularizer="l2"))
     loss = keras.losses.CategoricalCrossentropy(label_smoothing=0.1)
     metrics = ["acc", keras.metrics.CategoricalCrossentropy(name="ce")]
@@ -36,26 +38,21 @@ def shares():
 
 def binary():
     model = sequential(keras.layers.Dense(1, "sigmoid"))
-    metrics = ["accuracy", keras.metrics.AUC(num_thresholds=20)]
-    return model, X, CLASSES > 1, "binary_crossentropy", metrics
+    return model, X, CLASSES > 1, "crossentropy", ["accuracy", keras.metrics.AUC(num_thresholds=20)]
 
 
-def numbers():
+def regression():
     def worst(labels, outputs):
         return keras.ops.max(keras.ops.abs(labels - outputs), axis=-1)
 
-    model = sequential(keras.layers.Dense(1))
-    # Keras itself would broadcast labels [12] to [12, 12] for a function.
-    return model, X, NUMBERS[:, None], "mse", ["mae", worst]
+    # Keras would broadcast labels [13] to [13, 13] for a function.
+    return sequential(keras.layers.Dense(1)), X, NUMBERS[:, None], "mse", ["mae", worst]
 
 
-def several():
+def several_outputs():
     keras.utils.set_random_seed(3)
     inputs = keras.Input([4])
-    outputs = {
-        "kind": keras.layers.Dense(3)(inputs),
-        "size": keras.layers.Dense(1)(inputs),
-    }
+    outputs = {"kind": keras.layers.Dense(3)(inputs), "size": keras.layers.Dense(1)(inputs)}
     crossentropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     loss = {"kind": crossentropy, "size": "mae"}
     metrics = {"kind": ["accuracy"], "size": ["mse", "mae"]}
@@ -72,27 +69,7 @@ def masked():
     return model, IDS, TAGS[..., None], "binary_crossentropy", ["accuracy"]
 
 
-KINDS = [classes, shares, binary, numbers, several, masked]
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_loss_and_metrics_are_those_of_evaluate(kind):
-    model, x, y, loss, metrics = kind()
-    as_tensors = tf.nest.map_structure(tf.constant, y)
-
-    spec = keras_model_fn(
-        x, as_tensors, ModeKeys.EVAL, network=model, loss=loss, metrics=metrics
-    )
-    found = {"loss": value_of_loss(spec)}
-    for name, declared in spec.metrics.items():
-        built = declared.factory()
-        built.update_state(*declared.args, **declared.kwargs)
-        found[name] = float(built.result())
-
-    model.compile(loss=loss, metrics=metrics)
-    wanted = model.evaluate(x, y, batch_size=len(x), return_dict=True, verbose=0)
-    wanted = {k: v for k, v in wanted.items() if k not in ("kind_loss", "size_loss")}
-    assert found == pytest.approx(wanted, rel=1e-5)
+KINDS = [numbers_of_classes, probabilities, binary, regression, several_outputs, masked]
 
 
 def value_of_loss(spec):
@@ -102,131 +79,159 @@ def value_of_loss(spec):
     return float(mean + sum(spec.regularization_losses))
 
 
-def compiled():
-    """Returns a compiled model with a frozen layer and a metric of its own."""
-    model = sequential(
-        keras.layers.Dense(5, "tanh", name="backbone", trainable=False),
-        keras.layers.Dense(1, name="head"),
+def results(spec):
+    found = {"loss": value_of_loss(spec)}
+    for name, declared in spec.metrics.items():
+        metric = declared.factory()
+        metric.update_state(*declared.args, **declared.kwargs)
+        found[name] = float(metric.result())
+    return found
+
+
+@pytest.mark.thin
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "weighted",
+    [pytest.param(False, id="plain", marks=pytest.mark.slow), pytest.param(True, id="weighted")],
+)
+def test_loss_and_metrics_are_those_of_evaluate(kind, weighted):
+    model, x, y, loss, metrics = kind()
+    labels = tf.nest.map_structure(tf.constant, y)
+    column = {"weight_column": "w"} if weighted else {}
+    features = {"x": x, "w": tf.constant(WEIGHTS)} if weighted else x
+    spec = keras_model_fn(
+        features, labels, ModeKeys.EVAL, model, loss=loss, metrics=metrics, **column
     )
-    rmse = keras.metrics.RootMeanSquaredError()
-    metrics = ["mae", rmse, keras.losses.MeanSquaredLogarithmicError()]
+    found = results(spec)
+
+    weights = {"sample_weight": WEIGHTS} if weighted else {}
+    if kind is masked and weighted:  # Keras takes weights of examples for weights of steps.
+        weights = {"sample_weight": np.repeat(WEIGHTS[:, None], 3, 1)}
+    model.compile(loss=loss, metrics=metrics)
+    expected = model.evaluate(x, y, batch_size=13, return_dict=True, verbose=0, **weights)
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def compiled(frozen=True):
+    """Returns a compiled model with a frozen layer and an own metric."""
+    model = sequential(
+        keras.layers.Dense(5, "tanh", name="backbone", trainable=not frozen),
+        keras.layers.Dense(1, name="head", kernel_regularizer="l2"),
+    )
+
+    class Own(keras.metrics.MeanAbsoluteError):
+        """A metric that Keras cannot find by its name."""
+
+    metrics = [Own(name="own"), keras.metrics.RootMeanSquaredError()]
     model.compile(keras.optimizers.Adam(0.1), "mse", metrics=metrics)
     return model
 
 
 def batches(mode):
-    data = tf.data.Dataset.from_tensor_slices((X, NUMBERS)).batch(6)
-    return data.repeat() if mode == ModeKeys.TRAIN else data
+    data = tf.data.Dataset.from_tensor_slices(({"x": X, "w": WEIGHTS}, NUMBERS)).batch(6)
+    return data.repeat(3) if mode == ModeKeys.TRAIN else data
 
 
-def test_a_compiled_model_trains_as_by_fit(tmp_path):
-    estimator = model_to_estimator(compiled, RunConfig(model_dir=str(tmp_path)))
-    estimator.train(batches, steps=6)
+TWO = {"devices": ("CPU:0", "CPU:1")}
+CONFIGS = {
+    "default": {},
+    "mirrored 2": TWO,
+    "mirrored 4": {"devices": tuple(f"CPU:{i}" for i in range(4))},
+    "central 2": {**TWO, "train_distribute": ge.central_storage},
+}
 
+
+@pytest.fixture(scope="module")
+def fitted():
     model = compiled()
-    model.fit(X, NUMBERS, batch_size=6, epochs=3, shuffle=False, verbose=0)
-    for name, weight in (("head", 0), ("head", 1), ("backbone", 0)):
-        ours = estimator.get_variable_value(
-            f"network/{name}/{['kernel', 'bias'][weight]}"
-        )
-        wanted = model.get_layer(name).get_weights()[weight]
-        np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-6)
-    wanted = model.evaluate(X, NUMBERS, return_dict=True, verbose=0)
+    data = {"sample_weight": WEIGHTS, "batch_size": 6, "verbose": 0}
+    model.fit(X, NUMBERS, epochs=3, shuffle=False, **data)
+    return model, model.evaluate(X, NUMBERS, return_dict=True, **data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("default", marks=pytest.mark.slow),
+        "mirrored 2",
+        pytest.param("mirrored 4", marks=pytest.mark.slow),
+        pytest.param("central 2", marks=pytest.mark.slow),
+    ],
+)
+def test_a_compiled_model_trains_as_by_fit(tmp_path, fitted, name):
+    """With weights, a frozen layer, and a last batch of one example."""
+    model, expected = fitted
+    config = ge.RunConfig(model_dir=str(tmp_path), **CONFIGS[name])
+    estimator = model_to_estimator(compiled, config, weight_column="w")
+    estimator.train(batches)
+    for layer, weight in (("head", "kernel"), ("head", "bias"), ("backbone", "kernel")):
+        actual = estimator.get_variable_value(f"network/{layer}/{weight}")
+        wanted = getattr(model.get_layer(layer), weight)
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
     found = estimator.evaluate(batches)
-    assert found.pop("global_step") == 6
-    assert found == pytest.approx(wanted, rel=1e-5)
-    predicted = list(estimator.predict(batches))
-    np.testing.assert_allclose(predicted, model.predict(X, verbose=0), rtol=1e-5)
+    assert found.pop("global_step") == 9
+    assert found == pytest.approx(expected, rel=1e-5)
+    if name == "mirrored 2":
+        predicted = list(estimator.predict(batches))
+        np.testing.assert_allclose(predicted, model.predict(X, verbose=0), rtol=1e-5)
 
 
-def test_weights_of_examples_are_not_given_to_the_network():
-    features = {"x": X, "importance": np.arange(12, dtype=np.float32)}
-    spec = keras_model_fn(
-        features,
-        NUMBERS,
-        ModeKeys.EVAL,
-        network=sequential(keras.layers.Dense(1)),
-        loss="mse",
-        weight_column="importance",
-    )
-    errors = (sequential(keras.layers.Dense(1))(X)[:, 0] - NUMBERS) ** 2
-    wanted = np.average(errors, weights=features["importance"])
-    assert value_of_loss(spec) == pytest.approx(wanted, rel=1e-5)
-
-
-def test_several_outputs_are_predicted_by_name():
-    model, x, *_ = several()
-    spec = keras_model_fn(x, None, ModeKeys.PREDICT, network=model)
-    assert {k: v.shape[1] for k, v in spec.predictions.items()} == {
+def test_outputs_are_predicted_in_float32_by_name():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model, x, *_ = several_outputs()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    spec = keras_model_fn(x, None, ModeKeys.PREDICT, model)
+    assert {name: each.shape[1] for name, each in spec.predictions.items()} == {
         "kind": 3,
         "size": 1,
     }
+    assert all(each.dtype == tf.float32 for each in spec.predictions.values())
 
 
 @pytest.mark.parametrize(
-    ("kind", "labels", "arguments", "told"),
+    ("kind", "labels", "arguments", "text"),
     [
-        (numbers, NUMBERS[:, None].repeat(2, 1), {}, "labels (12, 2): reshape"),
-        (numbers, None, {}, "has a loss and no labels"),
-        (several, {"kind": CLASSES}, {}, "'size' has a loss and no labels"),
-        (several, None, {"loss": {"knd": "mse"}}, "loss holds ['knd']"),
-        (several, None, {"loss": ["mse"]}, "loss has 1 entries"),
-        (numbers, NUMBERS, {"metrics": [keras.metrics.AUC]}, "write a dict"),
-        (numbers, NUMBERS, {"metrics": ["mae", "mae"]}, "two metrics are named 'mae'"),
-        (numbers, NUMBERS, {"loss": "msee"}, "'msee' is no loss"),
-        (numbers, NUMBERS, {"weight_column": "w"}, "weight_column is 'w'"),
+        (regression, NUMBERS[:, None].repeat(2, 1), {}, r"\(13, 1\) and its labels .* \(13, 2\)"),
+        (regression, None, {}, "a loss or a metric and no labels"),
+        (several_outputs, {"kind": CLASSES}, {}, "output 'size' has a loss .* and no labels"),
+        (several_outputs, None, {"loss": {"knd": "mse"}}, r"loss has \['knd'\]"),
+        (several_outputs, None, {"loss": ["mse"]}, "loss has 1 entries"),
+        (regression, NUMBERS, {"metrics": [keras.metrics.AUC]}, "has no name"),
+        (regression, NUMBERS, {"metrics": ["mae", "mae"]}, "'mae' twice"),
+        (regression, NUMBERS, {"loss": "msee"}, "loss is 'msee'"),
+        (regression, NUMBERS, {"weight_column": "w"}, "weight_column is 'w'"),
         (
-            numbers,
+            regression,
             NUMBERS,
             {"loss": keras.losses.MeanSquaredError(reduction="sum")},
             "reduction='sum'",
         ),
     ],
 )
-def test_what_does_not_fit_is_told(kind, labels, arguments, told):
+def test_what_does_not_fit_is_refused(kind, labels, arguments, text):
     model, x, _, loss, metrics = kind()
     arguments = {"loss": loss, "metrics": metrics, **arguments}
-    with pytest.raises(SpecError) as error:
-        keras_model_fn(x, labels, ModeKeys.EVAL, network=model, **arguments)
-    assert told in str(error.value)
+    with pytest.raises(ge.SpecError, match=text):
+        keras_model_fn(x, labels, ModeKeys.EVAL, model, **arguments)
 
 
-def test_a_metric_that_is_none_is_told():
-    model, x, y, loss, _ = numbers()
-    given = {
-        "loss": loss,
-        "metrics": {"a": keras.metrics.MeanAbsoluteError, "b": "mea"},
-    }
-    spec = keras_model_fn(x, y, ModeKeys.EVAL, network=model, **given)
-    assert isinstance(spec.metrics["a"].factory(), keras.metrics.MeanAbsoluteError)
-    with pytest.raises(SpecError, match="'mea' is no metric"):
-        spec.metrics["b"].factory()
-
-
-class Own(keras.metrics.MeanAbsoluteError):
-    """A metric that Keras does not know."""
-
-
-def compiled_with(**options):
-    def make_model():
-        model = sequential(keras.layers.Dense(1))
-        model.compile("sgd", "mse", **options)
-        return model
-
-    return make_model
-
-
-@pytest.mark.parametrize(
-    ("make_model", "told"),
-    [
-        (sequential(keras.layers.Dense(1)), "write a function"),
-        (lambda: sequential(keras.layers.Dense(1)), "no compiled model"),
-        (compiled_with(metrics=[Own(name="own")]), "'own', which Keras cannot make"),
-        (compiled_with(weighted_metrics=["mae"]), "weighted_metrics: leave them out"),
-    ],
-    ids=["built", "not compiled", "not registered", "weighted"],
-)
-def test_a_model_that_is_no_compiled_factory_is_refused(make_model, told, tmp_path):
-    with pytest.raises(SpecError, match=told):
-        estimator = model_to_estimator(make_model, RunConfig(model_dir=str(tmp_path)))
+def test_what_is_not_a_factory_of_compiled_models_is_refused(tmp_path):
+    config = ge.RunConfig(model_dir=str(tmp_path))
+    with pytest.raises(TypeError, match="make_model is .*: expected a function"):
+        model_to_estimator(sequential(keras.layers.Dense(1)), config)
+    estimator = model_to_estimator(lambda: sequential(keras.layers.Dense(1)), config)
+    with pytest.raises(ge.SpecError, match="not a compiled Keras model"):
         estimator.train(batches, steps=1)
+    weighted = sequential(keras.layers.Dense(1))
+    weighted.compile("sgd", "mse", weighted_metrics=["mae"])
+    with pytest.raises(ge.SpecError, match="weighted_metrics are set"):
+        ge.compile_parts(weighted)
+    metrics = {"a": keras.metrics.MeanAbsoluteError, "b": "mea"}
+    model, x, y, loss, _ = regression()
+    spec = keras_model_fn(x, y, ModeKeys.EVAL, model, loss=loss, metrics=metrics)
+    assert isinstance(spec.metrics["a"].factory(), keras.metrics.MeanAbsoluteError)
+    with pytest.raises(ge.SpecError, match="'mea', which Keras cannot make"):
+        spec.metrics["b"].factory()

@@ -1,1 +1,0 @@
-"""Programs of tf.estimator and the same programs on gin_estimator."""

@@ -1,1 +1,0 @@
-"""Starts the tasks of a cluster on this machine; needs no TensorFlow."""
