@@ -1,8 +1,9 @@
 """Opens the checkpoints and files that a run can be warm-started from."""
 
+import collections
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -28,18 +29,16 @@ class ForeignReader(Reader):
     has either kind.
 
     Attributes:
-      paths: names by paths of objects, with and without TensorFlow's suffix.
+      aliases: names by paths of objects, with and without TensorFlow's suffix.
     """
 
     def __init__(self, path: str) -> None:
         """Reads the index, and the object graph if there is one."""
         super().__init__(path)
         shapes = self._reader.get_variable_to_shape_map()
-        self.paths: dict[str, str] = {}
-        if keys.OBJECTS in shapes:
-            self._keys = self._by_objects(shapes)
-        else:
-            self._keys = {key: key for key in shapes}
+        self.aliases: dict[str, str] = {}
+        is_by_objects = keys.OBJECTS in shapes
+        self._keys = self._by_objects(shapes) if is_by_objects else {key: key for key in shapes}
         self.shapes = {name: list(shapes[key]) for name, key in self._keys.items()}
         self.tables = {}
 
@@ -47,33 +46,25 @@ class ForeignReader(Reader):
         """Returns the value of a variable as an array."""
         return self._tensor(self._keys[name])
 
-    def name_of(self, given: str) -> str:
-        """Returns the name of a variable that a user may have named by its path."""
-        return given if given in self.shapes else self.paths.get(given, given)
-
     def _by_objects(self, shapes: Mapping[str, Any]) -> dict[str, str]:
         """Returns keys by name; equal names of different variables are replaced by paths."""
         graph = trackable_object_graph_pb2.TrackableObjectGraph()
         graph.ParseFromString(self._tensor(keys.OBJECTS))
         names = {a.checkpoint_key: a.full_name for node in graph.nodes for a in node.attributes}
-        by_name: dict[str, list[str]] = {}
-        for key in sorted(shapes):
-            path = key.removesuffix(keys.VARIABLE)
-            if path != key and path != "save_counter":
-                by_name.setdefault(names.get(key) or path, []).append(key)
+        paths = {k: k.removesuffix(keys.VARIABLE) for k in shapes if k.endswith(keys.VARIABLE)}
+        by_name: dict[str, list[str]] = collections.defaultdict(list)
+        for key, path in sorted(paths.items()):
+            if path != "save_counter":
+                by_name[names.get(key) or path].append(key)
         found = {}
         for name, same in by_name.items():
             # Keras exports each variable twice.
-            is_one = len(same) == 1 or self._are_equal(same)
+            first = self._tensor(same[0]) if len(same) > 1 else None
+            is_one = all(np.array_equal(first, self._tensor(key)) for key in same[1:])
             for key in same:
-                path = key.removesuffix(keys.VARIABLE)
-                found[name if is_one else path] = key
-                self.paths |= dict.fromkeys([path, key], name if is_one else path)
+                found[name if is_one else paths[key]] = key
+                self.aliases |= dict.fromkeys([paths[key], key], name if is_one else paths[key])
         return found
-
-    def _are_equal(self, same: Sequence[str]) -> bool:
-        first, *others = (self._tensor(key) for key in same)
-        return all(np.array_equal(first, other) for other in others)
 
     def _tensor(self, key: str) -> Any:
         with self._errors():
@@ -105,10 +96,10 @@ class KerasFile:
         """
         self.path, self.tables = path, {}
         variables = names.variables_of({name: model})
-        before = {key: _array(variable) for key, variable in variables.items()}
+        before = {key: array_of(variable) for key, variable in variables.items()}
         try:
             model.load_weights(path)
-            self._values = {key: _array(variable) for key, variable in variables.items()}
+            self._values = {key: array_of(variable) for key, variable in variables.items()}
         except ValueError as error:
             raise CheckpointMismatchError(
                 f"{path} does not fit module {name!r}: {_first_line(error)}. Set the model that "
@@ -126,10 +117,6 @@ class KerasFile:
     def value(self, name: str) -> np.ndarray:
         """Returns the value of a variable as an array."""
         return self._values[name]
-
-    def name_of(self, given: str) -> str:
-        """Returns the name of a variable, which is the given one."""
-        return given
 
 
 def opened(given: str, models: Mapping[str, keras.Model]) -> Reader | KerasFile:
@@ -182,7 +169,8 @@ def _only(folder: str) -> str | None:
     return next(iter(prefixes), None)
 
 
-def _array(variable: Any) -> np.ndarray:
+def array_of(variable: Any) -> np.ndarray:
+    """Returns the value of a variable, also of one in shards."""
     return tf.convert_to_tensor(variable).numpy()
 
 

@@ -21,7 +21,7 @@ _CHECKS = {
     "num_oov_buckets": integer(0, example=0),
     "old_vocab_size": Check(lambda v: is_int(v) and (v == -1 or v > 0), "an int > 0 or -1", "-1"),
     "backup_initializer": Check(
-        lambda v: callable(_initializer(v)),
+        lambda v: callable(keras.initializers.get(v)),
         "a Keras initializer, its name or a function of shape and dtype",
         "'zeros'",
         optional=True,
@@ -66,7 +66,7 @@ class VocabInfo:
         for name in ("new_vocab", "old_vocab"):
             object.__setattr__(self, name, normal(getattr(self, name), name))
 
-    def rows(self, name: str, old_shape: Sequence[int], new_shape: Sequence[int]) -> list[int]:
+    def rows(self, name: str, old_shape: list[int], new_shape: list[int]) -> list[int]:
         """Returns the checkpoint's row of each row of the variable; -1 for new rows.
 
         Args:
@@ -81,7 +81,17 @@ class VocabInfo:
         new = _words(self.new_vocab, self.new_vocab_size, "new_vocab_size")
         size = None if self.old_vocab_size == -1 else self.old_vocab_size
         old = {w: i for i, w in enumerate(_words(self.old_vocab, size, "old_vocab_size"))}
-        self._check_shapes(name, list(old_shape), list(new_shape), len(old))
+        axis, num_new = self.axis, len(new) + self.num_oov_buckets
+        rest_fits = (
+            old_shape[:axis] + old_shape[axis + 1 :] == new_shape[:axis] + new_shape[axis + 1 :]
+        )
+        if not rest_fits or old_shape[axis] < len(old) or new_shape[axis] != num_new:
+            raise UserValueError(
+                f"VocabInfo of {name}: the model has shape {new_shape} and the checkpoint "
+                f"{old_shape}: expected on axis {axis} the {num_new} of new_vocab_size + "
+                f"num_oov_buckets, and at least the {len(old)} words of {self.old_vocab}, and "
+                "equal other axes. Set the vocabularies of both models, or their sizes."
+            )
         rows = [old.get(word, -1) for word in new] + [-1] * self.num_oov_buckets
         if max(rows) < 0:
             raise UserValueError(
@@ -104,17 +114,12 @@ class VocabInfo:
         return np.ascontiguousarray(np.moveaxis(result, 0, self.axis))
 
     def backup(self, name: str, shape: Sequence[int], dtype: tf.DType) -> np.ndarray:
-        """Returns initial values of the whole variable.
-
-        Args:
-          name: name of the variable, which is its seed.
-          shape: its shape.
-          dtype: its dtype.
+        """Returns initial values of the whole variable; its name is the seed.
 
         Raises:
           UserValueError: the initializer returned another shape.
         """
-        initializer = _seeded(_initializer(self.backup_initializer or "zeros"), name)
+        initializer = _seeded(keras.initializers.get(self.backup_initializer or "zeros"), name)
         values = np.asarray(initializer(tuple(shape), dtype=dtype.name), dtype.as_numpy_dtype)
         if list(values.shape) != list(shape):
             raise UserValueError(
@@ -123,40 +128,12 @@ class VocabInfo:
             )
         return values
 
-    def _check_shapes(self, name: str, old: list[int], new: list[int], num_old: int) -> None:
-        axis, what = self.axis, f"VocabInfo of {name}"
-        num_new = self.new_vocab_size + self.num_oov_buckets
-        if len(new) <= axis or new[axis] != num_new:
-            raise UserValueError(
-                f"{what}: new_vocab_size {self.new_vocab_size} and num_oov_buckets "
-                f"{self.num_oov_buckets} are {num_new} rows, and the variable has shape {new}: "
-                f"expected its size on axis {axis}."
-            )
-        if len(old) != len(new) or old[:axis] + old[axis + 1 :] != new[:axis] + new[axis + 1 :]:
-            raise UserValueError(
-                f"{what}: the checkpoint has shape {old} and the model {new}: expected shapes "
-                f"that differ on axis {axis} only."
-            )
-        if old[axis] < num_old:
-            raise UserValueError(
-                f"{what}: {self.old_vocab} has {num_old} words, and the checkpoint {old[axis]} on "
-                f"axis {axis}: expected the vocabulary of that training. Set old_vocab_size."
-            )
-
-
-def _initializer(given: Any) -> Callable[..., Any] | None:
-    """Returns the function that a user means."""
-    return given if callable(given) else keras.initializers.get(given)
-
 
 def _seeded(initializer: Any, name: str) -> Callable[..., Any]:
-    if isinstance(initializer, type):
-        initializer = initializer()
-    if isinstance(initializer, keras.initializers.Initializer):
-        config = initializer.get_config()
-        if "seed" in config and config["seed"] is None:
-            seed = zlib.crc32(name.encode()) & 0x7FFFFFFF
-            return type(initializer).from_config({**config, "seed": seed})
+    config = getattr(initializer, "get_config", dict)()
+    if "seed" in config and config["seed"] is None:
+        seed = zlib.crc32(name.encode()) & 0x7FFFFFFF
+        return type(initializer).from_config({**config, "seed": seed})
     return initializer
 
 
@@ -164,13 +141,12 @@ def _words(path: str, size: int | None, field: str) -> list[bytes]:
     """Returns the first words of a file."""
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
-            words = [line.removesuffix(b"\r") for line in file.read().split(b"\n")]
+            words = file.read().replace(b"\r\n", b"\n").removesuffix(b"\n").split(b"\n")
     except tf.errors.OpError as error:
         raise UserValueError(
             f"VocabInfo: {path} cannot be read ({error.message}): expected a file with one word a "
             "line."
         ) from error
-    words = words[:-1] if words[-1] == b"" else words
     if size is not None and len(words) < size:
         raise UserValueError(
             f"VocabInfo.{field} is {size}, and {path} has {len(words)} words: expected at most "

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -24,14 +24,13 @@ from ..contract.checks import shown
 from ..distribute.names import variable_of
 from ..errors import CheckpointMismatchError, UserTypeError, UserValueError
 from . import keys, slots
-from .foreign import ForeignReader, KerasFile, opened
-from .reader import DRIVER, Reader
+from .foreign import KerasFile, array_of, opened
+from .reader import DRIVER, Reader, listed
 from .slots import Slots
 from .warm_start_settings import ALL, WarmStartSettings
 
 _SEED = re.compile(r".+/seed_generator_state(_\d+)?")
 _AVERAGES = tuple(f"{DRIVER}{kind.kind}/" for kind in KINDS)
-_MAX_NAMES = 10
 _MAX_LINES = 40
 
 
@@ -49,7 +48,7 @@ class Origin:
     note: str = ""
     convert: Callable[[Any], Any] = lambda value: value
 
-    def then(self, convert: Callable[[Any], Any], note: str) -> "Origin":
+    def then(self, note: str, convert: Callable[[Any], Any]) -> "Origin":
         """Returns the origin with another conversion after its own."""
         notes = ", ".join(filter(None, [self.note, note]))
         return Origin(self.name, notes, lambda value: convert(self.convert(value)))
@@ -120,45 +119,44 @@ class Plan:
             and any(not why and key.startswith(f"{name}/") for key, why in reasons.items())
         }
         self.source = opened(settings.ckpt_to_initialize_from, models)
-        self._is_foreign = not isinstance(self.source, Reader) or isinstance(
-            self.source, ForeignReader
-        )
-        if self._is_foreign:
-            tables = {n for n in own if not hasattr(own[n], "assign") and not reasons[n]}
+        # The optimizer state of another program; None for checkpoints of this project.
+        self._slots = None if type(self.source) is Reader else Slots(self.source.shapes)
+        if self._slots:
+            tables = {name for name in own if self._is_table(name) and not reasons[name]}
             reasons |= dict.fromkeys(tables, "a lookup table of this project only")
         self.reasons = {name: reason for name, reason in reasons.items() if reason}
         self.chosen = [name for name in own if name not in self.reasons]
-        self._slots = Slots(self.source.shapes) if self._is_foreign else None
-        self._given: dict[str, str] = {}
-        for name in own:
-            if (previous := settings.previous_name(name)) is not None:
-                self._given[name] = self.source.name_of(previous) if self._slots else previous
+        given = {name: settings.previous_name(name) for name in own}
+        aliases = getattr(self.source, "aliases", {})
+        self._given = {name: aliases.get(each, each) for name, each in given.items() if each}
         self._weights: dict[str, str] = {}
-        self._reshaped: list[str] = []
+        self._reshaped: dict[str, str] = {}
         self.unused: Sequence[str] = ()
 
     def run(self) -> dict[str, str]:
         """Sets the chosen variables; returns the sources by name, for the log."""
         self._weights = self._matched_weights()
-        if self._settings.weights == AVERAGE:
-            self._check_has_averages()
         origins = {name: self._origin(name) for name in self.chosen}
+        if self._settings.weights == AVERAGE and not any(map(_is_average, self.source.shapes)):
+            raise UserValueError(
+                f"WarmStartSettings.weights is 'average', and {self.source.path} has no averages: "
+                "expected a run that was trained with them. Set weights='live'."
+            )
         self._check(origins)
-        found = {name: origin for name, origin in origins.items() if origin}
-        if self._slots and not isinstance(self.source, KerasFile):
-            used = {*self._weights.values(), *(origin.name for origin in found.values())}
-            self.unused = [name for name in self._slots.weights if name not in used]
-        for name, origin in found.items():
-            if not self._is_table(name):
-                self._converted(name, origin)  # Raises before anything is set.
-        for name, origin in found.items():
-            if self._is_table(name):
+        values = {name: o for name, o in origins.items() if not self._is_table(name)}
+        for name, origin in values.items():
+            self._converted(name, origin)  # Raises before anything is set.
+        for name, origin in origins.items():
+            if name in values:
+                self._own[name].assign(self._converted(name, origin))
+            else:
                 # One at a time: a table there may fill several here.
                 table = keys.nested({self.source.tables[origin.name]: self._own[name]})
                 table.read(self.source.path).expect_partial()
-            else:
-                self._own[name].assign(self._converted(name, origin))
-        return {n: f"{o.name} ({o.note})" if o.note else o.name for n, o in found.items()}
+        if self._slots and not isinstance(self.source, KerasFile):
+            used = {*self._weights.values(), *(origin.name for origin in origins.values())}
+            self.unused = [name for name in self._slots.weights if name not in used]
+        return {n: f"{o.name} ({o.note})" if o.note else o.name for n, o in origins.items()}
 
     def _reason(self, name: str) -> str | None:
         """Returns why a variable is not chosen; None if it is."""
@@ -195,104 +193,45 @@ class Plan:
         wanted = [name for name in self.chosen if not self._prefix(name)]
         wanted += filter(None, map(self._variable_of_slot, self.chosen))
         there = {*self.source.shapes, *self.source.tables}
-        weights = self._slots.weights if self._slots else ()
         # A name without a slash is a counter.
+        weights = self._slots.weights if self._slots else ()
         roots = {name.partition("/")[0] for name in weights if "/" in name}
-        root = f"{next(iter(roots))}/" if len(roots) == 1 else ""
+        root = f"{roots.pop()}/" if len(roots) == 1 else ""
         found = {name: self._given[name] for name in wanted if name in self._given}
-        used = set(found.values())
         for name in dict.fromkeys(wanted):
-            if name in found:
-                continue
             below = name.partition("/")[2]
-            candidates = [name, below, root + below] if self._slots else [name]
-            previous = next((n for n in candidates if n in there and n not in used), None)
-            if previous is not None:
+            candidates = [name, below, root + below, root + name] if self._slots else [name]
+            free = (n for n in candidates if n in there and n not in found.values())
+            if name not in found and (previous := next(free, None)) is not None:
                 found[name] = previous
-                used.add(previous)
         return found
 
     def _origin(self, name: str) -> Origin | None:
         """Returns the source of a variable, or None if the checkpoint does not have it."""
         prefix, variable = self._prefix(name), self._variable_of_slot(name)
-        if prefix is None:
-            previous = self._weights.get(name)
-            origin = previous and Origin(previous)
-            if origin and self._settings.weights == AVERAGE:
-                origin = self._average(name, previous)
-        elif variable is None:
+        if variable:
+            origin = self._slot(name, prefix, variable)
+        elif prefix:
             origin = self._count(name, self._optimizers[prefix])
         else:
-            origin = self._slot(name, prefix, variable)
-        if not origin or origin.name not in {**self.source.shapes, **self.source.tables}:
-            return None
-        return origin if self._is_table(name) else self._of_shape(name, origin)
+            origin = self._weight(name)
+        if origin is None or self._is_table(name):
+            return origin if origin and origin.name in self.source.tables else None
+        return self._of_shape(name, origin) if origin.name in self.source.shapes else None
 
-    def _slot(self, name: str, prefix: str, variable: str) -> Origin | None:
-        previous = self._weights.get(variable)
-        if name in self._given:
-            return Origin(self._given[name])
-        if previous is None:
-            return None
-        slot = name.removeprefix(prefix).partition("/")[0]
-        if self._slots is None:
-            return Origin(f"{prefix}{slot}/{previous}")
-        optimizer = self._optimizers[prefix]
-        found = self._slots.slot(optimizer, slot, previous)
-        if found is None:
-            return None
-        origin, is_v1 = Origin(found[0]), found[1]
-        # tf.compat.v1's momentum sums gradients, Keras' the updates that they make. A subclass
-        # with its own formula is that of tf.compat.v1.
-        if (
-            not is_v1
-            or not isinstance(optimizer, keras.optimizers.SGD)
-            or type(optimizer).update_step is not keras.optimizers.SGD.update_step
-        ):
-            return origin
-        return origin.then(lambda v: -_rate(optimizer) * v, "times minus the learning rate")
-
-    def _count(self, name: str, optimizer: Any) -> Origin | None:
-        """Returns the source of the number of updates, or of a number that belongs to it."""
-        given = self._given.get(name)
-        if self._slots is None:
-            return Origin(given or name)
-        previous = given or self._slots.count()
-        if not name.endswith("/iteration") or previous not in self.source.shapes:
-            return Origin(given) if given else None
-        dtype = self._own[name].dtype.as_numpy_dtype
-        if slots.is_named_power(previous):
-            return Origin(previous).then(
-                lambda v: dtype(slots.updates_of_power(previous, float(v), optimizer)),
-                "as a number of updates",
-            )
-        if not given and isinstance(optimizer, keras.optimizers.Adam):
-            self._check_powers(previous, optimizer)
-        return Origin(previous).then(dtype, "")
-
-    def _check_powers(self, count: str, optimizer: Any) -> None:
-        number = int(self.source.value(count))
-        for power in self._slots.powers():
-            value = float(self.source.value(power))
-            if not slots.is_power(power, value, optimizer, number):
-                raise UserValueError(
-                    f"{self.source.path} has {count} {number}, and {power} {value:g}, which is not "
-                    f"beta ** {number + 1} of the optimizer: expected the same beta_1 and beta_2. "
-                    f"Set them, or var_name_to_prev_var_name={{'optimizer/iteration': {power!r}}}."
-                )
-
-    def _average(self, name: str, previous: str) -> Origin:
-        """Returns the average of a variable; its value if it has none.
+    def _weight(self, name: str) -> Origin | None:
+        """Returns the source of a variable of a module, or of its average.
 
         Raises:
-          UserValueError: it has several.
+          UserValueError: it has several averages.
         """
-        for name_there in (f"{prefix}{previous}" for prefix in _AVERAGES):
-            if name_there in self.source.shapes:
-                return Origin(name_there)
+        previous = self._weights.get(name)
+        if previous is None or self._settings.weights != AVERAGE:
+            return previous and Origin(previous)
         end = f"{previous}/{slots.AVERAGE}"
-        if end in self.source.shapes:
-            return Origin(end)
+        for average in (*(f"{prefix}{previous}" for prefix in _AVERAGES), end):
+            if average in self.source.shapes:
+                return Origin(average)
         found = [n for n in self.source.shapes if n.endswith(f"/{end}")]
         if len(found) > 1:
             raise UserValueError(
@@ -301,34 +240,72 @@ class Plan:
             )
         return Origin(found[0]) if found else Origin(previous, "has no average")
 
-    def _check_has_averages(self) -> None:
-        ends = (n.startswith(_AVERAGES) or n.endswith(slots.AVERAGE) for n in self.source.shapes)
-        if not any(ends):
-            raise UserValueError(
-                f"WarmStartSettings.weights is 'average', and {self.source.path} has no averages: "
-                "expected a run that was trained with them. Set weights='live'."
-            )
+    def _slot(self, name: str, prefix: str, variable: str) -> Origin | None:
+        previous, optimizer = self._weights.get(variable), self._optimizers[prefix]
+        if name in self._given:
+            return Origin(self._given[name])
+        if previous is None:
+            return None
+        slot = name.removeprefix(prefix).partition("/")[0]
+        if self._slots is None:
+            return Origin(f"{prefix}{slot}/{previous}")
+        found, is_v1 = self._slots.slot(optimizer, slot, previous) or ("", False)
+        # tf.compat.v1's momentum sums gradients, Keras' the updates that they make. A subclass
+        # with its own formula is that of tf.compat.v1.
+        if (
+            is_v1
+            and isinstance(optimizer, keras.optimizers.SGD)
+            and type(optimizer).update_step is keras.optimizers.SGD.update_step
+        ):
+            # Of a schedule the rate at the optimizer's iteration.
+            rate = float(tf.convert_to_tensor(variable_of(optimizer.learning_rate)))
+            return Origin(found, "times minus the learning rate", lambda v: -rate * v)
+        return Origin(found)
+
+    def _count(self, name: str, optimizer: Any) -> Origin | None:
+        """Returns the source of the number of updates, or of a number that belongs to it."""
+        given = self._given.get(name)
+        if self._slots is None or not name.endswith("/iteration"):
+            return Origin(given or name)
+        count = given or self._slots.count()
+        if count not in self.source.shapes:
+            return None
+        dtype = self._own[name].dtype.as_numpy_dtype
+        if slots.is_named_power(count):
+            updates = lambda v: dtype(slots.updates_of_power(count, float(v), optimizer))  # noqa: E731
+            return Origin(count, "as a number of updates", updates)
+        if not given and isinstance(optimizer, keras.optimizers.Adam):
+            self._check_powers(count, optimizer)
+        return Origin(count, "", dtype)
+
+    def _check_powers(self, count: str, optimizer: Any) -> None:
+        number = int(self.source.value(count))
+        for power in self._slots.powers:
+            value = float(self.source.value(power))
+            if not slots.is_power(power, value, optimizer, number):
+                raise UserValueError(
+                    f"{self.source.path} has {count} {number}, and {power} {value:g}, which is not "
+                    f"beta ** {number + 1} of the optimizer: expected the same beta_1 and beta_2. "
+                    f"Set them, or var_name_to_prev_var_name={{'optimizer/iteration': {power!r}}}."
+                )
 
     def _of_shape(self, name: str, origin: Origin) -> Origin | None:
         """Returns an origin whose value has the model's shape; None if there is none."""
         shape, previous = list(self._own[name].shape), list(self.source.shapes[origin.name])
-        infos, variable = self._settings.var_name_to_vocab_info, self._variable_of_slot(name)
-        info = infos.get(name) or infos.get(variable)
-        if info is not None:
+        variable = self._variable_of_slot(name)
+        infos = self._settings.var_name_to_vocab_info
+        if (info := infos.get(name) or infos.get(variable)) is not None:
             rows = info.rows(name, previous, shape)
-            known = sum(row >= 0 for row in rows)
             value = self._own[name]
-            backup = _array(value) if variable else info.backup(name, shape, value.dtype)
-            return origin.then(
-                lambda v: info.moved(v, rows, backup), f"{known} of {info.new_vocab_size} words"
-            )
+            backup = array_of(value) if variable else info.backup(name, shape, value.dtype)
+            known = f"{sum(row >= 0 for row in rows)} of {info.new_vocab_size} words"
+            return origin.then(known, lambda v: info.moved(v, rows, backup))
         if shape == previous:
             return origin
-        is_given = name in self._given or variable in self._given
-        if not is_given or not _is_split(shape, previous):
-            self._reshaped.append(f"{name} {shape}, {origin.name} {previous}")
-            return None
-        return origin.then(lambda v: np.reshape(v, shape), f"{previous} as {shape}")
+        if {name, variable} & self._given.keys() and _is_split(shape, previous):
+            return origin.then(f"{previous} as {shape}", lambda v: np.reshape(v, shape))
+        self._reshaped[name] = f"{name} {shape}, {origin.name} {previous}"
+        return None
 
     def _converted(self, name: str, origin: Origin) -> np.ndarray:
         """Returns the value of a variable in the model's dtype."""
@@ -355,15 +332,14 @@ class Plan:
         used = {origin.name for origin in origins.values() if origin}
         names = self._slots.weights if self._slots else self.source.shapes
         free = [n for n in names if n not in used and not n.startswith(DRIVER)]
-        reshaped = {line.partition(" ")[0] for line in self._reshaped}
-        shapes = {n: list(getattr(value, "shape", ())) for n, value in self._own.items()}
+        absent = [n for n in missing if n not in self._reshaped]
         problems = {
-            "missing": [f"{name} {shapes[name]}" for name in missing if name not in reshaped],
-            "of another shape (model, checkpoint)": self._reshaped,
+            "missing": [f"{n} {list(getattr(self._own[n], 'shape', ()))}" for n in absent],
+            "of another shape (model, checkpoint)": list(self._reshaped.values()),
             "not used of the checkpoint": [f"{n} {list(self.source.shapes[n])}" for n in free],
         }
-        lines = [f"  {title}: {_short(found)}" for title, found in problems.items() if found]
-        fitting = list(_whole(missing, [name for name in origins if name not in missing]))
+        lines = [f"  {title}: {listed(found)}" for title, found in problems.items() if found]
+        fitting = _whole(missing, [name for name in origins if name not in missing])
         remedy = f"vars_to_warm_start={fitting} to load only these, or " if fitting else ""
         raise CheckpointMismatchError(
             f"{self.source.path} does not fit the chosen variables; none was set.\n"
@@ -379,7 +355,7 @@ def checksum(state: Mapping[str, Any]) -> int:
     for name, value in state.items():
         # Each replica has its own random streams.
         if hasattr(value, "assign") and not _SEED.fullmatch(name):
-            crc = zlib.crc32(_array(value).tobytes(), crc)
+            crc = zlib.crc32(array_of(value).tobytes(), crc)
     return crc
 
 
@@ -401,13 +377,13 @@ def warn_of_schemas(settings: WarmStartSettings, model_dir: str) -> None:
 
 
 def _schema(folder: str) -> dict[str, Any]:
+    """Returns declarations and statistics of the features; empty without a readable file."""
     try:
         with tf.io.gfile.GFile(os.path.join(folder, "schema.json")) as file:
             content = json.load(file)
-        statistics = content.get("statistics", {})
-        return {n: (each, statistics.get(n)) for n, each in content.get("features", {}).items()}
-    except (tf.errors.OpError, ValueError, AttributeError):
-        return {}  # Absent, or damaged: its owner reports that.
+        return {n: (f, content["statistics"].get(n)) for n, f in content["features"].items()}
+    except (tf.errors.OpError, ValueError, KeyError):
+        return {}
 
 
 def _initialize(
@@ -436,42 +412,25 @@ def _log(
     if lines[_MAX_LINES:]:
         logging.info("warm start | and %d more", len(lines) - _MAX_LINES)
     if unused:
-        logging.info("warm start | not used of the checkpoint: %s", _short(unused, 5))
+        logging.info("warm start | not used of the checkpoint: %s", listed(unused, 5))
 
 
-def _whole(missing: Sequence[str], fitting: Sequence[str]) -> Iterator[str]:
-    """Yields expressions for the names that fit: of whole modules and layers if possible."""
-    patterns = {}
+def _whole(missing: Sequence[str], fitting: Sequence[str]) -> list[str]:
+    """Returns expressions for the names that fit: of whole modules and layers if possible."""
+    patterns = []
     for name in fitting:
-        parts = name.split("/")
-        folders = ["/".join(parts[:i]) + "/" for i in range(1, len(parts))]
+        folders = (name[: match.end()] for match in re.finditer("/", name))
         whole = (f for f in folders if not any(n.startswith(f) for n in missing))
         folder = next(whole, None)
-        patterns[f"{re.escape(folder)}.*" if folder else re.escape(name)] = None
-    yield from patterns
+        patterns.append(f"{re.escape(folder)}.*" if folder else re.escape(name))
+    return list(dict.fromkeys(patterns))
+
+
+def _is_average(name: str) -> bool:
+    return name.startswith(_AVERAGES) or name.endswith(slots.AVERAGE)
 
 
 def _is_split(one: Sequence[int], other: Sequence[int]) -> bool:
     """Returns whether axes of one shape are split in the other: [4, 6] and [4, 2, 3]."""
-    coarse, fine = sorted((list(one), list(other)), key=len)
-    for size in coarse:
-        product = 1
-        while fine and (product < size or fine[0] == 1):
-            product *= fine.pop(0)
-        if product != size:
-            return False
-    return all(size == 1 for size in fine)
-
-
-def _rate(optimizer: Any) -> float:
-    """Returns the learning rate, of a schedule that at the optimizer's iteration."""
-    return float(tf.convert_to_tensor(variable_of(optimizer.learning_rate)))
-
-
-def _array(value: Any) -> np.ndarray:
-    return tf.convert_to_tensor(value).numpy()
-
-
-def _short(names: Sequence[str], most: int = _MAX_NAMES) -> str:
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+    coarse, fine = ({int(n) for n in np.cumprod(s)} for s in sorted((one, other), key=len))
+    return max(coarse) == max(fine) and coarse <= fine

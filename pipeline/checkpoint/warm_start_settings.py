@@ -87,7 +87,7 @@ class WarmStartSettings:
                     f"{kind.__name__}. Set {field}={example}."
                 )
             object.__setattr__(self, field, given)
-        for pattern in self.patterns:
+        for pattern in self.patterns if self.vars_to_warm_start else ():
             try:
                 re.compile(pattern)
             except (re.error, TypeError) as error:
@@ -99,18 +99,16 @@ class WarmStartSettings:
     @property
     def patterns(self) -> Sequence[str]:
         """Regular expressions of `vars_to_warm_start`; for None the names with a VocabInfo."""
-        chosen = self.vars_to_warm_start
-        if not chosen:
-            return [re.escape(name) for name in self.var_name_to_vocab_info]
+        chosen = self.vars_to_warm_start or list(self.var_name_to_vocab_info)
         return [chosen] if isinstance(chosen, str) else chosen
 
     def names(self, name: str) -> bool:
         """Returns whether `vars_to_warm_start` has this name written in full."""
-        return name in self.patterns or re.escape(name) in self.patterns
+        return name in self.patterns
 
     def matches(self, name: str) -> bool:
         """Returns whether an expression other than ".*" matches."""
-        return any(p != ALL and re.fullmatch(p, name) for p in self.patterns)
+        return any(p != ALL and (p == name or _fullmatch(p, name)) for p in self.patterns)
 
     def previous_name(self, name: str) -> str | None:
         """Returns the name in the checkpoint that the user gave, or None.
@@ -142,17 +140,13 @@ class WarmStartSettings:
         Raises:
           UserValueError: an expression or a name matches nothing, or one that is not chosen.
         """
-        for pattern in self.patterns:
-            if not any(re.fullmatch(pattern, name) for name in names):
-                raise _unused("vars_to_warm_start", pattern, names)
-        for field in _EXAMPLES:
-            for key in getattr(self, field):
-                fitting = [key] if key in names else []
-                if field == "var_name_to_prev_var_name" and not fitting:
-                    fitting = [name for name in names if _fullmatch(key, name)]
+        fields = {field: getattr(self, field) for field in _EXAMPLES}
+        for field, keys in {"vars_to_warm_start": self.patterns, **fields}.items():
+            for key in keys:
+                fitting = [name for name in names if key == name or _fullmatch(key, name)]
                 if not fitting:
                     raise _unused(field, key, names)
-                if not set(fitting) & set(chosen):
+                if field != "vars_to_warm_start" and not {*fitting} & {*chosen}:
                     raise UserValueError(
                         f"WarmStartSettings.{field} has {key!r}, which vars_to_warm_start does "
                         f"not choose: expected one of {sorted(chosen)}."
