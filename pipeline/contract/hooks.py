@@ -275,6 +275,9 @@ class MetricWriter:
     def end(self) -> None:
         """Called at the end of the training, also after an error."""
 
+    def abandon(self) -> None:
+        """Called if a remote writer has not ended in time; returns at once."""
+
 
 def check_hooks(name: str, hooks: Any, *, evaluation: bool = False) -> tuple[Hook, ...]:
     """Returns hooks as a tuple, after checking that each will be called.

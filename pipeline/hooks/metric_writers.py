@@ -134,6 +134,7 @@ class _InThread(_Calls):
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
             self._is_abandoned = True
+            self._writer.abandon()
             left = [self._current, *(method for method, *_ in list(self._queue.queue))]
             self._num_dropped += left.count("write")
         if self._num_dropped or self._is_abandoned:

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -103,7 +104,9 @@ class MlflowWriter(MetricWriter):
 class WandbWriter(MetricWriter):
     """Writes to a run of Weights & Biases: `train/loss`, `eval/accuracy` over `global_step`.
 
-    An evaluator job writes to another run there, since only one process can write to a run.
+    An evaluator job writes to another run there, since only one process can write to a run. If the
+    server does not answer in time at the end, the data that were not sent are in
+    `model_dir/wandb`, for `wandb sync`.
     """
 
     is_remote = True
@@ -161,6 +164,13 @@ class WandbWriter(MetricWriter):
     def end(self) -> None:
         """Ends the run."""
         self._run.finish()
+
+    def abandon(self) -> None:
+        """Ends the service process of wandb, for which the program would wait at its exit."""
+        import wandb
+
+        if wandb.run is None:  # Otherwise the program itself uses the service.
+            threading.Thread(target=wandb.teardown, name="wandb-teardown", daemon=True).start()
 
 
 def _check_installed(package: str, writer: str) -> None:
