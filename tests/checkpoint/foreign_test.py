@@ -433,8 +433,8 @@ def test_new_words_are_drawn_by_name(tmp_path):
         ({"num_oov_buckets": 1}, "expected on axis 0 the 3 of new_vocab_size + num_oov_buckets"),
         (
             {"old_vocab": "abcde"},
-            "the checkpoint [3, 2]: expected on axis 0 the 2 of new_vocab_size + num_oov_buckets, and "
-            "at least the 5 words of",
+            "the checkpoint [3, 2]: expected on axis 0 the 2 of new_vocab_size + num_oov_buckets, "
+            "and at least the 5 words of",
         ),
         ({"old_vocab": "AB"}, "have no word in common"),
         ({"backup_initializer": lambda shape, dtype: [1.0]}, "returned [1] for net/t"),
