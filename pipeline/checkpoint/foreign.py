@@ -51,7 +51,12 @@ class ForeignReader(Reader):
         graph = trackable_object_graph_pb2.TrackableObjectGraph()
         graph.ParseFromString(self._tensor(keys.OBJECTS))
         names = {a.checkpoint_key: a.full_name for node in graph.nodes for a in node.attributes}
-        paths = {k: k.removesuffix(keys.VARIABLE) for k in shapes if k.endswith(keys.VARIABLE)}
+        # TensorFlow writes a slash in a part of a path as ".S".
+        paths = {
+            key: key.removesuffix(keys.VARIABLE).replace(".S", "/").replace("..", ".")
+            for key in shapes
+            if key.endswith(keys.VARIABLE)
+        }
         by_name: dict[str, list[str]] = collections.defaultdict(list)
         for key, path in sorted(paths.items()):
             if path != "save_counter":

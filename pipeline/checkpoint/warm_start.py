@@ -127,8 +127,8 @@ class Plan:
         self.reasons = {name: reason for name, reason in reasons.items() if reason}
         self.chosen = [name for name in own if name not in self.reasons]
         given = {name: settings.previous_name(name) for name in own}
-        aliases = getattr(self.source, "aliases", {})
-        self._given = {name: aliases.get(each, each) for name, each in given.items() if each}
+        self._aliases = getattr(self.source, "aliases", {})
+        self._given = {name: self._aliases.get(each, each) for name, each in given.items() if each}
         self._weights: dict[str, str] = {}
         self._reshaped: dict[str, str] = {}
         self.unused: Sequence[str] = ()
@@ -200,7 +200,9 @@ class Plan:
         found = {name: self._given[name] for name in wanted if name in self._given}
         for name in dict.fromkeys(wanted):
             below = name.partition("/")[2]
-            candidates = [name, below, root + below, root + name] if self._slots else [name]
+            candidates = [name]
+            if self._slots:  # An export of this project has its variables below `state`.
+                candidates += [self._aliases.get(f"state/{name}"), below, root + below]
             free = (n for n in candidates if n in there and n not in found.values())
             if name not in found and (previous := next(free, None)) is not None:
                 found[name] = previous

@@ -130,6 +130,21 @@ def test_export_of_a_model_that_is_only_warm_started(trained, tmp_path):
     np.testing.assert_allclose(served, expected, rtol=1e-5)
 
 
+def test_an_export_is_a_source(trained, tmp_path):
+    list(trained.predict(predict_input))  # So that the features are known.
+    exported = trained.export_saved_model(str(tmp_path / "export"), input_fn=predict_input)
+    warm = make(tmp_path / "run", ge.WarmStartSettings(exported, "network/(dense|batch).*"))
+    with pytest.raises(ge.UserValueError, match="SavedModel"):
+        make(exported).train(train_input, max_steps=1)
+    warm.train(train_input, max_steps=1)
+    first, theirs = values(tmp_path / "run/model.ckpt-0"), values(trained.latest_checkpoint())
+    for name in ("network/dense_1/bias", "network/batch_normalization/moving_mean"):
+        np.testing.assert_array_equal(first[name], theirs[name], err_msg=name)
+    parent = make(tmp_path / "b", str(tmp_path / "export"))
+    with pytest.raises(ge.UserValueError, match="expected the prefix of a checkpoint"):
+        list(parent.predict(predict_input))
+
+
 class Wide(keras.Model):
     """Layers in attributes, a list and a dict."""
 
