@@ -131,7 +131,7 @@ class Encoder:
     # No branch depends on a tensor, and autograph takes seconds.
     @tf.autograph.experimental.do_not_convert
     def encode(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the tensors of `fields`, and those of other columns that are there.
+        """Returns the tensors of `fields`, and the tensors of other columns in the batch.
 
         Args:
           columns: tensors by name, as a reader of `Schema.columns` returns them.
