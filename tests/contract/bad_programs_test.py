@@ -88,7 +88,7 @@ def a_metric_called_loss():
     train(with_spec(metrics={"loss": 1.0}))
 
 
-@says("called 'a': expected each name once in metrics, scalars and tensors")
+@says("called 'a': expected each name once in metrics, scalars, tensors and summaries")
 def a_metric_and_a_scalar_of_one_name():
     train(with_spec(metrics={"a": 1.0}, scalars={"a": 1.0}))
 
