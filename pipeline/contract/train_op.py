@@ -163,7 +163,8 @@ class TrainOp:
         if not variables:
             raise SpecError(
                 "TrainOp.variables is empty: expected variables. A network without an input "
-                "shape has variables after its first call: read them after network(features)."
+                "shape has variables after its first call: read them after network(features). "
+                "A frozen one, trainable=False, has none."
             )
         if len({id(v) for v in variables}) < len(variables):
             raise SpecError("TrainOp.variables has a variable twice: expected each once.")

@@ -34,7 +34,6 @@ class Shown:
           SpecError: the nest has something else than tensors with a batch dimension.
         """
         self._choose = choose
-        self._outline = tf.nest.map_structure(tf.convert_to_tensor, choose(outline))
         for leaf in tf.nest.flatten(choose(outline)):
             is_dense = not isinstance(leaf, tf.RaggedTensor | tf.SparseTensor)
             if not is_dense or tf.convert_to_tensor(leaf).shape.rank in (None, 0):
@@ -42,6 +41,7 @@ class Shown:
                     f"{field} has {leaf!r}: expected tensors [batch, ...]. Convert a ragged or "
                     "sparse tensor to a dense one, and set an unknown rank by tf.ensure_shape."
                 )
+        self._outline = tf.nest.map_structure(tf.convert_to_tensor, choose(outline))
 
     def of(self, spec: EstimatorSpec) -> tuple[Any, ...]:
         """Returns the tensors of one replica's batch as the only part."""

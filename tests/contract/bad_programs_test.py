@@ -145,6 +145,25 @@ def an_argument_of_tf_estimator():
     train(with_spec(training_hooks=[]))
 
 
+@says("TrainOp.variables is empty", "A frozen one, trainable=False, has none")
+def a_frozen_network():
+    def network():
+        network = keras.Sequential([keras.layers.Dense(3)])
+        network.trainable = False
+        return network
+
+    train(modules={"network": network})
+
+
+@says("EstimatorSpec.predictions has tf.RaggedTensor", "a ragged or sparse tensor to a dense one")
+def predictions_that_are_ragged():
+    def model_fn(features, labels, mode, network, optimizer):
+        logits = network(features)
+        return ge.EstimatorSpec(mode, predictions=tf.RaggedTensor.from_tensor(logits))
+
+    list(make(model_fn).predict(data()))
+
+
 @says("TrainOp.variables has a variable twice", "model_fn, mode 'train'")
 def variables_twice():
     def model_fn(features, labels, mode, network, optimizer):

@@ -297,6 +297,20 @@ def test_repeated_calls_trace_nothing(tmp_path):
     assert use(5) == first  # The last batch may have another size as well.
 
 
+def test_predictions_of_an_endless_input_and_a_policy_that_has_no_effect_are_warned_of(
+    tmp_path, caplog
+):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        predictions = make(tmp_path).predict(lambda: features_input().repeat())
+        assert next(predictions)["logits"].dtype == np.float32
+    finally:
+        keras.config.set_dtype_policy("float32")
+    predictions.close()
+    assert "an input without end" in caplog.text
+    assert "RunConfig(precision='mixed_bfloat16')" in caplog.text
+
+
 def test_predictions(tmp_path):
     class Count(ge.Hook):
         def __init__(self):
