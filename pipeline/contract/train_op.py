@@ -160,6 +160,9 @@ class TrainOp:
         for variable in variables:
             if not isinstance(variable, KERAS_VARIABLE | tf.Variable):
                 raise SpecError(f"TrainOp.variables has {shown(variable)}: expected variables.")
+            if not isinstance(variable, KERAS_VARIABLE):
+                # Keras 3.6 asks every variable for it if the first is one of Keras.
+                variable.overwrite_with_gradient = False
         if not variables:
             raise SpecError(
                 "TrainOp.variables is empty: expected variables. A network without an input "
