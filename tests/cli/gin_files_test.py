@@ -13,7 +13,10 @@ FILES = sorted(path.name for path in (ROOT / "gin").glob("*.gin"))
 QUICK = ("digits.gin", "flights.gin")
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "name",
+    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in FILES],
+)
 def test_a_file_opens_with_its_purpose_and_overrides(name, gin_folder, capsys):
     comment, _, _ = (ROOT / "gin" / name).read_text().partition("\n\n")
     assert all(line.startswith("#") for line in comment.splitlines())
@@ -27,10 +30,8 @@ def test_a_file_opens_with_its_purpose_and_overrides(name, gin_folder, capsys):
     assert "error" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "name",
-    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in FILES],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
 def test_what_is_written_reads_as_the_same(name, gin_folder, capsys):
     def dry_run(file):
         assert main.main(["main", f"--gin_file={file}", "--model_dir=x", "--dry_run"]) == 0

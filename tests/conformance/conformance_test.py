@@ -53,7 +53,6 @@ CLUSTERS = {"1 worker": (1, 1), "2 workers": (2, 1), "2 workers x 2": (2, 2)}
 CONFIGS = {**LOCAL, **ACCUMULATED}
 THIN = [
     ("mirrored 2", "split"),
-    ("mirrored 4", "per_replica"),
     ("2 workers x 2", "split"),
     ("2 workers x 2", "per_replica"),
 ]

@@ -55,6 +55,7 @@ def test_unequal_data_are_read_to_the_end_of_the_longest(name, found):
 PHASES = ("first", "second")
 
 
+@pytest.mark.slow
 def test_processes_share_one_order(found):
     results, _ = found
     rows = [sum((results[f"shuffled-{p}-{task}"]["rows"] for p in PHASES), []) for task in (0, 1)]
@@ -65,11 +66,13 @@ def test_processes_share_one_order(found):
     ) == [*range(40)]
 
 
+@pytest.mark.slow
 def test_an_input_that_starts_anywhere_is_called_for_the_rest(found):
     _, (_, second) = found
     assert "FIRST 5" in second
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("found")
 def test_one_process_continues_after_as_many_examples_as_two_have_read(folder, caplog):
     def input_fn(input_context):

@@ -321,6 +321,7 @@ def inspected_input(mode, input_context, ignores: bool = False):
     return data.batch(2)
 
 
+@pytest.mark.slow
 def test_the_command(gin_folder, capsys, monkeypatch):
     (gin_folder / "tiny.gin").write_text(TINY, encoding="utf-8")
     command = ["main", "--gin_file=tiny.gin", "--model_dir=run", "--job=inspect"]

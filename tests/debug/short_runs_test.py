@@ -159,6 +159,7 @@ def test_a_directory_of_all_data_and_servers_are_refused(tmp_path, monkeypatch):
             call()
 
 
+@pytest.mark.slow
 def test_the_command(gin_folder, capsys):
     linear = ["main", "--gin_file=linear.gin", "--model_dir=run"]
     assert main.main([*linear, "--fast_dev_run"]) == 0

@@ -256,6 +256,7 @@ def test_an_evaluation_in_a_training_is_on_its_strategy_and_has_the_live_weights
     assert "eval_distribute has no effect" in caplog.text
 
 
+@pytest.mark.slow
 def test_layers_of_another_mode_are_refused_during_a_training(tmp_path):
     def own(features, labels, mode, network, optimizer):
         layer = network.layers[0] if mode == "train" else network.layers[-1]
