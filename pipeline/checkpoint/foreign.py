@@ -2,6 +2,7 @@
 
 import collections
 import os
+import re
 import zipfile
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +17,9 @@ from ..distribute import names
 from ..errors import CheckpointMismatchError, UnreadableCheckpointError, UserValueError
 from . import files, find, keys
 from .reader import STEP, Reader
+
+_UNESCAPED = {".S": "/", "..": "."}
+_ESCAPED = re.compile(r"\.[.S]")
 
 KERAS_ENDS = (".keras", ".h5", ".hdf5")
 _NAME = "ckpt_to_initialize_from"
@@ -51,9 +55,9 @@ class ForeignReader(Reader):
         graph = trackable_object_graph_pb2.TrackableObjectGraph()
         graph.ParseFromString(self._tensor(keys.OBJECTS))
         names = {a.checkpoint_key: a.full_name for node in graph.nodes for a in node.attributes}
-        # TensorFlow writes a slash in a part of a path as ".S".
+        # In a part of a path TensorFlow writes a slash as ".S" and a dot as "..".
         paths = {
-            key: key.removesuffix(keys.VARIABLE).replace(".S", "/").replace("..", ".")
+            key: _ESCAPED.sub(lambda m: _UNESCAPED[m[0]], key.removesuffix(keys.VARIABLE))
             for key in shapes
             if key.endswith(keys.VARIABLE)
         }
