@@ -27,7 +27,9 @@ def test_a_file_opens_with_its_purpose_and_overrides(name, gin_folder, capsys):
     assert len(overrides) >= 3
     flags = [flag.replace('"', "") for flag in overrides]
     assert main.main(["main", f"--gin_file={name}", "--dry_run", *flags]) == 0
-    assert "error" not in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "error" not in printed.err
+    assert "\nmodel_dir (a temporary one)\n" in printed.out
 
 
 @pytest.mark.slow
