@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from .checks import shown
+
 _SCALAR = str | bool | int | float | np.generic
 
 
@@ -21,6 +23,25 @@ def flattened(params: Any) -> dict[str, Any]:
         text.
     """
     return dict(_leaves(params, ""))
+
+
+def comparable(params: Any, config: Any) -> dict[str, str]:
+    """Returns texts of the hyperparameters and options of a run that two processes can compare.
+
+    The text of an object has its address, and gin files are compared by the command.
+    """
+    options = {f"RunConfig.{n}": v for n, v in config.changes().items() if n != "hparams"}
+    values = {**flattened(params), **options}
+    texts = {name: shown(value) for name, value in values.items()}
+    return {name: text for name, text in texts.items() if " at 0x" not in text}
+
+
+def changes(before: Mapping[str, str] | None, after: Mapping[str, str]) -> list[str]:
+    """Returns texts such as `rate 0.1 -> 0.2`; none if the earlier options are not known."""
+    if before is None:
+        return []
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return [f"{n} {before.get(n, '(not set)')} -> {after.get(n, '(not set)')}" for n in names]
 
 
 def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -85,6 +85,8 @@ def log_remarks(graph: Any, modules: Mapping[str, Any], spec: EstimatorSpec) -> 
             ", ".join(tags),
             tags[0],
         )
+    if spec.mode == "train":
+        _log_forgotten(graph, modules, spec)
     for name, module in modules.items():
         for prefix, layer in layers_of(module):
             path = f"{name}/{prefix}".rstrip("/")
@@ -99,6 +101,50 @@ def log_remarks(graph: Any, modules: Mapping[str, Any], spec: EstimatorSpec) -> 
                         path,
                         size // 10**6,
                     )
+
+
+def _log_forgotten(graph: Any, modules: Mapping[str, Any], spec: EstimatorSpec) -> None:
+    """Warns of networks that are trained as in inference, or without their regularizers."""
+    uses = {id(outer): [op.type for op in i.consumers()] for outer, i in graph.captures}
+    trained = {id(variable_of(v)) for op in spec.train_op for v in op.variables}
+    for name, module in modules.items():
+        layers = [layer for _, layer in layers_of(module)]
+        weights = [v for layer in layers for v in layer.weights if id(variable_of(v)) in trained]
+        if not any(_uses(v, uses) for v in weights):
+            continue  # It is not called, or its variables are those of another task.
+        states = [v for each in layers if _has_two_modes(each) for v in _state(each)]
+        if states and all(set(_uses(v, uses)) <= {"ReadVariableOp"} for v in states):
+            logging.warning(
+                "%s is trained with its Dropout and BatchNormalization in inference: write "
+                "%s(features, training=mode == ModeKeys.TRAIN).",
+                name,
+                name,
+            )
+        # The layer reads the variable once, and its regularizer again.
+        if not spec.regularization_losses and any(
+            v.regularizer is not None and len(_uses(v, uses)) == 1 for v in weights
+        ):
+            logging.warning(
+                "%s has regularizers whose losses have no effect: write EstimatorSpec(..., "
+                "regularization_losses=%s.losses).",
+                name,
+                name,
+            )
+
+
+def _uses(variable: Any, uses: Mapping[int, list[str]]) -> list[str]:
+    """Returns the types of the operations that use a variable in a graph."""
+    return uses.get(id(variable_of(variable).handle), [])
+
+
+def _has_two_modes(layer: Any) -> bool:
+    kinds = keras.layers.Dropout | keras.layers.BatchNormalization
+    return isinstance(layer, kinds) and layer.trainable
+
+
+def _state(layer: Any) -> list[Any]:
+    """Returns what only training changes: moving statistics, or the state of random numbers."""
+    return layer.non_trainable_variables
 
 
 def _check_keeps_ids(path: str, model: keras.Sequential) -> None:

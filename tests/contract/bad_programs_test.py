@@ -63,6 +63,11 @@ def a_loss_of_another_length():
     train(with_spec(loss=lambda logits: tf.zeros([3])), lambda: fixed().unbatch().batch(16, True))
 
 
+@says("step 1", "the sizes of the loss and of the batch differ", "losses [batch, ...] 3 16", code=1)
+def a_loss_of_another_length_than_an_unknown_one():
+    train(with_spec(loss=lambda logits: tf.reduce_sum(logits, 1)[:3]))
+
+
 @says("EstimatorSpec.loss is <LossFunctionWrapper", "expected a tensor", "loss=keras.losses")
 def a_loss_that_is_an_object():
     train(with_spec(loss=keras.losses.Huber))

@@ -122,6 +122,15 @@ def test_model_dir_is_that_of_the_config_or_of_the_estimator(tmp_path, monkeypat
     assert os.path.isdir(temporary.model_dir)
 
 
+def test_a_working_directory_that_was_deleted_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "deleted").mkdir()
+    monkeypatch.chdir(tmp_path / "deleted")
+    (tmp_path / "deleted").rmdir()
+    with pytest.raises(ge.UserValueError, match="model_dir is 'run' below .*Set an absolute path"):
+        ge.RunConfig("run")
+    assert ge.RunConfig(tmp_path / "run").model_dir == str(tmp_path / "run")
+
+
 # Names of tf.estimator, positions of arguments.
 
 
@@ -371,6 +380,42 @@ def test_what_has_no_effect_is_warned_of(caplog):
         "is a keras.layers.Embedding of 12 MB",
     ):
         assert text in caplog.text, text
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("losses", ["handed in", "added", "forgotten"])
+def test_what_a_network_forgets_in_training_is_warned_of(training, losses, caplog):
+    def network():
+        dense = keras.layers.Dense(3, kernel_regularizer="l2")
+        return keras.Sequential(
+            [keras.layers.BatchNormalization(), keras.layers.Dropout(0.5), dense]
+        )
+
+    def model_fn(features, labels, mode, network, optimizer):
+        logits = network(features, training=True) if training else network(features)
+        loss = tf.reduce_sum(logits, 1)
+        return ge.EstimatorSpec(
+            mode,
+            loss=loss + tf.add_n(network.losses) if losses == "added" else loss,
+            train_op=ge.TrainOp(optimizer, network.trainable_variables),
+            regularization_losses=network.losses if losses == "handed in" else (),
+        )
+
+    train(model_fn, modules={"network": network})
+    assert ("Dropout and BatchNormalization in inference" in caplog.text) == (not training)
+    assert ("regularizers whose losses have no effect" in caplog.text) == (losses == "forgotten")
+
+
+def test_networks_that_are_not_trained_are_not_warned_of(caplog):
+    def frozen():
+        return keras.Sequential([keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)])
+
+    def model_fn(features, labels, mode, network, frozen, unused, optimizer):
+        features = frozen(features, training=False)
+        return with_spec()(features, labels, mode, network, optimizer)
+
+    train(model_fn, modules={"frozen": frozen, "unused": frozen})
+    assert "in inference" not in caplog.text
 
 
 def test_other_errors_keep_their_type_and_get_one_note():
