@@ -103,10 +103,8 @@ class Encoder:
         has_missing = any(each.has_missing_row for each in sharing)
         if feature.kind == "number":
             return _Rows(len(_boundaries(feature, statistics)) + 1, 0, has_missing)
-        if feature.hash_buckets:
-            return _Rows(feature.hash_buckets, 0, has_missing)
-        if feature.size:
-            return _Rows(feature.size, 0, has_missing)
+        if size := feature.hash_buckets or feature.size:
+            return _Rows(size, 0, has_missing)
         known = len(feature.vocabulary or statistics.vocabulary)
         return _Rows(known, feature.unknown, has_missing)
 
