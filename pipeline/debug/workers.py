@@ -23,6 +23,7 @@ from .division import Division
 
 # Examples that are read of endless data, and of other data.
 _MOST_OF_ENDLESS, _MOST = 200, 200_000
+_LEAST_WORKERS = 3  # That are read without regard to the time, and shown.
 _SHARD = (
     "Set dataset.shard(input_context.num_input_pipelines, input_context.input_pipeline_id) before "
     "shuffle() and batch()."
@@ -105,12 +106,11 @@ class Workers:
         end, number = time.monotonic() + secs, division.num_workers
         self.whole = read(source, InputContext(1, 0, division.num_replicas), secs=secs / 3)
         self.pipelines = [self.whole] if number == 1 or source.yields_global_batches else []
-        first = dict.fromkeys([0, number // 2, number - 1])
-        others = (worker for worker in range(number) if worker not in first)
-        for worker in () if self.pipelines else itertools.chain(first, others):
-            if worker not in first and time.monotonic() >= end:
+        each_secs = secs / 10 if self.whole.has_ended else 0.0
+        workers = dict.fromkeys([0, number // 2, number - 1, *range(number)])
+        for place, worker in enumerate([] if self.pipelines else workers):
+            if place >= _LEAST_WORKERS and time.monotonic() >= end:
                 break
-            each_secs = secs / 10 if self.whole.has_ended else 0.0
             self.pipelines.append(read(source, division.context(worker), secs=each_secs))
         self._good = [each for each in self.pipelines if not each.error]
         self._was_read = all(each.has_ended for each in [self.whole, *self._good])
@@ -123,7 +123,7 @@ class Workers:
 
     def lines(self) -> Iterator[str]:
         """Yields the numbers of examples of three workers, and of all that were read."""
-        for each in self.pipelines[:3]:
+        for each in self.pipelines[:_LEAST_WORKERS]:
             number = f"{len(each.examples):,} examples{'' if each.has_ended else ' or more'}"
             yield f"worker {each.worker}: {'fails' if each.error else number}"
         if len(self.pipelines) > 1:
