@@ -150,7 +150,8 @@ class WidePart(keras.layers.Layer):
         if self.table is not None:
             rows, examples = zip(*self._rows(inputs), strict=True)
             weights = self.table(tf.concat(rows, 0))
-            batch = _batch_size(inputs[self._tables[0].name])
+            ids = inputs[self._tables[0].name]
+            batch = ids.nrows() if isinstance(ids, tf.RaggedTensor) else tf.size(ids, tf.int64)
             logits += tf.math.unsorted_segment_sum(weights, tf.concat(examples, 0), batch)
         return logits
 
@@ -264,10 +265,6 @@ class FactorInput(keras.layers.Layer):
         for values in numbers(inputs, self._fields):
             stacked.append(tf.cast(values[:, :, tf.newaxis] * self.kernel, self.compute_dtype))
         return tf.concat(stacked, axis=1)
-
-
-def _batch_size(ids: Any) -> tf.Tensor:
-    return ids.nrows() if isinstance(ids, tf.RaggedTensor) else tf.size(ids, tf.int64)
 
 
 def _counts(ids: Any, field: Any) -> tf.Tensor:
