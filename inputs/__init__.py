@@ -14,10 +14,6 @@ from .flights import flights_frame as flights_frame
 from .numpy_input import constant_arrays as constant_arrays
 from .numpy_input import numpy_input_fn as numpy_input_fn
 from .preprocess import scale_image as scale_image
-from .schema import Bag as Bag
-from .schema import Category as Category
-from .schema import Cross as Cross
-from .schema import Number as Number
 from .schema import Schema as Schema
 from .text_input import standard_library as standard_library
 from .text_input import text_input_fn as text_input_fn

@@ -132,75 +132,6 @@ class Table:
         return features, {name: values[name] for name in self.labels} or None
 
 
-def make_table(
-    columns: Any,
-    *,
-    mode: str,
-    label: str | Sequence[str] | None = None,
-    weight: str | None = None,
-) -> Table:
-    """Returns the columns to read in a mode; PREDICT reads neither labels nor weights.
-
-    Args:
-      columns: dict of name and `Column`, kind, or dict of a Column's arguments; or a `Schema`,
-        which encodes the features.
-      mode: one of `ModeKeys`.
-      label: name of the label column, names of several, or None.
-      weight: name of the column of example weights, or None.
-
-    Raises:
-      UserTypeError: `columns` is not a dict.
-      UserValueError: a column is wrong, or no column has the name of a label or of the weight.
-    """
-    # A schema reads or counts its statistics here, outside of any graph.
-    encode = columns.prepared().encode if hasattr(columns, "prepared") else dict
-    table = Table(columns_of(columns), label, weight, encode)
-    found = dict(table.columns)
-    for argument, names in (("label", table.labels), ("weight", [weight] if weight else [])):
-        for name in names:
-            if name not in found:
-                raise UserValueError(
-                    f"{argument} is {name!r}: expected one of the columns {sorted(found)}."
-                    f"{did_you_mean(name, found)}"
-                )
-            if found[name].default is ...:
-                # NaN would be a wrong label.
-                found[name] = dataclasses.replace(
-                    found[name], default=... if found[name].is_bag else None
-                )
-    if weight and (found[weight].kind != "number" or weight in table.labels):
-        raise UserValueError(
-            f"weight is {weight!r}, a column of kind {found[weight].kind!r}: expected a column of "
-            "kind 'number' that is not a label."
-        )
-    if mode == ModeKeys.PREDICT:
-        found = {k: v for k, v in found.items() if k not in (*table.labels, weight)}
-        table = Table(found, encode=encode)
-    if not found.keys() - {*table.labels}:
-        raise UserValueError(
-            f"columns has no features, with label={label!r} and weight={weight!r}: expected at "
-            f"least one. Set columns={_EXAMPLE}."
-        )
-    return dataclasses.replace(table, columns=found)
-
-
-def columns_of(columns: Any) -> dict[str, Column]:
-    """Returns columns by name.
-
-    Args:
-      columns: the argument of `make_table`.
-
-    Raises:
-      UserTypeError: it is not a dict.
-      UserValueError: a column is wrong.
-    """
-    if not isinstance(columns, Mapping):
-        columns = getattr(columns, "columns", columns)
-    if not isinstance(columns, Mapping):
-        raise UserTypeError(f"columns is {columns!r}: expected a dict. Set columns={_EXAMPLE}.")
-    return {name: column_of(name, value) for name, value in columns.items()}
-
-
 def column_of(name: str, value: Any) -> Column:
     """Returns one column.
 
@@ -220,6 +151,76 @@ def column_of(name: str, value: Any) -> Column:
             f"column {name!r} is {value!r}: expected its kind, one of {[*DTYPES]}, or "
             f"{{'kind': 'id', 'default': -1}} ({error})"
         ) from error
+
+
+def columns_of(columns: Any, make_column: Callable[[str, Any], Any] = column_of) -> dict[str, Any]:
+    """Returns columns by name.
+
+    Args:
+      columns: the argument of `make_table`.
+      make_column: function of a name and a value.
+
+    Raises:
+      UserTypeError: it is not a dict.
+      UserValueError: a column is wrong.
+    """
+    if not isinstance(columns, Mapping):
+        columns = getattr(columns, "columns", columns)
+    if not isinstance(columns, Mapping):
+        raise UserTypeError(f"columns is {columns!r}: expected a dict. Set columns={_EXAMPLE}.")
+    return {name: make_column(name, value) for name, value in columns.items()}
+
+
+def make_table(
+    columns: Any,
+    *,
+    mode: str,
+    label: str | Sequence[str] | None = None,
+    weight: str | None = None,
+    make_column: Callable[[str, Any], Any] = column_of,
+) -> Table:
+    """Returns the columns to read in a mode; PREDICT reads neither labels nor weights.
+
+    Args:
+      columns: dict of name and `Column`, kind, or dict of a Column's arguments; or a `Schema`,
+        which encodes the features.
+      mode: one of `ModeKeys`.
+      label: name of the label column, names of several, or None.
+      weight: name of the column of example weights, or None.
+      make_column: function of a name and a value of `columns`.
+
+    Raises:
+      UserTypeError: `columns` is not a dict.
+      UserValueError: a column is wrong, or no column has the name of a label or of the weight.
+    """
+    # A schema reads or counts its statistics here, outside of any graph.
+    encode = columns.prepared().encode if hasattr(columns, "prepared") else dict
+    found = columns_of(columns, make_column)
+    table = Table(found, label, weight, encode)
+    for argument, names in (("label", table.labels), ("weight", [weight] if weight else [])):
+        for name in names:
+            if name not in found:
+                raise UserValueError(
+                    f"{argument} is {name!r}: expected one of the columns {sorted(found)}."
+                    f"{did_you_mean(name, found)}"
+                )
+            column = found[name]
+            if isinstance(column, Column) and column.default is ... and not column.is_bag:
+                found[name] = dataclasses.replace(column, default=None)  # NaN is no label.
+    if weight and (found[weight].kind != "number" or weight in table.labels):
+        raise UserValueError(
+            f"weight is {weight!r}, a column of kind {found[weight].kind!r}: expected a column of "
+            "kind 'number' that is not a label."
+        )
+    if mode == ModeKeys.PREDICT:
+        found = {k: v for k, v in found.items() if k not in (*table.labels, weight)}
+        table = Table(found, encode=encode)
+    if not found.keys() - {*table.labels}:
+        raise UserValueError(
+            f"columns has no features, with label={label!r} and weight={weight!r}: expected at "
+            f"least one. Set columns={_EXAMPLE}."
+        )
+    return dataclasses.replace(table, columns=found)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

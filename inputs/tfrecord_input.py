@@ -9,10 +9,10 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from gin_estimator import ModeKeys, UserValueError
+from gin_estimator import UserValueError
 
 from .batching import Batching, element, make_batching
-from .columns import Column, Table, column_of, did_you_mean, make_table
+from .columns import Column, column_of, make_table
 from .files import Patterns, files_of, interleave, place_of, position_of, rows_are_shared
 
 FeatureSpec = Mapping[str, Any]
@@ -74,7 +74,12 @@ def tfrecord_input_fn(
         num_epochs=num_epochs,
         drop_remainder=drop_remainder,
     )
-    spec, table = _parsers(feature_spec, label_key, mode)
+    spec = feature_spec() if callable(feature_spec) else feature_spec
+    table = make_table(spec, mode=mode, label=label_key, make_column=_column)
+    parsers = {
+        name: each.parser() if isinstance(each, Column) else each
+        for name, each in table.columns.items()
+    }
     if preprocess is not None and hasattr(feature_spec, "prepared"):
         raise UserValueError(
             f"preprocess is {preprocess!r}: expected None with a schema, which encodes batches. "
@@ -86,7 +91,7 @@ def tfrecord_input_fn(
 
     def parse(records: tf.Tensor, positions: tf.Tensor) -> tuple[Any, Any]:
         names = place_of(files, positions, "record")
-        return table.divide(tf.io.parse_example(records, spec, example_names=names))
+        return table.divide(tf.io.parse_example(records, parsers, example_names=names))
 
     def parse_batch(records: tf.Tensor, positions: tf.Tensor) -> Any:
         return element(*parse(records, positions))
@@ -103,34 +108,10 @@ def tfrecord_input_fn(
     return batching.finish(batches)
 
 
-def _parsers(
-    feature_spec: Any, label_key: str | Sequence[str] | None, mode: str
-) -> tuple[dict[str, Any], Table]:
-    """Returns the features of `tf.io.parse_example`, and the division into labels."""
-    if hasattr(feature_spec, "prepared"):
-        table = make_table(feature_spec, mode=mode, label=label_key)
-        return {name: column.parser() for name, column in table.columns.items()}, table
-    spec = dict(feature_spec() if callable(feature_spec) else feature_spec)
-    table = Table(spec, label_key)
-    for name in table.labels:
-        if name not in spec:
-            raise UserValueError(
-                f"label_key is {name!r}: expected one of the features {sorted(spec)}."
-                f"{did_you_mean(name, spec)}"
-            )
-    if mode == ModeKeys.PREDICT:
-        spec = {name: value for name, value in spec.items() if name not in table.labels}
-        table = Table(spec)
-    is_label = {name: name in table.labels for name in spec}
-    return {name: _parser(name, v, is_label=is_label[name]) for name, v in spec.items()}, table
-
-
-def _parser(name: str, value: Any, *, is_label: bool) -> Any:
+def _column(name: str, value: Any) -> Any:
+    """Returns a value of `feature_spec` as a `Column` or a feature of `tf.io.parse_example`."""
     if isinstance(value, str | Mapping | Column):
-        column = column_of(name, value)
-        if is_label and column.default is ... and not column.is_bag:
-            return tf.io.FixedLenFeature([], column.dtype)
-        return column.parser()
+        return column_of(name, value)
     # The features of tf.io are named tuples, unlike (dtype, shape).
     if type(value) not in (tuple, list):
         return value

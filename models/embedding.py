@@ -9,6 +9,8 @@ import tensorflow as tf
 
 import gin_estimator as ge
 
+from .features import asserted
+
 _COMBINERS = ("sum", "mean", "sqrtn")
 _OOV = ("error", "zero", "hash")
 # The first integer from which on a dtype does not have every integer.
@@ -59,7 +61,7 @@ class Embedding(keras.layers.Layer):
         *,
         combiner: str | None = None,
         oov: str = "error",
-        num_oov_buckets: int | None = None,
+        num_oov_buckets: int = 1,
         **options: Any,
     ) -> None:
         """Describes the table, which the first call or `build()` creates.
@@ -76,7 +78,7 @@ class Embedding(keras.layers.Layer):
           oov: effect of an id below 0, or from `input_dim` on. 'error' ends the step; 'zero'
             gives a vector of 0, and leaves the id out of bags; 'hash' uses one of
             `num_oov_buckets` more rows.
-          num_oov_buckets: number of these rows; None for 1 with oov='hash', else for none.
+          num_oov_buckets: number of these rows.
           **options: arguments of `keras.layers.Layer`, such as name, dtype, trainable.
 
         Raises:
@@ -86,19 +88,17 @@ class Embedding(keras.layers.Layer):
         super().__init__(**{**options, "autocast": False})
         _check_one_of("combiner", combiner, (None, *_COMBINERS))
         _check_one_of("oov", oov, _OOV)
-        if oov != "hash" and num_oov_buckets is not None:
-            raise ge.UserValueError(
-                f"Embedding.num_oov_buckets is {num_oov_buckets!r} with oov={oov!r}: expected "
-                "None. Set oov='hash'."
-            )
         self.input_dim = _positive("input_dim", input_dim)
         self.output_dim = _positive("output_dim", output_dim)
+        self.num_oov_buckets = _positive("num_oov_buckets", num_oov_buckets)
+        if oov != "hash" and num_oov_buckets != 1:
+            raise ge.UserValueError(
+                f"Embedding.num_oov_buckets is {num_oov_buckets!r} with oov={oov!r}: expected "
+                "1. Set oov='hash'."
+            )
         self.combiner = combiner
         self.oov = oov
-        self.num_oov_buckets = num_oov_buckets
-        buckets = 1 if num_oov_buckets is None else _positive("num_oov_buckets", num_oov_buckets)
-        self._num_buckets = buckets if oov == "hash" else 0
-        self.num_rows = self.input_dim + self._num_buckets
+        self.num_rows = self.input_dim + (num_oov_buckets if oov == "hash" else 0)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
         self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
@@ -270,25 +270,19 @@ class Embedding(keras.layers.Layer):
             return self._checked(ids)
         known = self._is_known(ids)
         if self.oov == "hash":
-            return tf.where(known, ids, self.input_dim + _hash(ids, self._num_buckets))
+            return tf.where(known, ids, self.input_dim + _hash(ids, self.num_oov_buckets))
         # Another id of the batch, so that no row outside of it is updated.
         return tf.where(known, ids, tf.reduce_max(tf.where(known, ids, 0)))
 
     def _checked(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the ids, and ends the step if one is out of range."""
         least, most = tf.reduce_min(ids), tf.reduce_max(ids)
-        # tf.debugging.Assert would add a branch, which costs more.
-        check = tf.raw_ops.Assert(
-            condition=(least >= 0) & (most < self.input_dim),
-            # Without quotes, before which TensorFlow would put backslashes.
-            data=[
-                f"{self._title}: expected ids from 0 to {self.input_dim - 1}. Set a larger "
-                "input_dim, or oov='zero' or 'hash'. An id is".replace("'", ""),
-                tf.where(least < 0, least, most),
-            ],
+        text = (
+            f"{self._title}: expected ids from 0 to {self.input_dim - 1}. Set a larger input_dim, "
+            "or oov=zero or hash. An id is"
         )
-        with tf.control_dependencies([check] if check is not None else []):
-            return tf.identity(ids)
+        fits = (least >= 0) & (most < self.input_dim)
+        return asserted(ids, fits, [text, tf.where(least < 0, least, most)])
 
 
 @_configurable

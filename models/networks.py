@@ -13,10 +13,8 @@ from .tables import linear_of
 Activation = str | Callable[[Any], Any]
 
 
-@gin.configurable(denylist=["config"])
-def linear(
-    num_outputs: int | None = None, l2: float = 0.0, *, schema: Any = None, config: Any = None
-) -> keras.Model:
+@gin.configurable
+def linear(num_outputs: int | None = None, l2: float = 0.0, *, schema: Any = None) -> keras.Model:
     """Returns one dense layer on flattened features, or a linear model of a schema.
 
     The latter is tf.estimator's LinearClassifier and LinearRegressor, which train by FTRL with a
@@ -26,7 +24,6 @@ def linear(
       num_outputs: number of logits; None for 1, or for that of the head of `table_model`.
       l2: weight of the kernel's sum of squares in the loss; without a schema.
       schema: a Schema, the same as that of the input_fn; None for features without one.
-      config: see `dnn`.
 
     Raises:
       SpecError: there are l2 and a schema.
@@ -37,7 +34,7 @@ def linear(
                 f"linear.l2 is {l2!r} with a schema: expected 0. Set "
                 "Ftrl.l2_regularization_strength."
             )
-        return linear_of(schema, config, num_outputs)
+        return linear_of(schema, num_outputs)
     num_outputs = 1 if num_outputs is None else num_outputs
     return keras.Sequential([keras.layers.Flatten(), _dense(num_outputs, l2)], name="linear")
 

@@ -14,6 +14,8 @@ import tensorflow as tf
 
 import gin_estimator as ge
 
+from .features import asserted
+
 Inputs = Mapping[str, Any]
 _COMBINERS = {
     "sum": tf.math.unsorted_segment_sum,
@@ -44,19 +46,17 @@ def checked(features: Any, fields: Sequence[Any]) -> tuple[dict[str, Any], tf.Te
     """
     found = {field.name: _feature(features, field) for field in fields}
     tables = [field for field in fields if field.kind != "number"]
-    fits, sizes = tf.constant(True), [field.size for field in tables]
-    check = None
-    if tables:
-        flat = [getattr(found[f.name], "values", found[f.name]) for f in tables]
-        least = tf.stack([tf.reduce_min(ids) for ids in flat])
-        most = tf.stack([tf.reduce_max(ids) for ids in flat])
-        fits = tf.reduce_all((least >= 0) & (most < sizes))
-        names = ", ".join(field.name for field in tables)
-        text = f"features {names}: expected ids of the Schema of the network, from 0 to below"
-        data = [text, sizes, "The smallest and the largest are", least, most]
-        check = tf.raw_ops.Assert(condition=fits, data=data, summarize=99)
-    with tf.control_dependencies([] if check is None else [check]):
-        return tf.nest.map_structure(tf.identity, found, expand_composites=True), fits
+    if not tables:
+        return found, tf.constant(True)
+    sizes = [field.size for field in tables]
+    flat = [getattr(found[f.name], "values", found[f.name]) for f in tables]
+    least = tf.stack([tf.reduce_min(ids) for ids in flat])
+    most = tf.stack([tf.reduce_max(ids) for ids in flat])
+    fits = tf.reduce_all((least >= 0) & (most < sizes))
+    names = ", ".join(field.name for field in tables)
+    text = f"features {names}: expected ids of the Schema of the network, from 0 to below"
+    message = [text, sizes, "The smallest and the largest are", least, most]
+    return asserted(found, fits, message), fits
 
 
 def _feature(features: Any, field: Any) -> Any:
@@ -150,7 +150,8 @@ class WidePart(keras.layers.Layer):
         if self.table is not None:
             rows, examples = zip(*self._rows(inputs), strict=True)
             weights = self.table(tf.concat(rows, 0))
-            batch = _batch_size(inputs[self._tables[0].name])
+            ids = inputs[self._tables[0].name]
+            batch = ids.nrows() if isinstance(ids, tf.RaggedTensor) else tf.size(ids, tf.int64)
             logits += tf.math.unsorted_segment_sum(weights, tf.concat(examples, 0), batch)
         return logits
 
@@ -264,10 +265,6 @@ class FactorInput(keras.layers.Layer):
         for values in numbers(inputs, self._fields):
             stacked.append(tf.cast(values[:, :, tf.newaxis] * self.kernel, self.compute_dtype))
         return tf.concat(stacked, axis=1)
-
-
-def _batch_size(ids: Any) -> tf.Tensor:
-    return ids.nrows() if isinstance(ids, tf.RaggedTensor) else tf.size(ids, tf.int64)
 
 
 def _counts(ids: Any, field: Any) -> tf.Tensor:

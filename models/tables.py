@@ -23,7 +23,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from gin_estimator import EstimatorSpec, ModeKeys, RunConfig, SpecError, TrainOp
+from gin_estimator import EstimatorSpec, ModeKeys, SpecError, TrainOp
 
 from .heads import Head
 from .table_layers import DeepInput, FactorInput, Inputs, Vectors, WidePart, checked, numbers
@@ -47,14 +47,13 @@ class TableNetwork(keras.Model):
         self,
         name: str,
         schema: Any,
-        config: RunConfig | None,
         num_outputs: int | None,
         **options: Any,
     ) -> None:
         """Prepares the schema; the first call creates the layers."""
         # Not the dtype of the network: features are ids and exact numbers.
         super().__init__(name=name, autocast=False)
-        self._encoder = schema.prepared(config)
+        self._encoder = schema.prepared()
         self.fields = list(self._encoder.fields)
         self.num_outputs, self._options = num_outputs, options
         self.wide: WidePart | None = None
@@ -123,15 +122,14 @@ class _Sums(TableNetwork):
         return logits
 
 
-def linear_of(schema: Any, config: RunConfig | None, num_outputs: int | None) -> TableNetwork:
+def linear_of(schema: Any, num_outputs: int | None) -> TableNetwork:
     """Returns the linear model of a schema, see `linear`."""
-    return _Sums("linear", schema, config, num_outputs, is_wide=True)
+    return _Sums("linear", schema, num_outputs, is_wide=True)
 
 
-@gin.configurable(denylist=["config"])
+@gin.configurable
 def dnn(
     schema: Any,
-    config: RunConfig | None = None,
     num_outputs: int | None = None,
     *,
     hidden: Sequence[int] = (128, 64),
@@ -145,8 +143,6 @@ def dnn(
 
     Args:
       schema: a Schema, the same as that of the input_fn.
-      config: the RunConfig, whose model_dir has the statistics of the schema; None for that of
-        the run that calls.
       num_outputs: number of logits; None for that of the head of `table_model`.
       hidden: units of each hidden layer.
       activation: activation of the hidden layers.
@@ -154,13 +150,12 @@ def dnn(
       batch_norm: whether the output of each hidden layer is normalized.
     """
     options = {"activation": activation, "dropout": dropout, "batch_norm": batch_norm}
-    return _Sums("dnn", schema, config, num_outputs, hidden=hidden, **options)
+    return _Sums("dnn", schema, num_outputs, hidden=hidden, **options)
 
 
-@gin.configurable(denylist=["config"])
+@gin.configurable
 def wide_and_deep(
     schema: Any,
-    config: RunConfig | None = None,
     num_outputs: int | None = None,
     *,
     hidden: Sequence[int] = (128, 64),
@@ -176,9 +171,7 @@ def wide_and_deep(
     The arguments are those of `dnn`.
     """
     options = {"activation": activation, "dropout": dropout, "batch_norm": batch_norm}
-    return _Sums(
-        "wide_and_deep", schema, config, num_outputs, is_wide=True, hidden=hidden, **options
-    )
+    return _Sums("wide_and_deep", schema, num_outputs, is_wide=True, hidden=hidden, **options)
 
 
 class _Cross(keras.layers.Layer):
@@ -214,10 +207,9 @@ class _DcnV2(TableNetwork):
         return self.logits(self.tower(x, training=training))
 
 
-@gin.configurable(denylist=["config"])
+@gin.configurable
 def dcn_v2(
     schema: Any,
-    config: RunConfig | None = None,
     num_outputs: int | None = None,
     *,
     cross_layers: int = 3,
@@ -242,7 +234,7 @@ def dcn_v2(
     if structure not in ("parallel", "stacked"):
         raise SpecError(f"dcn_v2.structure is {structure!r}: expected 'parallel' or 'stacked'.")
     options = {"cross_layers": cross_layers, "rank": rank, "is_parallel": structure == "parallel"}
-    return _DcnV2("dcn_v2", schema, config, num_outputs, hidden=hidden, dropout=dropout, **options)
+    return _DcnV2("dcn_v2", schema, num_outputs, hidden=hidden, dropout=dropout, **options)
 
 
 class _Pairs(keras.layers.Layer):
@@ -283,10 +275,9 @@ class _DeepFm(TableNetwork):
         return [self.wide(inputs), self.pairs(vectors), deep]
 
 
-@gin.configurable(denylist=["config"])
+@gin.configurable
 def deep_fm(
     schema: Any,
-    config: RunConfig | None = None,
     num_outputs: int | None = None,
     *,
     embedding_dim: int = 16,
@@ -305,7 +296,7 @@ def deep_fm(
     embedding=None, such as crosses, have none. The other arguments are those of `dnn`.
     """
     options = {"hidden": hidden, "activation": activation, "dropout": dropout}
-    return _DeepFm("deep_fm", schema, config, num_outputs, embedding_dim=embedding_dim, **options)
+    return _DeepFm("deep_fm", schema, num_outputs, embedding_dim=embedding_dim, **options)
 
 
 class _Dlrm(TableNetwork):
@@ -325,10 +316,9 @@ class _Dlrm(TableNetwork):
         return self.logits(self.top(tf.concat([*bottom, pairs], axis=1), training=training))
 
 
-@gin.configurable(denylist=["config"])
+@gin.configurable
 def dlrm(
     schema: Any,
-    config: RunConfig | None = None,
     num_outputs: int | None = None,
     *,
     embedding_dim: int = 16,
@@ -347,7 +337,7 @@ def dlrm(
     `hidden`, with dropout. The vectors are those of `deep_fm`; without numbers v_0 is left out.
     """
     options = {"bottom": bottom_hidden, "hidden": hidden, "dropout": dropout}
-    return _Dlrm("dlrm", schema, config, num_outputs, embedding_dim=embedding_dim, **options)
+    return _Dlrm("dlrm", schema, num_outputs, embedding_dim=embedding_dim, **options)
 
 
 def _tower(

@@ -5,10 +5,7 @@ A reader with `columns=schema` returns encoded features, networks are built from
 """
 
 from .count import FeatureStatistics as FeatureStatistics
-from .declare import Bag as Bag
-from .declare import Category as Category
-from .declare import Cross as Cross
-from .declare import Number as Number
+from .declare import Feature as Feature
 from .declare import Schema as Schema
 from .encode import Encoder as Encoder
 from .encode import Field as Field

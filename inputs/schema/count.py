@@ -105,7 +105,7 @@ class _Items:
     def add(self, values: np.ndarray) -> None:
         self.counts.update(values.tolist())
         missing = self.counts.pop(MISSING_ID if self.feature.holds_ids else b"", 0)
-        default = getattr(self.feature, "default", None)
+        default = self.feature.default
         if missing and default not in (..., None):
             self.counts[default.encode() if isinstance(default, str) else default] += missing
         if len(self.counts) > _MAX_DISTINCT:

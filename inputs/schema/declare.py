@@ -4,7 +4,6 @@ import dataclasses
 import gzip
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,56 +13,46 @@ import tensorflow as tf
 
 from gin_estimator import UserTypeError, UserValueError
 
-from ..columns import Column, columns_of, did_you_mean
+from ..batching import is_integer
+from ..columns import DTYPES, Column, columns_of, did_you_mean
 from . import record
 from .encode import MISSING_ID, Encoder
 
 _MAX_WORDS = 100  # Longer vocabularies are declared by a checksum.
+# At most one of these has the rows of a feature's table.
+_WAYS = ("vocabulary", "size", "hash_buckets", "shared_with")
+_WORDS = ("vocabulary", "hash_buckets", "shared_with", "min_count", "max_size", "unknown")
+_IDS = (*_WORDS, "size")
+# The options of each kind, in addition to `kind`, `wide` and `embedding`.
+_OPTIONS = {
+    "number": ("column", "default", "log", "scale", "clip", "indicator", "buckets"),
+    "word": ("column", "default", *_WORDS),
+    "id": ("column", "default", *_IDS),
+    "bag of words": ("column", "separator", "combiner", *_WORDS),
+    "bag of ids": ("column", "separator", "combiner", *_IDS),
+    "cross": ("of", "hash_buckets", "combiner"),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Feature:
-    """A feature of any kind.
+    """A feature of any kind; `_OPTIONS` has the attributes that a kind uses.
+
+    Missing numbers are filled, then log, scale and clip are applied, or buckets. Words and ids
+    without vocabulary, size, hash_buckets and shared_with are counted: the most frequent first,
+    equally frequent ones in the order of their bytes. A cross combines categories, bags and numbers
+    with buckets, and a hash chooses its row; words and ids are crossed as they are.
 
     Attributes:
-      kind: kind of the feature.
+      kind: 'number', 'word', 'id', 'bag of words', 'bag of ids' or 'cross'.
       column: name of its column; None for the name of the feature.
       wide: whether it enters the wide, linear part of a model.
-      embedding: how categories enter the deep part: by a vector of this size, as 'one_hot', or
-        None for not at all. The default size depends on the number of rows; crosses do not enter.
-    """
-
-    kind: str
-    column: str | None = None
-    wide: bool = True
-    embedding: int | str | None = ...
-
-    def __post_init__(self) -> None:
-        if self.embedding not in (..., None, "one_hot"):
-            _check_positive("embedding", self.embedding)
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """The fields of `FeatureStatistics` that it needs."""
-        return frozenset()
-
-    @property
-    def is_category(self) -> bool:
-        """Whether its values are rows of a table."""
-        return True
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Number(Feature):
-    """A number: missing ones are filled, then log, scale and clip are applied; or buckets.
-
-    Attributes:
-      kind: 'number'.
-      column: see `Feature`.
-      wide: see `Feature`.
-      embedding: see `Feature`; of buckets.
-      default: number for a missing one; None refuses rows without a number. By default the mean
-        of the training data, or a separate row with buckets.
+      embedding: how categories enter the deep part: by a vector of this size, as 'one_hot', which
+        counts the items of a bag, or None for not at all. The default size depends on the number
+        of rows; crosses do not enter.
+      default: value for a missing one, and with size for ids out of range; None refuses rows
+        without a value. By default a number has the mean of the training data, and a word, an id
+        or a bucket a separate row, the last. Missing items of bags are left out.
       log: whether to take sign(x) log(1 + abs(x)).
       scale: 'standard' subtracts the mean and divides by the standard deviation of the training
         data; 'min_max' maps them to [0, 1]; None changes nothing. Constant data become 0.
@@ -71,61 +60,29 @@ class Number(Feature):
       indicator: whether another number, NAME_missing, is 1 if the value is missing and else 0.
       buckets: ascending boundaries, or the number of quantiles of the training data. A boundary
         belongs to the bucket above it.
+      vocabulary: words or ids in the order of their rows, or the path of a text file with one in
+        each line, also .gz.
+      size: ids from 0 to below size are rows. Other ids are refused, or have the default.
+      hash_buckets: number of rows that a hash chooses from.
+      shared_with: feature whose rows and vectors it shares.
+      min_count: least count of a word in the vocabulary that is counted.
+      max_size: largest size of the vocabulary that is counted; None for any.
+      unknown: rows for words outside of the vocabulary, chosen by a hash; 0 refuses them.
+      separator: character between the items of a bag, in text.
+      combiner: how vectors of a bag's items are combined: 'mean', 'sum' or 'sqrtn'.
+      of: names of the two or more features of a cross.
     """
 
-    kind: str = "number"
-    default: float | None = ...
+    kind: str
+    column: str | None = None
+    wide: bool = True
+    embedding: int | str | None = ...
+    default: float | str | None = ...
     log: bool = False
     scale: str | None = None
     clip: Sequence[float] | None = None
     indicator: bool = False
     buckets: Sequence[float] | int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.scale not in (None, "standard", "min_max"):
-            raise UserValueError(f"scale is {self.scale!r}: expected 'standard' or 'min_max'.")
-        for name in ("clip", "buckets"):
-            value = getattr(self, name)
-            if isinstance(value, list | tuple):
-                object.__setattr__(self, name, tuple(map(float, value)))
-                if not value or (np.diff(value) <= 0).any() or not np.isfinite(value).all():
-                    raise UserValueError(f"{name} is {value!r}: expected ascending numbers.")
-            elif value is not None and name == "buckets":
-                _check_positive("buckets", value)
-        if self.clip is not None and np.size(self.clip) != 2:
-            raise UserValueError(f"clip is {self.clip!r}: expected (low, high).")
-        if self.buckets is not None and (self.log or self.scale or self.clip or self.indicator):
-            raise UserValueError(
-                f"buckets is {self.buckets!r}: expected no log, scale, clip or indicator with it."
-            )
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """The fields of `FeatureStatistics` that it needs."""
-        if self.is_category:
-            return frozenset({"boundaries"} if isinstance(self.buckets, int) else ())
-        found = {"mean"} if self.default is ... else set()
-        found |= {"standard": {"mean", "std"}, "min_max": {"minimum", "maximum"}}.get(
-            self.scale, set()
-        )
-        return frozenset(found)
-
-    @property
-    def is_category(self) -> bool:
-        """Whether it has buckets."""
-        return self.buckets is not None
-
-    @property
-    def raw(self) -> Column:
-        """The column to read, where NaN is a missing number."""
-        return Column("number", default=None if self.default is None else ...)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Discrete(Feature):
-    """Words or ids. At most one of vocabulary, size, hash_buckets and shared_with is set."""
-
     vocabulary: Sequence[str | int] | str | None = None
     size: int | None = None
     hash_buckets: int | None = None
@@ -133,19 +90,56 @@ class _Discrete(Feature):
     min_count: int = 1
     max_size: int | None = None
     unknown: int = 1
+    separator: str = " "
+    combiner: str = "mean"
+    of: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        for name, words in (
+            ("scale", (None, "standard", "min_max")),
+            ("combiner", ("mean", "sum", "sqrtn")),
+        ):
+            if getattr(self, name) not in words:
+                raise UserValueError(f"{name} is {getattr(self, name)!r}: expected one of {words}.")
+        for name in ("clip", "buckets"):
+            self._check_ascending(name)
+        if self.clip is not None and len(self.clip) != 2:
+            raise UserValueError(f"clip is {self.clip!r}: expected (low, high).")
+        if self.buckets is not None and (self.log or self.scale or self.clip or self.indicator):
+            raise UserValueError(
+                f"buckets is {self.buckets!r}: expected no log, scale, clip or indicator with it."
+            )
         ways = [name for name in _WAYS if getattr(self, name) is not None]
         if len(ways) > 1:
             raise UserValueError(f"{' and '.join(ways)} are set: expected at most one of them.")
-        for name in ("size", "hash_buckets", "max_size", "min_count"):
-            if getattr(self, name) is not None:
-                _check_positive(name, getattr(self, name))
-        if self.size is not None and not self.holds_ids:
-            raise UserValueError(f"size is {self.size!r}: expected None for words. Set kind='id'.")
+        for name in ("embedding", "buckets", "size", "hash_buckets", "max_size", "min_count"):
+            self._check_positive(name)
         if self.vocabulary is not None:
             object.__setattr__(self, "vocabulary", _vocabulary(self.vocabulary, self.holds_ids))
+        object.__setattr__(self, "of", tuple(self.of))
+        if self.kind == "cross" and (len(self.of) < 2 or not self.hash_buckets):
+            raise UserValueError(
+                f"of is {self.of!r} and hash_buckets is {self.hash_buckets}: expected the names of "
+                "two or more features, and a number of rows."
+            )
+
+    def _check_ascending(self, name: str) -> None:
+        value = getattr(self, name)
+        if isinstance(value, list | tuple):
+            object.__setattr__(self, name, tuple(map(float, value)))
+            if not value or (np.diff(value) <= 0).any() or not np.isfinite(value).all():
+                raise UserValueError(f"{name} is {value!r}: expected ascending numbers.")
+
+    def _check_positive(self, name: str) -> None:
+        value = getattr(self, name)
+        is_other = value in (..., None, "one_hot") or isinstance(value, tuple)
+        if not is_other and (not is_integer(value) or value < 1):
+            raise UserValueError(f"{name} is {value!r}: expected a positive integer.")
+
+    @property
+    def is_bag(self) -> bool:
+        """Whether its column has any number of items in a row."""
+        return self.kind.startswith("bag of ")
 
     @property
     def holds_ids(self) -> bool:
@@ -153,121 +147,36 @@ class _Discrete(Feature):
         return self.kind in ("id", "bag of ids")
 
     @property
+    def is_category(self) -> bool:
+        """Whether its values are rows of a table."""
+        return self.kind != "number" or self.buckets is not None
+
+    @property
+    def has_missing_row(self) -> bool:
+        """Whether missing values have a row of the table."""
+        return self.default is ... and not self.is_bag and self.kind != "cross"
+
+    @property
     def needs(self) -> frozenset[str]:
         """The fields of `FeatureStatistics` that it needs."""
-        is_counted = all(getattr(self, name) is None for name in _WAYS)
-        return frozenset({"vocabulary"} if is_counted else ())
-
-
-_WAYS = ("vocabulary", "size", "hash_buckets", "shared_with")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Category(_Discrete):
-    """One word or id in each row of the data.
-
-    Attributes:
-      kind: 'word' or 'id'.
-      column: see `Feature`.
-      wide: see `Feature`.
-      embedding: see `Feature`.
-      vocabulary: words or ids in the order of their rows, or the path of a text file with one in
-        each line, also .gz. Without vocabulary, size, hash_buckets and shared_with they are
-        counted: the most frequent first, equally frequent ones in the order of their bytes.
-      size: ids from 0 to below size are rows. Other ids are refused, or have the default.
-      hash_buckets: number of rows that a hash chooses from.
-      shared_with: feature whose rows and vectors it shares.
-      min_count: least count of a word in the vocabulary that is counted.
-      max_size: largest size of the vocabulary that is counted; None for any.
-      unknown: rows for words outside of the vocabulary, chosen by a hash; 0 refuses them.
-      default: word or id for a missing one, and with size for others; None refuses missing ones.
-        By default they have a separate row, the last.
-    """
-
-    kind: str = "word"
-    default: str | int | None = ...
+        if self.kind != "number":
+            is_counted = self.kind != "cross" and all(getattr(self, way) is None for way in _WAYS)
+            return frozenset({"vocabulary"} if is_counted else ())
+        if self.buckets is not None:
+            return frozenset({"boundaries"} if isinstance(self.buckets, int) else ())
+        found = {"standard": {"mean", "std"}, "min_max": {"minimum", "maximum"}}
+        return frozenset(
+            found.get(self.scale, set()) | ({"mean"} if self.default is ... else set())
+        )
 
     @property
     def raw(self) -> Column:
-        """The column to read, where '' or `MISSING_ID` is missing."""
+        """The column to read, where NaN, '' or `MISSING_ID` is missing."""
+        if self.is_bag:
+            return Column(self.kind, separator=self.separator)
         if self.default is None:
             return Column(self.kind, default=None)
         return Column(self.kind, default=MISSING_ID if self.holds_ids else ...)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Bag(_Discrete):
-    """Any number of words or ids in each row of the data; missing ones are left out.
-
-    Attributes:
-      kind: 'bag of words' or 'bag of ids'.
-      column: see `Feature`.
-      wide: see `Feature`.
-      embedding: see `Feature`; 'one_hot' counts each item.
-      vocabulary: see `Category`.
-      size: see `Category`.
-      hash_buckets: see `Category`.
-      shared_with: see `Category`.
-      min_count: see `Category`.
-      max_size: see `Category`.
-      unknown: see `Category`.
-      separator: character between items in text.
-      combiner: how vectors of items are combined: 'mean', 'sum' or 'sqrtn'.
-    """
-
-    kind: str = "bag of words"
-    separator: str = " "
-    combiner: str = "mean"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_combiner(self.combiner)
-
-    @property
-    def raw(self) -> Column:
-        """The column to read."""
-        return Column(self.kind, separator=self.separator)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Cross(Feature):
-    """Combinations of categories, bags and numbers with buckets, whose row a hash chooses.
-
-    Attributes:
-      kind: 'cross'.
-      column: None.
-      wide: see `Feature`.
-      embedding: see `Feature`.
-      of: names of two or more features. Words and ids are crossed as they are.
-      hash_buckets: number of rows.
-      combiner: see `Bag`; used if one of the features is a bag.
-    """
-
-    kind: str = "cross"
-    of: Sequence[str]
-    hash_buckets: int
-    combiner: str = "mean"
-    embedding: int | str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_combiner(self.combiner)
-        _check_positive("hash_buckets", self.hash_buckets)
-        if isinstance(self.of, str) or len(self.of) < 2 or self.column is not None:
-            raise UserValueError(
-                f"of is {self.of!r}: expected two or more features, and no column."
-            )
-        object.__setattr__(self, "of", tuple(self.of))
-
-
-_KINDS: dict[str, type[Feature]] = {
-    "number": Number,
-    "word": Category,
-    "id": Category,
-    "bag of words": Bag,
-    "bag of ids": Bag,
-    "cross": Cross,
-}
 
 
 @gin.configurable
@@ -279,8 +188,8 @@ class Schema:
                other_columns={"late": "id"}, source=functools.partial(csv_input_fn, ...))
 
     Attributes:
-      features: features by name: `Number`, `Category`, `Bag` or `Cross`, dict of arguments with
-        its kind, or the kind.
+      features: features by name: dict of the attributes of a `Feature`, its kind alone, or
+        the same feature of another Schema.
       other_columns: columns that are read and returned as they are, such as labels and weights.
       source: input_fn of the training data, for statistics that features need; it is called with
         these columns, and with num_epochs=1.
@@ -304,37 +213,32 @@ class Schema:
         object.__setattr__(self, "other_columns", columns_of(self.other_columns))
         for name, feature in features.items():
             self._check_related(name, feature)
-        indicators = {f"{k}_missing" for k, f in features.items() if getattr(f, "indicator", False)}
-        for name in indicators:
-            if name in features or name in self.other_columns:
-                raise UserValueError(f"{name!r} is the name of an indicator as well. Rename it.")
-        for name in self.other_columns:
-            if name in features:
-                raise UserValueError(
-                    f"{name!r} is in other_columns and a feature: expected different names. Set "
-                    f"{{'my_{name}': {{'column': {name!r}, ...}}}}."
-                )
+        names = [*self.other_columns, *features]
+        names += [f"{name}_missing" for name, each in features.items() if each.indicator]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise UserValueError(
+                f"{twice[0]!r} is the name of two of features, indicators and other_columns: "
+                f"expected different names. Set {{'other_name': {{'column': {twice[0]!r}, ...}}}}."
+            )
         _ = self.columns
 
     def _check_related(self, name: str, feature: Feature) -> None:
-        parts = list(getattr(feature, "of", ()))
-        owner = getattr(feature, "shared_with", None)
-        for other in parts + ([owner] if owner else []):
+        owner = feature.shared_with
+        for other in [*feature.of, *([owner] if owner else [])]:
             if other not in self.features or other == name:
                 raise UserValueError(
                     f"feature {name!r} names {other!r}: expected another feature."
                     f"{did_you_mean(other, self.features)}"
                 )
-        for part in parts:
-            if isinstance(self.features[part], Cross) or not self.features[part].is_category:
+        for part in feature.of:
+            if self.features[part].kind == "cross" or not self.features[part].is_category:
                 raise UserValueError(
                     f"feature {name!r} crosses {part!r}: expected words, ids, bags or numbers "
                     "with buckets."
                 )
         if owner:
             shared = self.features[owner]
-            fits = isinstance(shared, _Discrete) and shared.holds_ids == feature.holds_ids
-            if not fits or shared.shared_with:
+            if DTYPES.get(shared.kind) != DTYPES[feature.kind] or shared.shared_with:
                 raise UserValueError(
                     f"feature {name!r} is shared_with {owner!r}: expected a feature of the same "
                     "items that shares with none."
@@ -345,7 +249,7 @@ class Schema:
         """The columns to read, by name."""
         found = dict(self.other_columns)
         for name, feature in self.features.items():
-            if isinstance(feature, Cross):
+            if feature.kind == "cross":
                 continue
             column = feature.column or name
             known = found.setdefault(column, feature.raw)
@@ -394,16 +298,16 @@ _ENCODERS: dict[str, Encoder] = {}
 
 
 def _feature(name: str, value: Any) -> Feature:
-    if isinstance(value, Feature):
+    if isinstance(value, Feature):  # Of another Schema.
         return value
     arguments = {"kind": value} if isinstance(value, str) else value
     kind = arguments.get("kind") if isinstance(arguments, Mapping) else None
-    if kind not in _KINDS:
+    if kind not in _OPTIONS:
         raise UserValueError(
-            f"feature {name!r} is {value!r}: expected its kind, one of {[*_KINDS]}, or a dict "
-            f"{{'kind': 'word', 'embedding': 16}}.{did_you_mean(kind, _KINDS)}"
+            f"feature {name!r} is {value!r}: expected its kind, one of {[*_OPTIONS]}, or a dict "
+            f"{{'kind': 'word', 'embedding': 16}}.{did_you_mean(kind, _OPTIONS)}"
         )
-    known = [field.name for field in dataclasses.fields(_KINDS[kind])]
+    known = ["kind", "wide", "embedding", *_OPTIONS[kind]]
     for argument in arguments:
         if argument not in known:
             raise UserValueError(
@@ -411,7 +315,7 @@ def _feature(name: str, value: Any) -> Feature:
                 f"{did_you_mean(argument, known)}"
             )
     try:
-        return _KINDS[kind](**arguments)
+        return Feature(**arguments)
     except (TypeError, ValueError) as error:
         raise UserValueError(f"feature {name!r}: {error}") from error
 
@@ -428,7 +332,7 @@ def _vocabulary(value: Any, holds_ids: bool) -> tuple[str | int, ...]:
             "words or ids, none of them empty."
         )
     expected = int if holds_ids else str
-    if any(not isinstance(item, expected) or isinstance(item, bool) for item in value):
+    if not all(isinstance(item, expected) for item in value):
         raise UserValueError(
             f"vocabulary is {value!r:.80}: expected {'ids' if holds_ids else 'words'}."
         )
@@ -445,14 +349,3 @@ def _as_json(feature: Feature) -> dict[str, Any]:
         if value != field.default:
             found[field.name] = list(value) if isinstance(value, tuple) else value
     return found
-
-
-def _check_positive(name: str, value: Any) -> None:
-    is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_int or not 0 < value < math.inf:
-        raise UserValueError(f"{name} is {value!r}: expected a positive integer.")
-
-
-def _check_combiner(combiner: str) -> None:
-    if combiner not in ("mean", "sum", "sqrtn"):
-        raise UserValueError(f"combiner is {combiner!r}: expected 'mean', 'sum' or 'sqrtn'.")

@@ -100,13 +100,11 @@ class Encoder:
         owner = _table(name, self._features[name])
         feature, statistics = self._features[owner], self._statistics.get(owner)
         sharing = [f for k, f in self._features.items() if _table(k, f) == owner]
-        has_missing = any(getattr(each, "default", None) is ... for each in sharing)
+        has_missing = any(each.has_missing_row for each in sharing)
         if feature.kind == "number":
             return _Rows(len(_boundaries(feature, statistics)) + 1, 0, has_missing)
-        if feature.hash_buckets:
-            return _Rows(feature.hash_buckets, 0, has_missing)
-        if feature.size:
-            return _Rows(feature.size, 0, has_missing)
+        if size := feature.hash_buckets or feature.size:
+            return _Rows(size, 0, has_missing)
         known = len(feature.vocabulary or statistics.vocabulary)
         return _Rows(known, feature.unknown, has_missing)
 
@@ -118,15 +116,15 @@ class Encoder:
         size, owner = self._tables[name].size, _table(name, feature)
         embedding = self._features[owner].embedding
         if embedding is ...:
-            embedding = max(1, min(_MAX_DIMENSION, round(1.6 * size**0.56)))
+            default = max(1, min(_MAX_DIMENSION, round(1.6 * size**0.56)))
+            embedding = None if feature.kind == "cross" else default
         is_bag = self._is_bag(name)
         combiner = feature.combiner if is_bag else None
         kind = "bag" if is_bag else "category"
         return [Field(name, kind, size, feature.wide, embedding, combiner, owner)]
 
     def _is_bag(self, name: str) -> bool:
-        parts = getattr(self._features[name], "of", (name,))
-        return any(self._features[part].kind.startswith("bag of ") for part in parts)
+        return any(self._features[part].is_bag for part in self._features[name].of or [name])
 
     # No branch depends on a tensor, and autograph takes seconds.
     @tf.autograph.experimental.do_not_convert
@@ -141,9 +139,9 @@ class Encoder:
           UserValueError: a column is missing.
           tf.errors.InvalidArgumentError: a value is refused; the message names its feature.
         """
-        refusals: list[_Refusal] = []
+        checks: list[tf.Operation | None] = []
         values = {
-            name: self._filled(name, columns, refusals)
+            name: self._filled(name, columns, checks)
             for name, feature in self._features.items()
             if feature.kind != "cross"
         }
@@ -155,11 +153,13 @@ class Encoder:
                 found[name] = values[name] = _bucket(values[name], feature, boundaries)
             elif feature.kind not in ("number", "cross"):
                 finder = self._finders[_table(name, feature)]
-                found[name] = finder.rows(name, feature, values[name], refusals)
+                found[name] = finder.rows(name, feature, values[name], checks)
         for name, feature in self._features.items():
             if feature.kind == "cross":
                 found[name] = self._crossed(feature, values)
-        encoded = _checked({each.name: found[each.name] for each in self.fields}, refusals)
+        encoded = {each.name: found[each.name] for each in self.fields}
+        with tf.control_dependencies([check for check in checks if check is not None]):
+            encoded = tf.nest.map_structure(tf.identity, encoded, expand_composites=True)
         return encoded | {name: columns[name] for name in self._others if name in columns}
 
     def serving_input_receiver_fn(self) -> ge.ServingInputReceiver:
@@ -195,17 +195,15 @@ class Encoder:
             alternatives={"examples": ge.ServingInputReceiver(examples, of_examples)},
         )
 
-    def _filled(self, name: str, columns: Mapping[str, Any], refusals: "list[_Refusal]") -> Any:
+    def _filled(self, name: str, columns: Mapping[str, Any], checks: list[Any]) -> Any:
         """Returns the column of a feature, where missing values have its default."""
         feature = self._features[name]
         value = _raw(name, feature, columns)
         if isinstance(value, tf.RaggedTensor):
             return with_known_rows(tf.ragged.boolean_mask(value, ~_missing(value)), value.shape[0])
         if feature.default is None:
-            remedy = (
-                "a missing value, which default=None refuses. Correct the data, or set default."
-            )
-            refusals.append(_Refusal(name, _missing(value), value, remedy))
+            expected = "a value, since default is None. Correct the data, or set default"
+            checks.append(_refuse(name, _missing(value), value, expected))
         elif feature.kind in ("word", "id") and feature.default is not ...:
             return tf.where(_missing(value), tf.constant(feature.default, value.dtype), value)
         return value
@@ -242,41 +240,13 @@ class Encoder:
         return tf.ensure_shape(rows.values, [size])
 
 
-@dataclasses.dataclass(frozen=True)
-class _Refusal:
-    """Values `[n]` of a feature, of which bad ones end the step."""
-
-    name: str
-    bad: tf.Tensor
-    values: tf.Tensor
-    text: str
-
-    def message(self) -> tf.Tensor:
-        """Returns the text for the first bad value; '' without one."""
-
-        def first() -> tf.Tensor:
-            value = self.values[tf.argmax(self.bad)]
-            if value.dtype != tf.string:
-                value = tf.strings.as_string(value)
-            shown = tf.strings.substr(value, 0, 80)
-            return tf.strings.join([f"feature {self.name} is ", shown, ": ", self.text, " "])
-
-        return tf.cond(tf.reduce_any(self.bad), first, lambda: tf.constant(""))
-
-
-def _checked(encoded: Mapping[str, Any], refusals: Sequence[_Refusal]) -> dict[str, Any]:
-    """Returns tensors whose computation fails if a value is refused."""
-    if not refusals:
-        return dict(encoded)
-
-    def fail() -> tf.Tensor:
-        message = tf.strings.join([each.message() for each in refusals])
-        with tf.control_dependencies([tf.debugging.Assert(False, [message])]):
-            return tf.constant(False)
-
-    is_bad = tf.reduce_any([tf.reduce_any(each.bad) for each in refusals])
-    with tf.control_dependencies([tf.cond(is_bad, fail, lambda: tf.constant(True))]):
-        return tf.nest.map_structure(tf.identity, dict(encoded), expand_composites=True)
+def _refuse(name: str, bad: tf.Tensor, values: tf.Tensor, expected: str) -> tf.Operation | None:
+    """Returns an operation that ends the step if one of the values `[n]` is bad."""
+    # tf.debugging.Assert would add a branch.
+    return tf.raw_ops.Assert(
+        condition=~tf.reduce_any(bad),
+        data=[f"feature {name}: expected {expected}. It is", tf.boolean_mask(values, bad)],
+    )
 
 
 class _Finder:
@@ -297,26 +267,23 @@ class _Finder:
                 self._items = tf.constant(items[order])
                 self._order = tf.constant(order, tf.int32)
 
-    def rows(self, name: str, feature: Any, values: Any, refusals: list[_Refusal]) -> Any:
+    def rows(self, name: str, feature: Any, values: Any, checks: list[Any]) -> Any:
         """Returns int32 rows; refuses items without one."""
         is_ragged = isinstance(values, tf.RaggedTensor)
         items = values.flat_values if is_ragged else values
         found = self._known(items)
-        default = getattr(feature, "default", None)
-        if self._feature.size is not None and default not in (..., None):
+        if self._feature.size is not None and feature.default not in (..., None):
             # As the default_value of categorical_column_with_identity.
-            found = tf.where(found < 0, default, found)
+            found = tf.where(found < 0, feature.default, found)
         if self._rows.unknown:
             found = tf.where(found < 0, self._rows.known + _hash(items, self._rows.unknown), found)
         if self._rows.has_missing:
             found = tf.where(_missing(items), self._rows.size - 1, found)
         if self._feature.hash_buckets is None and not self._rows.unknown:
-            text = (
-                f"expected one of the {self._rows.known} known. Set unknown=1, or correct the data."
-            )
+            expected = f"one of the {self._rows.known} known. Set unknown=1, or correct the data"
             if self._feature.size is not None:
-                text = f"expected an id from 0 to {self._rows.known - 1}. Set size, or default."
-            refusals.append(_Refusal(name, found < 0, items, text))
+                expected = f"an id from 0 to {self._rows.known - 1}. Set size, or default"
+            checks.append(_refuse(name, found < 0, items, expected))
         return values.with_values(found) if is_ragged else found
 
     def _known(self, items: tf.Tensor) -> tf.Tensor:
@@ -365,7 +332,7 @@ def _missing(values: Any) -> Any:
 
 
 def _table(name: str, feature: Any) -> str:
-    return getattr(feature, "shared_with", None) or name
+    return feature.shared_with or name
 
 
 def _boundaries(feature: Any, statistics: Any) -> tuple[float, ...]:

@@ -59,7 +59,6 @@ def find_learning_rate(
     lowest: float = 1e-6,
     highest: float = 10.0,
     steps: int = 100,
-    optimizers: Sequence[str] | None = None,
 ) -> LearningRates:
     """Trains from the initial values, each step at a higher learning rate, and drops the weights.
 
@@ -70,9 +69,7 @@ def find_learning_rate(
       input_fn: function that returns the training data.
       lowest: learning rate of the first step.
       highest: learning rate of the last step; training ends before if the loss diverges.
-      steps: number of steps.
-      optimizers: names of the modules whose rates or schedules are replaced; None for all
-        optimizers.
+      steps: number of steps. The rates or schedules of all optimizers are replaced.
 
     Returns:
       The curve, and a suggestion.
@@ -96,18 +93,13 @@ def find_learning_rate(
     if estimator.config.is_chief:
         check_writable(folder)
     growing = _Growing(np.geomspace(lowest, highest, steps).tolist())
-    chosen = estimator.factories if optimizers is None else optimizers
-    factories = {
-        name: growing.followed_by(factory) if name in chosen else factory
-        for name, factory in estimator.factories.items()
-    }
+    factories = {name: growing.followed_by(each) for name, each in estimator.factories.items()}
     trained = estimator.with_config(_without_files(estimator.config, folder), modules=factories)
-    modules = trained.state.modules.items()
-    names = [name for name, each in modules if isinstance(each, keras.optimizers.Optimizer)]
-    if not {*names, *(optimizers or names)} == {*names} != set():
+    modules = trained.state.modules
+    if not any(isinstance(each, keras.optimizers.Optimizer) for each in modules.values()):
         raise UserValueError(
-            f"find_learning_rate.optimizers is {optimizers!r}: expected names of optimizers among "
-            f"the modules, {names}. Set None for all of them."
+            f"find_learning_rate: the modules are {sorted(modules)}: expected an optimizer among "
+            "them. Set modules={'optimizer': ...}."
         )
     trained.train(input_fn, max_steps=steps, hooks=[growing])
     rates, losses = growing.rates[: len(growing.losses)], growing.losses
@@ -163,13 +155,14 @@ def _without_files(config: RunConfig, folder: str) -> RunConfig:
     """Returns a RunConfig with which a training writes nothing."""
     fields = dataclasses.fields(RunConfig)
     keeps = {each.name: each.default for each in fields if each.name.startswith("keep_")}
-    nothing = {"save_summary_steps": None, "log_step_count_steps": None, "average": None}
     return config.replace(
         model_dir=folder,
         save_checkpoints_steps=0,
+        save_summary_steps=None,
+        log_step_count_steps=None,
+        average=None,
         on_nan="warn",
         metric_writers=(),
-        **nothing,
         **keeps,
     )
 

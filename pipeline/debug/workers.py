@@ -23,6 +23,7 @@ from .division import Division
 
 # Examples that are read of endless data, and of other data.
 _MOST_OF_ENDLESS, _MOST = 200, 200_000
+_LEAST_WORKERS = 3  # That are read without regard to the time, and shown.
 _SHARD = (
     "Set dataset.shard(input_context.num_input_pipelines, input_context.input_pipeline_id) before "
     "shuffle() and batch()."
@@ -105,12 +106,11 @@ class Workers:
         end, number = time.monotonic() + secs, division.num_workers
         self.whole = read(source, InputContext(1, 0, division.num_replicas), secs=secs / 3)
         self.pipelines = [self.whole] if number == 1 or source.yields_global_batches else []
-        first = dict.fromkeys([0, number // 2, number - 1])
-        others = (worker for worker in range(number) if worker not in first)
-        for worker in () if self.pipelines else itertools.chain(first, others):
-            if worker not in first and time.monotonic() >= end:
+        each_secs = secs / 10 if self.whole.has_ended else 0.0
+        workers = dict.fromkeys([0, number // 2, number - 1, *range(number)])
+        for place, worker in enumerate([] if self.pipelines else workers):
+            if place >= _LEAST_WORKERS and time.monotonic() >= end:
                 break
-            each_secs = secs / 10 if self.whole.has_ended else 0.0
             self.pipelines.append(read(source, division.context(worker), secs=each_secs))
         self._good = [each for each in self.pipelines if not each.error]
         self._was_read = all(each.has_ended for each in [self.whole, *self._good])
@@ -123,7 +123,7 @@ class Workers:
 
     def lines(self) -> Iterator[str]:
         """Yields the numbers of examples of three workers, and of all that were read."""
-        for each in self.pipelines[:3]:
+        for each in self.pipelines[:_LEAST_WORKERS]:
             number = f"{len(each.examples):,} examples{'' if each.has_ended else ' or more'}"
             yield f"worker {each.worker}: {'fails' if each.error else number}"
         if len(self.pipelines) > 1:
@@ -134,10 +134,9 @@ class Workers:
 
     def findings(self) -> Iterator[Finding]:
         """Yields problems of the input and of its division."""
-        name, good = self._source.name, self._good
         if failed := [each for each in self.pipelines if each.error]:
-            yield Finding(f"{name} fails for {_numbers(failed)}: {failed[0].error}")
-        if self.whole.error or not good:
+            yield self._mistake(f"fails for {_numbers(failed)}: {failed[0].error}")
+        if self.whole.error or not self._good:
             return
         if self.whole.has_ended and not self.whole.examples:
             yield Finding(str(self._source.empty_error()))
@@ -150,20 +149,25 @@ class Workers:
             if not any(each.is_certain for each in found):
                 yield from self._uneven()
 
+    def _mistake(self, text: str) -> Finding:
+        return Finding(f"{self._source.name} {text}")
+
+    def _doubt(self, text: str) -> Finding:
+        return Finding(f"{self._source.name} {text}", is_certain=False)
+
     def _split(self) -> Iterator[Finding]:
         """Judges global batches, of which each worker takes its part."""
-        division, rows, name = self.division, self.whole.rows, self._source.name
+        division, rows = self.division, self.whole.rows
         if rows < division.num_replicas and not division.num_ps:
-            yield Finding(
-                f"{name} yields batches of {rows} examples for {division.num_replicas} replicas: "
-                f"some have nothing to do. Set a batch size of {division.num_replicas} or more.",
-                False,
+            yield self._doubt(
+                f"yields batches of {rows} examples for {division.num_replicas} replicas: "
+                f"some have nothing to do. Set a batch size of {division.num_replicas} or more."
             )
         if division.num_workers > 1:
             again = read(self._source, InputContext(1, 0, division.num_replicas))
             if again.examples[:rows] != self.whole.examples[:rows]:
-                yield Finding(
-                    f"{name} takes no input_context and yields other data at a second call: "
+                yield self._mistake(
+                    "takes no input_context and yields other data at a second call: "
                     "expected the same in each worker, which takes its part of each batch. Set "
                     "seeds, or take input_context."
                 )
@@ -171,10 +175,9 @@ class Workers:
     def _kinds(self) -> Iterator[Finding]:
         first, *others = [tf.nest.map_structure(relaxed, each.spec) for each in self._good]
         if other := next((each for each in others if each != first), None):
-            yield Finding(
-                f"{self._source.name} yields {other} to a worker, and {first} to another one: "
-                "expected the same dtypes and shapes.",
-                False,
+            yield self._doubt(
+                f"yields {other} to a worker, and {first} to another one: expected the same "
+                "dtypes and shapes."
             )
 
     def _empty(self) -> Iterator[Finding]:
@@ -182,11 +185,11 @@ class Workers:
         if empty := [each for each in self._good if each.has_ended and not each.examples]:
             files = self.whole.num_files
             have = f"{files} files" if files else f"{len(self.whole.examples):,} examples"
-            yield Finding(
-                f"{self._source.name} yields no examples for {_numbers(empty)} of "
-                f"{self.division.num_workers}, and has {have}: expected a batch for each. Write "
-                f"more files, or read all files in each worker. {_SHARD}",
-                not self.division.num_ps,
+            finding = self._doubt if self.division.num_ps else self._mistake
+            yield finding(
+                f"yields no examples for {_numbers(empty)} of {self.division.num_workers}, and has "
+                f"{have}: expected a batch for each. Write more files, or read all files in each "
+                f"worker. {_SHARD}"
             )
 
     def _heads(self) -> Iterator[Finding]:
@@ -208,48 +211,44 @@ class Workers:
         again = (total - there).total() - foreign
         missing = (there - total).total() if self._all_read else 0
         if foreign > dropped:
-            yield Finding(
-                f"{self._source.name} yields other values at each reading: whether the workers' "
-                "examples are disjoint cannot be compared.",
-                False,
+            yield self._doubt(
+                "yields other values at each reading: whether the workers' "
+                "examples are disjoint cannot be compared."
             )
         elif all(collections.Counter(each.examples) == there for each in self._good):
             yield self._ignored(f"all {len(self.whole.examples):,} examples")
         elif again or missing > dropped * (1 + len(self._good)):
-            yield Finding(
-                f"{self._source.name} yields {again:,} examples to several workers, and "
+            yield self._mistake(
+                f"yields {again:,} examples to several workers, and "
                 f"{missing:,} to none: expected each of {there.total():,} once. {_SHARD} Or set "
                 "one seed of shuffle() for all workers."
             )
         elif missing:
-            yield Finding(
-                f"{self._source.name} leaves out {missing:,} of {there.total():,} examples, in "
-                "incomplete last batches. Set drop_remainder=False, or another batch size.",
-                False,
+            yield self._doubt(
+                f"leaves out {missing:,} of {there.total():,} examples, in "
+                "incomplete last batches. Set drop_remainder=False, or another batch size."
             )
 
     def _ignored(self, what: str) -> Finding:
-        return Finding(
-            f"{self._source.name} yields {what} to each worker, as if it ignored its "
+        return self._mistake(
+            f"yields {what} to each worker, as if it ignored its "
             f"input_context: expected another part for each. {_SHARD}"
         )
 
     def _uneven(self) -> Iterator[Finding]:
         """Finds workers that read more than others, and files that all of them open."""
-        name, files, number = self._source.name, self.whole.num_files, self.division.num_workers
+        files, number = self.whole.num_files, self.division.num_workers
         counts = [len(each.examples) for each in self._good]
         step = self._good[0].rows * self.division.num_replicas // number
         if self._was_read and max(counts) - min(counts) > max(step, max(counts) // 10):
-            yield Finding(
-                f"{name} yields from {min(counts):,} to {max(counts):,} examples to a worker, so "
-                f"that some wait for others. Write a multiple of {number} files of one size.",
-                False,
+            yield self._doubt(
+                f"yields from {min(counts):,} to {max(counts):,} examples to a worker, so "
+                f"that some wait for others. Write a multiple of {number} files of one size."
             )
         elif 0 < files < number:
-            yield Finding(
-                f"{name} reads {files} files for {number} workers: each opens all of them. Write a "
-                f"multiple of {number} files.",
-                False,
+            yield self._doubt(
+                f"reads {files} files for {number} workers: each opens all of them. Write a "
+                f"multiple of {number} files."
             )
 
 

@@ -122,9 +122,9 @@ def test_values_are_refused_by_feature(schema):
         "i": [1],
     }
     for name, value, text in (
-        ("x", [np.nan], "feature x is nan: a missing value"),
-        ("w", ["b"], "feature w is b: expected one of the 1 known"),
-        ("i", np.int64([2]), "feature i is 2: expected an id from 0 to 1"),
+        ("x", [np.nan], "feature x: expected a value.*nan"),
+        ("w", ["b"], "feature w: expected one of the 1 known.*b"),
+        ("i", np.int64([2]), "feature i: expected an id from 0 to 1.*2"),
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match=text):
             encoder.encode(good | {name: tf.constant(value)})
@@ -159,7 +159,7 @@ def test_a_server_takes_columns_or_examples():
         ({"a": "wrd"}, "expected its kind, one of .*Did you mean 'word'"),
         ({"a": {"kind": "word", "hash_bucket": 3}}, "Did you mean 'hash_buckets'"),
         ({"a": {"kind": "id", "size": 2, "hash_buckets": 3}}, "size and hash_buckets are set"),
-        ({"a": {"kind": "word", "size": 2}}, "expected None for words"),
+        ({"a": {"kind": "word", "size": 2}}, "has the argument 'size'"),
         ({"a": {"kind": "number", "buckets": [2, 1]}}, "expected ascending numbers"),
         ({"a": {"kind": "word", "vocabulary": ["x", "x"]}}, "2 items, 1 different"),
         (
@@ -172,7 +172,7 @@ def test_a_server_takes_columns_or_examples():
         ),
         ({"a": {"kind": "word", "shared_with": "b"}}, "names 'b': expected another feature"),
         ({"a": "word", "b": {"kind": "id", "column": "a"}}, "column 'a' is read as"),
-        ({"late": "word"}, "'late' is in other_columns and a feature"),
+        ({"late": "word"}, "'late' is the name of two of features"),
     ],
 )
 def test_wrong_declarations_are_refused(features, text):

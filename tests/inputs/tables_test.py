@@ -262,7 +262,7 @@ def test_records_have_the_same_rows(tmp_path):
     bad = write_records(tmp_path / "b.tfrecord", {"y": [0], "w": [1.0]}, {"w": [1.0]})
     with pytest.raises(tf.errors.InvalidArgumentError, match=rf"Name: {bad} record 2.*y"):
         read(records, eval_files=bad)
-    with pytest.raises(ge.UserError, match="label_key is 'z'"):
+    with pytest.raises(ge.UserError, match="label is 'z'"):
         read(records, label_key="z", eval_files=bad)
     with pytest.raises(ge.UserError, match="expected .dtype, shape"):
         read(records, feature_spec={"y": ("int64",)}, eval_files=bad)
