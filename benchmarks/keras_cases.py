@@ -132,6 +132,7 @@ class Subclassed(keras.Model):
         self.hidden, self.logits = layers.Dense(8, "relu"), layers.Dense(2)
 
     def call(self, inputs: Any) -> Any:
+        """Returns logits."""
         return self.logits(self.hidden(inputs))
 
 
@@ -144,7 +145,7 @@ def _early_stopping() -> list[keras.callbacks.Callback]:
     # No epoch improves by this much: training ends after three, with the weights of the first.
     return [
         keras.callbacks.EarlyStopping(
-            "val_loss", min_delta=9.0, patience=2, restore_best_weights=True
+            "val_loss", min_delta=9, patience=2, restore_best_weights=True
         )
     ]
 
