@@ -38,7 +38,7 @@ class Case:
       num_examples: examples of an epoch; batches have 32.
       callbacks: makes Keras callbacks.
       epochs: number of epochs.
-      is_shuffled: whether each epoch has another order.
+      is_shuffled: whether the data are shuffled, in one order for all epochs.
       kill_step: step at which the training is killed, to be started again; None for none.
     """
 
@@ -60,7 +60,7 @@ class Case:
         data = self._examples(slice(self.num_examples))
         if self.is_shuffled:
             tf.random.set_seed(1)  # The order depends on it and on the seed of shuffle.
-            data = data.shuffle(160, seed=1)
+            data = data.shuffle(160, seed=1, reshuffle_each_iteration=False)
         return data.batch(BATCH_SIZE)
 
     def validation(self) -> tf.data.Dataset:
