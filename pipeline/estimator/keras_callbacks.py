@@ -179,6 +179,7 @@ class KerasCallbacks(Hook):
         if self._pending is not None and run.step % self.every_steps == 0:
             named = {f"val_{key}": _plain(v) for key, v in metrics.items() if key != "global_step"}
             self._end_epoch(run, named)
+            run.has_changed = True  # The last step was saved before.
 
     def end(self, run: Run) -> None:
         """Ends the callbacks; what they set is saved with the last step."""
@@ -338,7 +339,10 @@ def _plain(value: Any) -> Any:
 
 
 def _simple(callback: Any) -> dict[str, Any]:
-    return {name: v for name, v in vars(callback).items() if isinstance(v, _SIMPLE)}
+    """Returns the attributes that are numbers or texts."""
+    # Keras changes the sign of min_delta when it first compares, which it does after a restart.
+    found = {name: v for name, v in vars(callback).items() if name != "min_delta"}
+    return {name: v for name, v in found.items() if isinstance(v, _SIMPLE)}
 
 
 def _is_arrays(value: Any) -> bool:
