@@ -13,10 +13,10 @@ from gin_estimator import (
     EstimatorSpec,
     ModeKeys,
     RunConfig,
-    UserTypeError,
     compile_parts,
     compiled_spec,
 )
+from gin_estimator.estimator import keras_model
 
 from . import features as features_lib
 
@@ -93,25 +93,13 @@ def model_to_estimator(
     Raises:
       UserTypeError: `make_model` is not a function.
     """
-    if isinstance(make_model, keras.Model) or not callable(make_model):
-        raise UserTypeError(
-            f"make_model is {make_model!r}: expected a function that makes and compiles the model, "
-            "which has to be made under the strategy. Set make_model=make_model."
-        )
+    keras_model.check_make_model(make_model)
 
     def model_fn(features: Any, labels: Any, mode: str, network: Any, optimizer: Any) -> Any:
         parts = dataclasses.replace(compile_parts(network), optimizer=optimizer)
         return _spec(features, labels, mode, network, parts, weight_column, clip_norm, feature_key)
 
-    def network() -> keras.Model:
-        model = make_model()
-        compile_parts(model)  # Before anything else is made.
-        return model
-
-    def optimizer() -> keras.optimizers.Optimizer:
-        return compile_parts(make_model()).optimizer
-
-    modules = {"network": network, "optimizer": optimizer}
+    modules = keras_model.factories(make_model)
     return Estimator(model_fn, modules=modules, config=config, **options)
 
 

@@ -89,6 +89,8 @@ class Run:
       cannot_leave_out: why `leave_out` cannot be called; None if it can.
       stop_reasons: why training is going to end; empty while it continues.
       has_ended: whether the last step was made, so that a request to stop has no effect.
+      has_changed: whether hooks have set variables or their states after the last step was saved,
+        so that it is saved again at the end.
       evaluations: the evaluations of this run up to its step, by name of the EvalSpec; each has
         `step` and `metrics`.
       summaries: `EstimatorSpec.summaries` of the last evaluation, as arrays, by name of the
@@ -118,6 +120,7 @@ class Run:
         self.cannot_leave_out: str | None = None
         self.stop_reasons: list[str] = []
         self.has_ended = False
+        self.has_changed = False
         self.evaluations: dict[str, list[Any]] = {}
         self.summaries: dict[str, Mapping[str, Summary]] = {}
         self.is_evaluator = False

@@ -105,11 +105,11 @@ class TrainingInput:
         """Number of steps in this pass whose batches were read."""
         return self._position.elements // self._data.elements_per_step
 
-    def has_ended(self, step: int, num_passes: int | None) -> bool:
+    def has_ended(self, step: int, num_passes: float | None) -> bool:
         """Returns whether a restart is at the end of a pass."""
         return step == self.end_step
 
-    def next_pass(self, step: int, *, after_rest: bool, num_passes: int | None = None) -> bool:
+    def next_pass(self, step: int, *, after_rest: bool, num_passes: float | None = None) -> bool:
         """Begins another pass at the end of the data, if this training may.
 
         A training ends with its pass. But where it continued an earlier one at the very end of

@@ -1,5 +1,6 @@
 """Hooks that end a training."""
 
+import math
 import signal
 import time
 from collections.abc import Sequence
@@ -105,7 +106,14 @@ class StopAfterEpochsHook(Hook):
     def __init__(self, num_epochs: int) -> None:
         """Sets the number of passes."""
         check("StopAfterEpochsHook.num_epochs", num_epochs, integer(1, example=10))
-        self.num_epochs = num_epochs
+        self.num_epochs: float = num_epochs
+
+
+class RepeatInputHook(StopAfterEpochsHook):
+    """Begins another pass over an input that has ended until training ends for another reason."""
+
+    def __init__(self) -> None:
+        self.num_epochs = math.inf
 
 
 class PreemptionHook(Hook):

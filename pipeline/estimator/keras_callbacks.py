@@ -1,0 +1,368 @@
+"""Runs Keras' callbacks in a training of the driver."""
+
+import contextlib
+import io
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from ..contract.checks import objects
+from ..contract.compiled import compile_parts
+from ..contract.hooks import Hook, Report, Run
+from ..errors import UserTypeError, UserValueError
+from ..hooks.stock import as_text
+from ..model_dir.evaluated import higher_is_better
+
+_callbacks = keras.callbacks
+# Callbacks whose methods for batches do nothing with the options that are allowed.
+_KNOWN = (_callbacks.ModelCheckpoint, _callbacks.TensorBoard, _callbacks.TerminateOnNaN)
+_WRITERS = (_callbacks.ModelCheckpoint, _callbacks.TensorBoard, _callbacks.CSVLogger)
+_PARTS = ("train_batch", "batch", "test", "test_batch", "predict", "predict_batch")
+_REFUSED = [f"on_{part}_{when}" for part in _PARTS for when in ("begin", "end")]
+_SIMPLE = (bool, int, float, str, np.bool_, np.integer, np.floating, type(None))
+
+
+def checked(callbacks: Any) -> tuple[keras.callbacks.Callback, ...]:
+    """Returns callbacks as a tuple, after checking that each can do its work.
+
+    Raises:
+      UserTypeError: an object is not a callback, or needs to be called in each batch.
+      UserValueError: an option makes it work within an epoch.
+    """
+    found = objects("callbacks", callbacks, _callbacks.Callback)
+    for each in found:
+        kind = type(each).__name__
+        if isinstance(each, _callbacks.BackupAndRestore):
+            raise UserTypeError(
+                "callbacks has a BackupAndRestore: expected none, since each training continues "
+                "from its last checkpoint. Leave it out, and set RunConfig(model_dir=...)."
+            )
+        options = {"save_freq": "epoch", "update_freq": "epoch"}
+        for name, allowed in options.items() if isinstance(each, _KNOWN) else ():
+            if (value := getattr(each, name, allowed)) != allowed:
+                raise UserValueError(
+                    f"{kind}.{name} is {value!r}: expected {allowed!r}. Set {name}={allowed!r}, "
+                    "or RunConfig(save_checkpoints_steps=..., save_summary_steps=...)."
+                )
+        if getattr(each, "_start_batch", 0) or getattr(each, "_stop_batch", 0):
+            raise UserValueError(
+                f"{kind}.profile_batch is set: expected 0. Pass hooks=[ge.ProfilerHook(...)]."
+            )
+        if refused := [name for name in _REFUSED if _has(each, name)]:
+            raise UserTypeError(
+                f"callbacks has a {kind} with {refused[0]}: expected on_train_begin, "
+                "on_train_end, on_epoch_begin and on_epoch_end only, since many steps run in one "
+                "call. Write a subclass of ge.Hook with every_steps and after_step, and set "
+                "hooks=[...]."
+            )
+    return found
+
+
+def _has(callback: Any, method: str) -> bool:
+    """Returns whether a callback was given a method that a fit would call."""
+    if method in vars(callback):
+        return True
+    owner = next(kind for kind in type(callback).__mro__ if method in vars(kind))
+    return owner not in (*_KNOWN, _callbacks.Callback)
+
+
+class KerasCallbacks(Hook):
+    """Runs callbacks at the ends of epochs, and keeps the history.
+
+        each epoch: steps; without validation `after_step` ends it
+        (save), evaluate: with validation `after_evaluation` ends it
+
+    A checkpoint has the history, the attributes of callbacks that are numbers or texts, arrays in
+    files, and the results of an epoch that has not ended. A restart reports such an epoch as the
+    mean of its parts by examples, which is exact for losses and for metrics that are means.
+
+    Attributes:
+      history: values by name, one for each epoch.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[keras.callbacks.Callback],
+        *,
+        epochs: int,
+        max_step: int,
+        steps_per_epoch: int,
+        validates: bool,
+        keeps: int | None,
+        model: Callable[[], keras.Model],
+        synchronize: Callable[[], None],
+    ) -> None:
+        """Takes the callbacks.
+
+        Args:
+          callbacks: result of `checked`.
+          epochs: number of epochs.
+          max_step: global step at which training ends.
+          steps_per_epoch: number of steps of an epoch.
+          validates: whether an evaluation follows each epoch.
+          keeps: number of checkpoints that are kept; None or 0 for all.
+          model: returns the model that is trained.
+          synchronize: makes the variables of all replicas equal.
+        """
+        self.every_steps = steps_per_epoch
+        self.history: dict[str, list[Any]] = {}
+        self._callbacks = callbacks
+        self._epochs, self._max_step, self._validates = epochs, max_step, validates
+        self._keeps, self._model, self._synchronize = keeps, model, synchronize
+
+    def begin(self, run: Run) -> None:
+        """Forgets an earlier training; callbacks begin when the state is known."""
+        self._run, self._saved, self._started = run, {}, False
+        self.history, self._pending, self._begun = {}, None, -1
+        self._earlier: dict[str, Any] | None = None  # The part of the epoch before a restart.
+        self._read_report: Callable[[], Report] | None = None
+        self._stopped: str | None = None
+        self._arrays: dict[str, Any] = {}
+        leads = [each for each in self._callbacks if run.leads or not isinstance(each, _WRITERS)]
+        self._active = dict(zip(_numbered(leads), leads, strict=True))
+
+    def restore(self, run: Run, state: Any) -> None:
+        """Continues the history, and the epoch that was saved.
+
+        Raises:
+          UserValueError: epochs had another number of steps.
+        """
+        if state["steps_per_epoch"] != self.every_steps:
+            raise UserValueError(
+                f"steps_per_epoch is {self.every_steps}, and {state['steps_per_epoch']} in the "
+                f"checkpoint of {run.model_dir}: expected the same. Set steps_per_epoch="
+                f"{state['steps_per_epoch']}, or another model_dir."
+            )
+        self.history = {name: list(values) for name, values in state["history"].items()}
+        self._pending, self._earlier = state["pending"], state["partial"]
+        self._begun, self._stopped, self._saved = state["begun"], state["stopped"], state
+
+    def state(self) -> dict[str, Any]:
+        """Returns what a restart needs; writes arrays of callbacks to a file."""
+        names = {name: self._attributes(name) for name in self._active}
+        return {
+            "steps_per_epoch": self.every_steps,
+            "history": self.history,
+            "pending": self._pending,
+            "partial": self._partial(),
+            "begun": self._begun,
+            "stopped": self._stopped,
+            "attributes": names if self._started else self._saved.get("attributes", {}),
+            "arrays": self._write_arrays() if self._started else self._saved.get("arrays"),
+        }
+
+    def next_step(self, step: int) -> int | None:
+        """Returns the end of the epoch; called first when all state is restored."""
+        self._start()
+        return super().next_step(step)
+
+    def after_loop(self, run: Run) -> None:
+        """Keeps the way to the results of the epoch, in case that it is saved in its middle."""
+        self._read_report = run.read_report
+
+    def after_step(self, run: Run) -> None:
+        """Takes the results of the epoch; ends it if no evaluation follows."""
+        report = _joined(self._earlier, _part_of(run.report))
+        self._pending = {"loss": report["loss"], **report["metrics"]}
+        self._earlier = self._read_report = None
+        if not self._validates:
+            self._end_epoch(run, {})
+
+    def after_evaluation(self, run: Run, name: str, metrics: Mapping[str, Any]) -> None:
+        """Ends the epoch with the results of the validation."""
+        self._start()
+        if self._pending is not None and run.step % self.every_steps == 0:
+            named = {f"val_{key}": _plain(v) for key, v in metrics.items() if key != "global_step"}
+            self._end_epoch(run, named)
+            run.has_changed = True  # The last step was saved before.
+
+    def end(self, run: Run) -> None:
+        """Ends the callbacks; what they set is saved with the last step."""
+        if run.has_ended and self._active:
+            self._synchronize()
+            self._call("on_train_end", dict(self._last_logs()))
+            run.has_changed = True
+
+    def _start(self) -> None:
+        """Begins the callbacks, or continues those of a checkpoint."""
+        if self._started:
+            return
+        self._started, run = True, self._run
+        model = self._model()
+        model.stop_training = False
+        steps = self.every_steps
+        for name, each in self._active.items():
+            each.set_params({"epochs": self._epochs, "steps": steps, "verbose": 0})
+            each.set_model(model)
+            _choose_mode(each, compile_parts(model).metrics)
+            each.on_train_begin({})
+            self._restore(name, each)
+        self._fresh = {name: _simple(each) for name, each in self._active.items()}
+        for name, kept in self._saved.get("attributes", {}).items():
+            if name in self._active:
+                vars(self._active[name]).update(kept)
+        if self._stopped is not None:
+            run.request_stop(self._stopped)
+        elif self._pending is None:
+            self._begin_epoch(run)
+
+    def _restore(self, name: str, callback: Any) -> None:
+        """Gives a callback its arrays, and a file of rows its earlier rows."""
+        path = self._saved.get("arrays")
+        if path:
+            with tf.io.gfile.GFile(os.path.join(self._run.model_dir, path), "rb") as file:
+                arrays = np.load(io.BytesIO(file.read()))
+            for key in arrays.files:
+                owner, attribute, _ = key.split("/")
+                if owner == name:
+                    number = sum(each.startswith(f"{owner}/{attribute}/") for each in arrays.files)
+                    values = [arrays[f"{owner}/{attribute}/{i}"] for i in range(number)]
+                    setattr(callback, attribute, values)
+        if isinstance(callback, _callbacks.CSVLogger) and not callback.append:
+            for epoch, logs in enumerate(_rows(self.history)):
+                callback.on_epoch_end(epoch, logs)
+
+    def _begin_epoch(self, run: Run) -> None:
+        epoch = run.step // self.every_steps
+        if epoch != self._begun and run.step < self._max_step:
+            self._begun = epoch
+            self._call("on_epoch_begin", epoch, {})
+
+    def _end_epoch(self, run: Run, validation: Mapping[str, Any]) -> None:
+        epoch = run.step // self.every_steps - 1
+        logs, self._pending = {**(self._pending or {}), **validation}, None
+        self._synchronize()
+        self._call("on_epoch_end", epoch, logs)  # Some add the learning rate.
+        for name, value in logs.items():
+            self.history.setdefault(name, []).append(_plain(value))
+        if run.leads:
+            logging.info("epoch %d/%d%s", epoch + 1, self._epochs, as_text(logs))
+        if self._stopped is None:
+            self._begin_epoch(run)
+
+    def _call(self, method: str, *args: Any) -> None:
+        for name, each in self._active.items():
+            getattr(each, method)(*args)
+            if self._model().stop_training and self._stopped is None:
+                self._stopped = f"{name} set model.stop_training"
+                self._run.request_stop(self._stopped)
+
+    def _last_logs(self) -> dict[str, Any]:
+        rows = _rows(self.history)
+        return rows[-1] if rows else {}
+
+    def _partial(self) -> dict[str, Any] | None:
+        if self._read_report is None:
+            return self._earlier
+        return _joined(self._earlier, _part_of(self._read_report()))
+
+    def _attributes(self, name: str) -> dict[str, Any]:
+        """Returns the attributes of a callback that have changed since its beginning."""
+        if not self._started:
+            return {}
+        before, kept = self._fresh[name], self._saved.get("attributes", {}).get(name, {})
+        now = _simple(self._active[name])
+        return {k: _plain(v) for k, v in now.items() if k in kept or before.get(k, ()) != v}
+
+    def _write_arrays(self) -> str | None:
+        """Writes the arrays of callbacks if they have changed; returns the path in model_dir."""
+        found = {
+            f"{name}/{attribute}/{index}": array
+            for name, each in self._active.items()
+            for attribute, value in vars(each).items()
+            if _is_arrays(value)
+            for index, array in enumerate(value)
+        }
+        if not found:
+            return None
+        before = self._arrays
+        if found.keys() == before.keys() and all(found[k] is before[k] for k in found):
+            return self._path
+        self._arrays, self._path = found, f"callbacks/step-{self._run.step}.npz"
+        _write_npz(os.path.join(self._run.model_dir, self._path), found, self._keeps)
+        return self._path
+
+
+def _write_npz(path: str, arrays: Mapping[str, np.ndarray], keeps: int | None) -> None:
+    """Writes arrays; deletes old files, to which no checkpoint refers any longer."""
+    folder, content = os.path.dirname(path), io.BytesIO()
+    np.savez(content, **arrays)
+    tf.io.gfile.makedirs(folder)
+    with tf.io.gfile.GFile(f"{path}.tmp", "wb") as file:
+        file.write(content.getvalue())
+    tf.io.gfile.rename(f"{path}.tmp", path, overwrite=True)
+    steps = sorted(int(name[5:-4]) for name in tf.io.gfile.listdir(folder) if name.endswith(".npz"))
+    for step in steps[: -keeps - 1] if keeps else ():
+        tf.io.gfile.remove(os.path.join(folder, f"step-{step}.npz"))
+
+
+def _part_of(report: Report) -> dict[str, Any]:
+    """Returns the results of a report as JSON."""
+    metrics = {name: _plain(value) for name, value in report.metrics.items()}
+    return {"examples": report.num_examples, "loss": float(report.loss), "metrics": metrics}
+
+
+def _joined(first: Mapping[str, Any] | None, second: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the results of two parts of an epoch, weighted by their examples."""
+    if not first or not first["examples"]:
+        return dict(second)
+    if not second["examples"]:
+        return dict(first)
+    examples = first["examples"] + second["examples"]
+    share = second["examples"] / examples
+
+    def mean(before: Any, after: Any) -> Any:
+        return _plain(np.asarray(before) * (1 - share) + np.asarray(after) * share)
+
+    metrics = {n: mean(first["metrics"].get(n, v), v) for n, v in second["metrics"].items()}
+    return {
+        "examples": examples,
+        "loss": mean(first["loss"], second["loss"]),
+        "metrics": metrics,
+    }
+
+
+def _rows(history: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Returns the logs of each epoch."""
+    number = max(map(len, history.values()), default=0)
+    return [{k: v[i] for k, v in history.items() if i < len(v)} for i in range(number)]
+
+
+def _plain(value: Any) -> Any:
+    """Returns a number, text or array as JSON."""
+    return value if value is None or isinstance(value, str) else np.asarray(value).tolist()
+
+
+def _simple(callback: Any) -> dict[str, Any]:
+    """Returns the attributes that are numbers or texts."""
+    # Keras changes the sign of min_delta when it first compares, which it does after a restart.
+    found = {name: v for name, v in vars(callback).items() if name != "min_delta"}
+    return {name: v for name, v in found.items() if isinstance(v, _SIMPLE)}
+
+
+def _is_arrays(value: Any) -> bool:
+    is_list = isinstance(value, list | tuple) and bool(value)
+    return is_list and all(isinstance(each, np.ndarray) for each in value)
+
+
+def _choose_mode(callback: Any, metrics: Any) -> None:
+    """Sets the direction of a monitored metric; Keras takes it from metrics that its fit makes."""
+    name = str(getattr(callback, "monitor", "")).removeprefix("val_")
+    if getattr(callback, "mode", None) != "auto" or name == "loss":
+        return
+    given = [each for each in tf.nest.flatten(metrics) if getattr(each, "name", None) == name]
+    direction = getattr(given[0], "_direction", None) if given else None
+    with contextlib.suppress(UserValueError):  # Keras has an error with the remedy.
+        is_up = direction == "up" if direction else None
+        callback.mode = "max" if higher_is_better(name, is_up, "mode") else "min"
+
+
+def _numbered(callbacks: Sequence[Any]) -> list[str]:
+    """Returns names of callbacks, each once."""
+    names = [type(each).__name__ for each in callbacks]
+    return [f"{name}_{names[:i].count(name)}" for i, name in enumerate(names)]

@@ -1,0 +1,81 @@
+"""What makes the modules of an Estimator from a function that returns a compiled Keras model."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from ..contract.checks import shown
+from ..contract.compiled import compile_parts
+from ..contract.run_config import RunConfig
+from ..errors import SpecError, UserTypeError
+
+# Methods of keras.Model in which a subclass changes what a step does.
+_STEPS = ("train_step", "test_step", "compute_loss", "compute_metrics")
+
+
+def check_make_model(make_model: Any) -> None:
+    """Checks that `make_model` can be called under a strategy.
+
+    Raises:
+      UserTypeError: it is a model, or not a function.
+    """
+    if isinstance(make_model, keras.Model) or not callable(make_model):
+        raise UserTypeError(
+            f"make_model is {shown(make_model)}: expected a function that makes and compiles the "
+            "model, which has to be made under the strategy. Set make_model=make_model."
+        )
+
+
+def factories(
+    make_model: Callable[[], keras.Model], check: Callable[[keras.Model], None] = lambda _: None
+) -> dict[str, Callable[[], Any]]:
+    """Returns the factories of `network` and `optimizer`.
+
+    Both come from one call of `make_model`, so that `network.optimizer` is the optimizer.
+
+    Args:
+      make_model: function that returns a new compiled model at each call.
+      check: called with each model; refuses what cannot be trained.
+    """
+    made: list[keras.Model] = []
+
+    def network() -> keras.Model:
+        model = make_model()
+        compile_parts(model)  # Before anything else is made.
+        check(model)
+        made[:] = [model]
+        return model
+
+    def optimizer() -> keras.optimizers.Optimizer:
+        model = made.pop() if made else make_model()
+        return compile_parts(model).optimizer
+
+    return {"network": network, "optimizer": optimizer}
+
+
+def check_compiled(model: keras.Model, config: RunConfig) -> None:
+    """Refuses a model whose `compile` or class asks for what the driver does in another way.
+
+    Args:
+      model: a compiled model.
+      config: how to run.
+
+    Raises:
+      SpecError: it has a custom step, or options that belong to the RunConfig.
+    """
+    for name in _STEPS:
+        method = getattr(type(model), name, None)
+        if not getattr(method, "__module__", "keras.").startswith("keras."):
+            raise SpecError(
+                f"{type(model).__name__}.{name} is overridden: expected a model that is trained "
+                "by its compile() alone. Write the step as a model_fn, and call "
+                "train_and_evaluate, as docs/keras_models.md shows."
+            )
+    options = model._compile_config.config  # Keras has no public name for the arguments.
+    for name in ("run_eagerly", "jit_compile"):
+        if options.get(name) is True and not getattr(config, name):
+            raise SpecError(
+                f"{name} is True in model.compile: expected it in the RunConfig. Set "
+                f"config=RunConfig({name}=True), and leave it out in compile."
+            )

@@ -1,0 +1,61 @@
+"""`ge.fit` on workers and on parameter servers, against one replica."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+import tasks
+
+PROGRAM = tasks.PROGRAMS / "fit.py"
+
+
+def result_of(output):
+    lines = [line for line in output.splitlines() if line.startswith("RESULT")]
+    return json.loads(lines[-1].removeprefix("RESULT"))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    done = tasks.run(PROGRAM, tmp_path_factory.mktemp("alone"), "single_host")
+    assert done.returncode == 0, done.stderr
+    return result_of(done.stdout)
+
+
+def assert_same(found, expected):
+    for mine, other in zip(found["weights"], expected["weights"], strict=True):
+        np.testing.assert_allclose(mine, other, atol=1e-5)
+    assert found["history"].keys() == expected["history"].keys()
+    for name, values in found["history"].items():
+        np.testing.assert_allclose(values, expected["history"][name], atol=1e-5, err_msg=name)
+
+
+def test_two_workers_train_as_one_replica(tmp_path, alone):
+    with tasks.workers(tmp_path, tmp_path / "run", "multi_worker", program="fit.py") as both:
+        assert [task.wait() for task in both] == [0, 0], both[0].output
+        for task in both:
+            assert_same(result_of(task.output), alone)
+
+
+@pytest.mark.slow
+def test_a_worker_that_was_killed_changes_nothing(tmp_path, alone):
+    arguments = (tmp_path / "run", "multi_worker")
+    with tasks.workers(tmp_path, *arguments, program="fit.py") as both:
+        both[0].wait_for("STEP 7\n")
+        both[1].send(signal.SIGKILL)
+        assert both[0].wait() == 75, both[0].output
+    with tasks.workers(tmp_path, *arguments, program="fit.py") as both:
+        assert [task.wait() for task in both] == [0, 0], both[0].output
+        for task in both:
+            assert_same(result_of(task.output), alone)
+
+
+@pytest.mark.slow
+def test_parameter_servers_count_steps_exactly(tmp_path):
+    command = [PROGRAM, tmp_path / "run", "parameter_server", 4]
+    with tasks.servers(tmp_path, *command) as cluster:
+        assert set(cluster.codes().values()) == {0}, cluster["chief 0"].output
+        found = cluster.result()
+    assert found["step"] == 12
+    assert {len(values) for values in found["history"].values()} == {3}
+    assert all(np.isfinite(values).all() for values in found["history"].values())

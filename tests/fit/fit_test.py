@@ -1,0 +1,256 @@
+"""`ge.fit` against `keras.Model.fit` on one replica, and what it refuses."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import gin_estimator as ge
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(97, 4)).astype("float32")
+Y = RNG.integers(0, 3, 97)
+W = RNG.uniform(0.5, 2, 97).astype("float32")
+CLASS_WEIGHT = {0: 2.0, 2: 0.5}
+
+
+def make_model():
+    keras.utils.set_random_seed(3)
+    layers = [keras.layers.Dense(8, "relu"), keras.layers.Dense(3, "softmax")]
+    model = keras.Sequential(layers)
+    model.compile(
+        keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"]
+    )
+    return model
+
+
+def batches(*parts):
+    return lambda: tf.data.Dataset.from_tensor_slices(parts).batch(32)
+
+
+data, weighted = batches(X, Y), batches(X, Y, W)
+
+
+def difference(model, other):
+    pairs = zip(model.get_weights(), other.get_weights(), strict=True)
+    return max(np.abs(a - b).max() for a, b in pairs)
+
+
+def by_keras(make, input_fn, validation=None, **options):
+    model = make()
+    evaluated = None if validation is None else validation()
+    fitted = model.fit(input_fn(), validation_data=evaluated, verbose=0, **options)
+    return model, fitted.history
+
+
+def assert_same(result, expected):
+    model, history = expected
+    assert difference(result.model, model) < 1e-5
+    assert result.history.keys() == history.keys()
+    for name, values in history.items():
+        assert result.history[name] == pytest.approx(values, abs=1e-5), name
+
+
+@pytest.mark.oldest
+def test_losses_metrics_and_weights_are_those_of_fit(tmp_path):
+    expected = by_keras(make_model, data, data, epochs=3)
+    result = ge.fit(make_model, data, epochs=3, validation=data, config=ge.RunConfig(str(tmp_path)))
+    assert_same(result, expected)
+    evaluated = result.estimator.evaluate(data)
+    assert evaluated["loss"] == pytest.approx(result.history["val_loss"][-1], abs=1e-6)
+    assert result.model.evaluate(X, Y, verbose=0)[1] == pytest.approx(evaluated["accuracy"])
+    again = ge.fit(make_model, data, epochs=3, validation=data, config=ge.RunConfig(str(tmp_path)))
+    assert again.history == result.history and difference(again.model, result.model) == 0
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_ragged_batches_train_as_on_one_replica(tmp_path, devices):
+    names = tuple(f"CPU:{index}" for index in range(devices))
+    config = ge.RunConfig(str(tmp_path), devices=names)
+    result = ge.fit(make_model, data, epochs=3, config=config)
+    assert_same(result, by_keras(make_model, data, epochs=3))
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_class_weights(tmp_path, one_hot):
+    def make():
+        model = make_model()
+        loss = "categorical_crossentropy" if one_hot else "sparse_categorical_crossentropy"
+        model.compile("sgd", loss)
+        return model
+
+    input_fn = batches(X, np.eye(3)[Y]) if one_hot else data
+    options = {"epochs": 2, "class_weight": CLASS_WEIGHT}
+    result = ge.fit(make, input_fn, config=ge.RunConfig(str(tmp_path)), **options)
+    assert_same(result, by_keras(make, input_fn, **options))
+
+
+def test_sample_weights_in_training_and_validation(tmp_path):
+    result = ge.fit(
+        make_model, weighted, epochs=2, validation=weighted, config=ge.RunConfig(str(tmp_path))
+    )
+    assert_same(result, by_keras(make_model, weighted, weighted, epochs=2))
+
+
+def test_dicts_of_inputs_and_two_outputs(tmp_path):
+    def make():
+        keras.utils.set_random_seed(3)
+        inputs = {name: keras.Input([2], name=name) for name in ("a", "b")}
+        joined = keras.layers.Concatenate()([inputs["a"], inputs["b"]])
+        kind = keras.layers.Dense(3, "softmax", name="kind")(joined)
+        size = keras.layers.Dense(1, name="size")(joined)
+        model = keras.Model(inputs, {"kind": kind, "size": size})
+        loss = {"kind": "sparse_categorical_crossentropy", "size": "mse"}
+        model.compile("sgd", loss, loss_weights={"kind": 1.0, "size": 0.5})
+        return model
+
+    labels = {"kind": Y, "size": X[:, :1]}
+    input_fn = batches({"a": X[:, :2], "b": X[:, 2:]}, labels)
+    result = ge.fit(make, input_fn, epochs=2, config=ge.RunConfig(str(tmp_path)))
+    assert_same(result, by_keras(make, input_fn, epochs=2))
+
+
+class Break(ge.Hook):
+    """Ends a training with an error."""
+
+    def __init__(self, step):
+        self._step, self.every_steps = step, 1
+
+    def after_step(self, run):
+        if run.step == self._step:
+            raise KeyboardInterrupt
+
+
+def callbacks():
+    return [
+        keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=10, factor=0.5),
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+        keras.callbacks.EarlyStopping(
+            "val_loss", patience=2, min_delta=10, restore_best_weights=True
+        ),
+    ]
+
+
+@pytest.mark.parametrize("step", [6, 8, 9])
+@pytest.mark.parametrize("validates", [True, False])
+def test_a_training_that_was_interrupted_ends_as_one_that_was_not(tmp_path, step, validates):
+    config = ge.RunConfig(str(tmp_path), save_checkpoints_steps=2)
+    options = {"epochs": 5, "validation": data if validates else None, "config": config}
+    if not validates:
+        options["epochs"] = 3
+    given = callbacks() if validates else callbacks()[:2]
+    with pytest.raises(KeyboardInterrupt):
+        ge.fit(make_model, data, callbacks=given, hooks=[Break(step)], **options)
+    given = callbacks() if validates else callbacks()[:2]
+    result = ge.fit(make_model, data, callbacks=given, **options)
+    again = callbacks() if validates else callbacks()[:2]
+    keras_options = {"epochs": options["epochs"], "callbacks": again}
+    assert_same(result, by_keras(make_model, data, options["validation"], **keras_options))
+    given = callbacks() if validates else callbacks()[:2]
+    last = ge.fit(make_model, data, callbacks=given, **options)
+    assert last.history == result.history and difference(last.model, result.model) == 0
+
+
+def test_more_epochs_continue(tmp_path):
+    config = ge.RunConfig(str(tmp_path))
+    ge.fit(make_model, data, epochs=2, config=config)
+    result = ge.fit(make_model, data, epochs=4, config=config)
+    assert_same(result, by_keras(make_model, data, epochs=4))
+
+
+def test_steps_are_counted_if_the_data_do_not_know_their_number(tmp_path):
+    filtered = batches(X, Y)
+    unknown = lambda: filtered().filter(lambda *_: True)  # noqa: E731
+    result = ge.fit(make_model, unknown, epochs=2, config=ge.RunConfig(str(tmp_path)))
+    assert len(result.history["loss"]) == 2 and result.estimator.last_run.step == 8
+
+
+def test_max_steps_may_end_within_an_epoch(tmp_path):
+    config = ge.RunConfig(str(tmp_path))
+    result = ge.fit(make_model, data, epochs=3, max_steps=6, validation=data, config=config)
+    assert len(result.history["val_loss"]) == 1 and result.estimator.last_run.step == 6
+
+
+def uncompiled():
+    return keras.Sequential([keras.layers.Dense(1)])
+
+
+def compiled(**options):
+    def make():
+        model = uncompiled()
+        model.compile("sgd", "mse", **options)
+        return model
+
+    return make
+
+
+def custom_step():
+    class Custom(keras.Sequential):
+        def train_step(self, *args):
+            return super().train_step(*args)
+
+    model = Custom([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+class OnBatches(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        pass
+
+
+MISTAKES = {
+    "a model": ({"make_model": make_model()}, "make_model is .*expected a function"),
+    "uncompiled": ({"make_model": uncompiled}, "is not a compiled Keras model"),
+    "custom step": ({"make_model": custom_step}, "train_step is overridden"),
+    "eager": ({"make_model": compiled(run_eagerly=True)}, "RunConfig.run_eagerly=True"),
+    "xla": ({"make_model": compiled(jit_compile=True)}, "RunConfig.jit_compile=True"),
+    "weighted metrics": ({"make_model": compiled(weighted_metrics=["mae"])}, "weighted_metrics"),
+    "a dataset": ({"input_fn": data()}, "input_fn is .*Set input_fn=lambda: dataset"),
+    "validation data": ({"validation": data()}, "validation is .*expected a function"),
+    "no epochs": ({"epochs": 0}, "epochs is 0: expected an int > 0. Set epochs=10"),
+    "endless": ({"input_fn": lambda: data().repeat()}, "endless data.*steps_per_epoch=100"),
+    "empty": ({"input_fn": lambda: data().take(0)}, "empty dataset"),
+    "input_context": ({"input_fn": lambda input_context: data()}, "takes input_context"),
+    "an argument": ({"input_fn": lambda files: data()}, r"requires \['files'\]"),
+    "class weight": ({"class_weight": [1.0]}, "class_weight is .*expected a dict"),
+    "evaluator": (
+        {"validation": data, "config": ge.RunConfig("m", evaluation="evaluator")},
+        "Set evaluation='inline'",
+    ),
+    "on batches": ({"callbacks": [OnBatches()]}, "on_train_batch_end.*subclass of ge.Hook"),
+    "lambda on batches": (
+        {"callbacks": [keras.callbacks.LambdaCallback(on_train_batch_end=print)]},
+        "LambdaCallback with on_train_batch_end",
+    ),
+    "backup": ({"callbacks": [keras.callbacks.BackupAndRestore("b")]}, "BackupAndRestore"),
+    "save_freq": (
+        {"callbacks": [keras.callbacks.ModelCheckpoint("m.keras", save_freq=3)]},
+        "save_freq is 3: expected 'epoch'",
+    ),
+    "update_freq": (
+        {"callbacks": [keras.callbacks.TensorBoard("b", update_freq=3)]},
+        "update_freq is 3: expected 'epoch'",
+    ),
+    "profile": (
+        {"callbacks": [keras.callbacks.TensorBoard("b", profile_batch=(1, 2))]},
+        "profile_batch is set",
+    ),
+    "no callback": ({"callbacks": [print]}, "expected a list of Callback"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_refused_with_the_remedy(name, tmp_path):
+    given, message = MISTAKES[name]
+    arguments = {"make_model": make_model, "input_fn": data}
+    arguments |= {"config": ge.RunConfig(str(tmp_path))}
+    with pytest.raises(ge.UserError, match=message):
+        ge.fit(**{**arguments, **given})
+
+
+def test_other_steps_per_epoch_than_those_of_model_dir_are_refused(tmp_path):
+    config = ge.RunConfig(str(tmp_path))
+    ge.fit(make_model, data, steps_per_epoch=2, config=config)
+    with pytest.raises(ge.UserValueError, match="Set steps_per_epoch=2, or another model_dir"):
+        ge.fit(make_model, data, epochs=2, steps_per_epoch=3, config=config)

@@ -1,0 +1,61 @@
+"""Trains 97 examples by `ge.fit`: `fit.py MODEL_DIR EXECUTION [STEPS_PER_EPOCH]`."""
+
+import json
+import sys
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import gin_estimator as ge
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(97, 4)).astype("float32")
+Y = RNG.integers(0, 3, 97)
+
+
+class Slow(ge.Hook):
+    """Leaves time to kill a task."""
+
+    every_steps = 1
+
+    def after_step(self, run):
+        print("STEP", run.step, flush=True)
+        time.sleep(0.3)
+
+
+def make_model():
+    keras.utils.set_random_seed(3)
+    layers = [keras.Input([4]), keras.layers.Dense(8, "relu"), keras.layers.Dense(3, "softmax")]
+    model = keras.Sequential(layers)
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def data():
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(32)
+
+
+def main():
+    model_dir, execution, *rest = sys.argv[1:]
+    on_servers = execution == "parameter_server"
+    result = ge.fit(
+        make_model,
+        data,
+        epochs=3,
+        steps_per_epoch=int(rest[0]) if rest else None,
+        validation=data,
+        callbacks=[keras.callbacks.ReduceLROnPlateau("val_loss", 0.5, 1, min_delta=9)],
+        hooks=[] if on_servers else [Slow()],
+        config=ge.RunConfig(model_dir, execution=execution, save_checkpoints_steps=2),
+    )
+    if result.model is not None:
+        weights = [each.tolist() for each in result.model.get_weights()]
+        step = result.estimator.last_run.step
+        content = {"history": result.history, "weights": weights, "step": step}
+        print("RESULT", json.dumps(content), flush=True)
+
+
+if __name__ == "__main__":
+    ge.run(main)
