@@ -108,7 +108,8 @@ def fit(
       validation: input_fn of the data that are evaluated after each epoch.
       class_weight: factors of the losses of examples by class, for one output with class numbers
         or one-hot labels.
-      callbacks: Keras callbacks that work at the beginnings and ends of training and epochs.
+      callbacks: Keras callbacks that work at the beginnings and ends of training and epochs. With
+        TerminateOnNaN training ends as `RunConfig.on_nan` has it: by default with an error.
       hooks: hooks of the driver.
       config: how to run; None for a temporary model_dir on this machine. Checkpoints are saved
         after each epoch if it does not set their interval.
@@ -188,12 +189,8 @@ def _config(
     if config.evaluation == "auto":
         config = config.replace(evaluation="inline")
     stops = any(isinstance(each, keras.callbacks.TerminateOnNaN) for each in callbacks)
-    can_record = config.save_checkpoints_steps != 0 and config.execution not in (
-        "parameter_server",
-        "tpu",
-    )
-    if stops and config.on_nan == "stop" and can_record:
-        config = config.replace(on_nan="record")
+    if stops and config.on_nan == "warn":
+        config = config.replace(on_nan="stop")
     return config if steps_per_epoch is None else _saving(config, steps_per_epoch)
 
 
