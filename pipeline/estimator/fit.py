@@ -139,7 +139,7 @@ def fit(
     estimator = Estimator(_model_fn, modules=modules, config=config)
     if steps_per_epoch is None:
         state = estimator.state  # A cluster has to be connected before any tensor is made.
-        steps_per_epoch = _steps_of_pass(train_fn, config)
+        steps_per_epoch = _steps_of_pass(train_fn, estimator.config)
         config = _saving(estimator.config, steps_per_epoch)
         estimator.config = state.config = config
     total = min(epochs * steps_per_epoch, max_steps or epochs * steps_per_epoch)

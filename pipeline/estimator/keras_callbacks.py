@@ -152,6 +152,7 @@ class KerasCallbacks(Hook):
             "partial": self._partial(),
             "begun": self._begun,
             "stopped": self._stopped,
+            "learning_rate": self._changed_rate() if self._started else self._saved.get("learning_rate"),
             "attributes": names if self._started else self._saved.get("attributes", {}),
             "arrays": self._write_arrays() if self._started else self._saved.get("arrays"),
         }
@@ -203,6 +204,9 @@ class KerasCallbacks(Hook):
             each.on_train_begin({})
             self._restore(name, each)
         self._fresh = {name: _simple(each) for name, each in self._active.items()}
+        self._first_rate = _rate(model)
+        if (rate := self._saved.get("learning_rate")) is not None:
+            model.optimizer.learning_rate = rate
         for name, kept in self._saved.get("attributes", {}).items():
             if name in self._active:
                 vars(self._active[name]).update(kept)
@@ -260,6 +264,11 @@ class KerasCallbacks(Hook):
         if self._read_report is None:
             return self._earlier
         return _joined(self._earlier, _part_of(self._read_report()))
+
+    def _changed_rate(self) -> float | None:
+        """Returns the learning rate that callbacks have set, which no other state has."""
+        rate, was_set = _rate(self._model()), self._saved.get("learning_rate") is not None
+        return rate if was_set or rate != self._first_rate else None
 
     def _attributes(self, name: str) -> dict[str, Any]:
         """Returns the attributes of a callback that have changed since its beginning."""
@@ -336,6 +345,12 @@ def _rows(history: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 def _plain(value: Any) -> Any:
     """Returns a number, text or array as JSON."""
     return value if value is None or isinstance(value, str) else np.asarray(value).tolist()
+
+
+def _rate(model: keras.Model) -> float | None:
+    """Returns the learning rate; None for a schedule."""
+    rate = model.optimizer.learning_rate
+    return float(rate) if hasattr(rate, "assign") else None
 
 
 def _simple(callback: Any) -> dict[str, Any]:

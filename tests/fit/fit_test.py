@@ -133,8 +133,6 @@ def callbacks():
     ]
 
 
-# Open: the weights are equal, and the losses of the history are not.
-@pytest.mark.xfail(strict=False, reason="losses of the history after an interruption differ")
 @pytest.mark.parametrize("step", [6, 8, 9])
 @pytest.mark.parametrize("validates", [True, False])
 def test_a_training_that_was_interrupted_ends_as_one_that_was_not(tmp_path, step, validates):
