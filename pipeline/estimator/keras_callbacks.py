@@ -152,7 +152,9 @@ class KerasCallbacks(Hook):
             "partial": self._partial(),
             "begun": self._begun,
             "stopped": self._stopped,
-            "learning_rate": self._changed_rate() if self._started else self._saved.get("learning_rate"),
+            "learning_rate": self._changed_rate()
+            if self._started
+            else self._saved.get("learning_rate"),
             "attributes": names if self._started else self._saved.get("attributes", {}),
             "arrays": self._write_arrays() if self._started else self._saved.get("arrays"),
         }
@@ -350,7 +352,7 @@ def _plain(value: Any) -> Any:
 def _rate(model: keras.Model) -> float | None:
     """Returns the learning rate; None for a schedule."""
     rate = model.optimizer.learning_rate
-    return float(rate) if hasattr(rate, "assign") else None
+    return float(keras.ops.convert_to_numpy(rate)) if hasattr(rate, "assign") else None
 
 
 def _simple(callback: Any) -> dict[str, Any]:

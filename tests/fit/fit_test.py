@@ -133,7 +133,8 @@ def callbacks():
     ]
 
 
-@pytest.mark.parametrize("step", [6, 8, 9])
+@pytest.mark.thin
+@pytest.mark.parametrize("step", [8, 6, 9])
 @pytest.mark.parametrize("validates", [True, False])
 def test_a_training_that_was_interrupted_ends_as_one_that_was_not(tmp_path, step, validates):
     config = ge.RunConfig(str(tmp_path), save_checkpoints_steps=2)
