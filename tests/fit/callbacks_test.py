@@ -23,6 +23,7 @@ CALLBACKS = {
 }
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("kind", CALLBACKS)
 def test_rates_and_ends_are_those_of_fit(kind, tmp_path):
     make = CALLBACKS[kind]
@@ -108,6 +109,7 @@ class Own(keras.callbacks.Callback):
         self.calls.append(f"ended {sorted(logs)}")
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("validates", [True, False])
 def test_own_callbacks_and_lambdas_get_the_calls_of_fit(tmp_path, validates):
     def call(own, calls):
