@@ -204,6 +204,9 @@ class KerasCallbacks(Hook):
             each.set_model(model)
             _choose_mode(each, compile_parts(model).metrics)
             each.on_train_begin({})
+            # Keras does so before it first compares, and would forget the restored best value.
+            if getattr(each, "monitor_op", each) is None:
+                each._set_monitor_op()
             self._restore(name, each)
         self._fresh = {name: _simple(each) for name, each in self._active.items()}
         self._first_rate = _rate(model)
