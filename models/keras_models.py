@@ -14,9 +14,9 @@ from gin_estimator import (
     ModeKeys,
     RunConfig,
     compile_parts,
+    compiled_modules,
     compiled_spec,
 )
-from gin_estimator.estimator import keras_model
 
 from . import features as features_lib
 
@@ -93,13 +93,12 @@ def model_to_estimator(
     Raises:
       UserTypeError: `make_model` is not a function.
     """
-    keras_model.check_make_model(make_model)
 
     def model_fn(features: Any, labels: Any, mode: str, network: Any, optimizer: Any) -> Any:
         parts = dataclasses.replace(compile_parts(network), optimizer=optimizer)
         return _spec(features, labels, mode, network, parts, weight_column, clip_norm, feature_key)
 
-    modules = keras_model.factories(make_model)
+    modules = compiled_modules(make_model)
     return Estimator(model_fn, modules=modules, config=config, **options)
 
 

@@ -58,6 +58,7 @@ from .estimator.estimator import Estimator as Estimator
 from .estimator.estimator import train_and_evaluate as train_and_evaluate
 from .estimator.fit import FitResult as FitResult
 from .estimator.fit import fit as fit
+from .estimator.keras_model import compiled_modules as compiled_modules
 from .estimator.specs import EvalSpec as EvalSpec
 from .estimator.specs import KeepBest as KeepBest
 from .estimator.specs import TrainSpec as TrainSpec

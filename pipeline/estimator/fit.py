@@ -133,7 +133,7 @@ def fit(
     if steps_per_epoch is None:
         _check_countable(train_fn, config)
 
-    modules = keras_model.factories(
+    modules = keras_model.compiled_modules(
         make_model, lambda model: keras_model.check_compiled(model, config)
     )
     estimator = Estimator(_model_fn, modules=modules, config=config)

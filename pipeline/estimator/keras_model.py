@@ -27,7 +27,7 @@ def check_make_model(make_model: Any) -> None:
         )
 
 
-def factories(
+def compiled_modules(
     make_model: Callable[[], keras.Model], check: Callable[[keras.Model], None] = lambda _: None
 ) -> dict[str, Callable[[], Any]]:
     """Returns the factories of `network` and `optimizer`.
@@ -37,7 +37,11 @@ def factories(
     Args:
       make_model: function that returns a new compiled model at each call.
       check: called with each model; refuses what cannot be trained.
+
+    Raises:
+      UserTypeError: `make_model` is a model, or not a function.
     """
+    check_make_model(make_model)
     made: list[keras.Model] = []
 
     def network() -> keras.Model:
