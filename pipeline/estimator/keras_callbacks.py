@@ -144,20 +144,20 @@ class KerasCallbacks(Hook):
 
     def state(self) -> dict[str, Any]:
         """Returns what a restart needs; writes arrays of callbacks to a file."""
-        names = {name: self._attributes(name) for name in self._active}
-        return {
+        state = {
+            **self._saved,
             "steps_per_epoch": self.every_steps,
             "history": self.history,
             "pending": self._pending,
             "partial": self._partial(),
             "begun": self._begun,
             "stopped": self._stopped,
-            "learning_rate": self._changed_rate()
-            if self._started
-            else self._saved.get("learning_rate"),
-            "attributes": names if self._started else self._saved.get("attributes", {}),
-            "arrays": self._write_arrays() if self._started else self._saved.get("arrays"),
         }
+        if self._started:
+            state["learning_rate"] = self._changed_rate()
+            state["attributes"] = {name: self._attributes(name) for name in self._active}
+            state["arrays"] = self._write_arrays()
+        return state
 
     def next_step(self, step: int) -> int | None:
         """Returns the end of the epoch; called first when all state is restored."""
@@ -277,8 +277,6 @@ class KerasCallbacks(Hook):
 
     def _attributes(self, name: str) -> dict[str, Any]:
         """Returns the attributes of a callback that have changed since its beginning."""
-        if not self._started:
-            return {}
         before, kept = self._fresh[name], self._saved.get("attributes", {}).get(name, {})
         now = _simple(self._active[name])
         return {k: _plain(v) for k, v in now.items() if k in kept or before.get(k, ()) != v}
@@ -360,7 +358,7 @@ def _rate(model: keras.Model) -> float | None:
 
 def _simple(callback: Any) -> dict[str, Any]:
     """Returns the attributes that are numbers or texts."""
-    # Keras changes the sign of min_delta when it first compares, which it does after a restart.
+    # Keras changes the sign of min_delta when it chooses the direction, again in each training.
     found = {name: v for name, v in vars(callback).items() if name != "min_delta"}
     return {name: v for name, v in found.items() if isinstance(v, _SIMPLE)}
 
