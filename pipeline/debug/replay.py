@@ -112,7 +112,8 @@ def _gradients(
     """Returns the spec of a batch, and the gradients of its train ops."""
     with tf.GradientTape(persistent=True) as tape, losses.per_replica_means():
         spec = model_fn(batch.features, batch.labels, step)
-        parts = [losses.objective(spec, op, batch, opens=True) for op in spec.train_op]
+        total = losses.total_loss(spec, batch)
+        parts = [losses.objective(spec, op, batch, total) for op in spec.train_op]
     found = []
     for op, part in zip(spec.train_op, parts, strict=True):
         variables = [variable_of(variable) for variable in op.variables]

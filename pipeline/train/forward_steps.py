@@ -49,7 +49,8 @@ class EvalStep:
     def _forward(self, step: tf.Tensor, batch: Batch) -> Totals:
         with losses.per_replica_means():
             spec = self._model_fn(batch.features, batch.labels, step)
-        totals = totals_of(spec, batch, self._metrics, self._shown)
+        total = losses.total_loss(spec, batch)
+        totals = totals_of(spec, batch, total, self._metrics, self._shown)
         return totals._replace(scalars={})
 
 

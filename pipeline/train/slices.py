@@ -29,7 +29,12 @@ def with_values(gradient: Any, values: tf.Tensor) -> Any:
 
 def dense(gradient: Any, variable: Any) -> tf.Tensor:
     """Returns a gradient as a tensor of the variable's shape."""
-    return tf.ensure_shape(tf.convert_to_tensor(gradient), variable.shape)
+    return with_shape(tf.convert_to_tensor(gradient), variable.shape)
+
+
+def with_shape(value: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+    """Returns a tensor with a static shape, by an operation only if it has another one."""
+    return value if value.shape == shape else tf.ensure_shape(value, shape)
 
 
 def each_row_once(gradient: Any) -> Any:
