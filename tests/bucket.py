@@ -246,10 +246,10 @@ def _name(path):
 def _certificates(folder):
     """Makes a CA and a certificate that it has signed; returns the paths of both."""
     authority, key, request, own = (folder / n for n in ("ca.pem", "ca.key", "r.pem", "own.pem"))
-    new = "openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj".split()
+    new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj"]
     options = ["-addext", "keyUsage=keyCertSign"]
     _run(*new, "/CN=bucket", "-keyout", key, "-out", authority, *options)
-    new = "openssl req -newkey rsa:2048 -nodes -subj /CN=bucket".split()
+    new = ["openssl", "req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=bucket"]
     _run(*new, "-keyout", own, "-out", request)
     (folder / "names").write_text(HOSTS)
     sign = ["openssl", "x509", "-req", "-CAcreateserial", "-days", "30"]
