@@ -216,7 +216,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             bucket.put(*upload)
             self._json(name=upload[0])
         else:
-            self._answer(308, Range=f"bytes=0-{len(upload[1]) - 1}")
+            arrived = {"Range": f"bytes=0-{len(upload[1]) - 1}"} if upload[1] else {}
+            self._answer(308, **arrived)
 
     def _copy(self, path, query, content):
         source, _, target = path.partition("/rewriteTo/")

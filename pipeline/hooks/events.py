@@ -6,6 +6,7 @@ install. An event file is a TFRecord file of `Event` protocol buffers.
 
 import os
 import socket
+import tempfile
 import time
 import uuid
 from collections.abc import Mapping
@@ -27,7 +28,8 @@ class EventWriter:
         """Sets the folder, which TensorBoard shows as a run."""
         self._folder = folder
         self._file: tf.io.TFRecordWriter | None = None
-        self._path = ""
+        self._path = self._file_name = ""
+        self._local: tempfile.TemporaryDirectory | None = None
         self._warned: set[str] = set()
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
@@ -83,6 +85,8 @@ class EventWriter:
 
     def _flush(self) -> None:
         self._file.flush()
+        if self._local is not None:
+            tf.io.gfile.copy(self._file_name, self._path, overwrite=True)
 
     def _open(self) -> None:
         tf.io.gfile.makedirs(self._folder)
@@ -90,7 +94,12 @@ class EventWriter:
         now = f"{time.time_ns():019d}"
         unique = f"{now[:-9]}.{now[-9:]}.{socket.gethostname()}.{uuid.uuid4().hex[:8]}"
         self._path = os.path.join(self._folder, f"events.out.tfevents.{unique}")
-        self._file = tf.io.TFRecordWriter(self._path)
+        self._file_name = self._path
+        if "://" in self._folder:
+            # In a bucket, TensorFlow would hold Python's lock while it flushes.
+            self._local = tempfile.TemporaryDirectory(prefix="events-")
+            self._file_name = os.path.join(self._local.name, "events")
+        self._file = tf.io.TFRecordWriter(self._file_name)
         version = tf.compat.v1.Event(wall_time=time.time(), file_version="brain.Event:2")
         self._file.write(version.SerializeToString())  # The first record has to be this one.
 
