@@ -235,6 +235,7 @@ class BestExporter(Exporter):
         Args:
           metrics: names of the metrics; a metric of several results has `NAME/RESULT`.
         """
+        self._recorded = {}  # Of an earlier training.
         names = {*metrics, "loss", "global_step"}
         if self._compare_fn is None and not names & {self._metric, *self._metric.split("/")}:
             raise UserValueError(self._unknown(names))

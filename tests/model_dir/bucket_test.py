@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import signal
+import time
 
 import pytest
 
@@ -79,18 +80,19 @@ def test_errors_503_are_survived(bucket, tmp_path):
 
 
 def test_training_continues_in_an_outage(bucket, tmp_path):
-    with training(bucket, tmp_path, 3000, save_checkpoints_steps=1000) as task:
-        task.wait_for("eval | step 1000")
-        task.wait_for("train | step 1100")
+    with training(bucket, tmp_path, 9000, save_checkpoints_steps=3000) as task:
+        task.wait_for("eval | step 3000")
+        while newest(bucket) != f"{RUN}/model.ckpt-3000":  # The next save would wait for it.
+            time.sleep(0.1)
         bucket.outage = "refuse"
-        task.wait_for("eval | step 2000")
-        task.wait_for("train | step 2900")
+        task.wait_for("eval | step 6000")
+        task.wait_for("train | step 8900")
         task.wait_for(f"{RUN} has not answered since")
         bucket.outage = None
         task.wait_for(f"{RUN} answers again")
         assert task.wait(200) == 0, task.output
-    assert evaluated_steps(bucket) == [1000, 2000, 3000]
-    assert newest(bucket) == f"{RUN}/model.ckpt-3000"
+    assert evaluated_steps(bucket) == [3000, 6000, 9000]
+    assert newest(bucket) == f"{RUN}/model.ckpt-9000"
 
 
 @pytest.mark.parametrize("outage", ["refuse", "hang"])
