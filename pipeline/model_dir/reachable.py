@@ -37,6 +37,12 @@ _LOG_SECS = 30
 _SIGNAL_SECS, _SILENT_SECS = 18, 7
 
 
+def is_outage(error: Exception) -> bool:
+    """Returns whether an operation failed since the storage did not answer."""
+    # TensorFlow's readers and writers of checkpoints raise errors of other types.
+    return isinstance(error, OUTAGE) or "retry attempts failed" in str(error)
+
+
 class _Storage:
     """The threads of one training."""
 
@@ -89,7 +95,9 @@ class _Storage:
         while True:
             try:
                 result = function()
-            except OUTAGE:
+            except Exception as error:
+                if not is_outage(error):
+                    raise
                 self._since["call"] = began
                 time.sleep(1.0)
             else:
