@@ -23,14 +23,15 @@ def bucket(tmp_path):
 
 
 @contextlib.contextmanager
-def training(bucket, folder, num_steps, **config):
+def training(bucket, folder, num_steps, environment=(), **config):
     """Starts a training that saves, evaluates and exports each 500 steps; kills it in the end."""
+    environment = {**bucket.environment, **dict(environment)}
     config = {"save_checkpoints_steps": 500, **config}
     flags = [f"--gin.TRAIN_STEPS={num_steps}", f"--model_dir={RUN}"]
     flags += [f"--gin.RunConfig.{name}={value}" for name, value in config.items()]
     name = f"task-{len(list(folder.glob('task-*')))}"
     command = ["-m", "gin_estimator.main", "--gin_file=gin/digits.gin", *flags]
-    task = Task(name, command, folder, bucket.environment, cwd=ROOT)
+    task = Task(name, command, folder, environment, cwd=ROOT, fresh=True)
     try:
         yield task
     finally:
@@ -79,8 +80,10 @@ def test_errors_503_are_survived(bucket, tmp_path):
     assert evaluated_steps(bucket) == [500, 1000]
 
 
-def test_training_continues_in_an_outage(bucket, tmp_path):
-    with training(bucket, tmp_path, 9000, save_checkpoints_steps=3000) as task:
+@pytest.mark.parametrize("num_retries", [1, 10])
+def test_training_continues_in_an_outage(bucket, tmp_path, num_retries):
+    environment = {"GCS_RETRY_CONFIG_MAX_RETRIES": str(num_retries)}
+    with training(bucket, tmp_path, 9000, environment, save_checkpoints_steps=3000) as task:
         task.wait_for("eval | step 3000")
         while newest(bucket) != f"{RUN}/model.ckpt-3000":  # The next save would wait for it.
             time.sleep(0.1)
