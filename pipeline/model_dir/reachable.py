@@ -131,9 +131,10 @@ class _Storage:
 
     def end(self, reason: str) -> None:
         """Ends the process."""
-        newest = self._newest() or "the start"
-        text = "%s, and %s. The same command continues from %s."
-        logging.error(text, reason, self._outage(), newest)
+        newest = self._newest()
+        place = f" from {newest}" if newest else ""
+        text = "%s, and %s. The same command continues%s."
+        logging.error(text, reason, self._outage(), place)
         exit_now(EXIT_RESTART)
 
     def _outage(self) -> str:
