@@ -65,6 +65,7 @@ _CHECKS = {
         "[1000, 5000]",
     ),
     "async_checkpoint": boolean(optional=True),
+    "max_unreachable_secs": number(0, above=True, example=600),
     "log_step_count_steps": _STEPS_OR_0,
     "progress": boolean(),
     "steps_per_loop": integer(1, example=1000),
@@ -122,6 +123,8 @@ class RunConfig:
       keep_checkpoint_steps: steps that are saved, and stay for good.
       async_checkpoint: whether training continues while a checkpoint is written; None:
         if the variables have less than 1,000 MB.
+      max_unreachable_secs: seconds for which training continues while a model_dir such as
+        `gs://bucket/run` cannot be reached; then it ends with exit code 75.
       log_step_count_steps: steps between log lines; None logs none.
       progress: whether a terminal or notebook shows a progress bar.
       steps_per_loop: maximum number of steps in one compiled call; no call has more than 1,000.
@@ -177,6 +180,7 @@ class RunConfig:
     keep_checkpoint_every_n_steps: int | None = None
     keep_checkpoint_steps: Sequence[int] = ()
     async_checkpoint: bool | None = None
+    max_unreachable_secs: float = 600.0
     log_step_count_steps: int | None = 100
     progress: bool = True
     steps_per_loop: int = 1000

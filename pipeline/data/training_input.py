@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from ..model_dir import staged
 from . import fingerprint
 from .batch import as_pair, num_rows
 from .input import Input, delete
@@ -145,9 +146,8 @@ class TrainingInput:
           The position, as JSON.
         """
         if self._saves and checkpoint is not None:
-            path = self._path(checkpoint)
-            tf.io.gfile.makedirs(os.path.dirname(path))
-            tf.train.Checkpoint(iterator=self.iterator).write(path)
+            iterator = tf.train.Checkpoint(iterator=self.iterator)
+            staged.write(self._path(checkpoint), iterator.write)
         examples = tuple(int(number) for [number] in self._replicas.gather([self._examples]))
         return dataclasses.asdict(dataclasses.replace(self._position, examples=examples))
 

@@ -16,6 +16,7 @@ from ..contract.compiled import compile_parts
 from ..contract.hooks import Hook, Report, Run
 from ..errors import UserTypeError, UserValueError
 from ..hooks.stock import as_text
+from ..model_dir import reachable
 from ..model_dir.evaluated import higher_is_better
 
 _callbacks = keras.callbacks
@@ -296,17 +297,18 @@ class KerasCallbacks(Hook):
         if found.keys() == before.keys() and all(found[k] is before[k] for k in found):
             return self._path
         self._arrays, self._path = found, f"callbacks/step-{self._run.step}.npz"
-        _write_npz(os.path.join(self._run.model_dir, self._path), found, self._keeps)
+        path, content = os.path.join(self._run.model_dir, self._path), io.BytesIO()
+        np.savez(content, **found)
+        reachable.call(path, _write_npz, path, content.getvalue(), self._keeps)
         return self._path
 
 
-def _write_npz(path: str, arrays: Mapping[str, np.ndarray], keeps: int | None) -> None:
-    """Writes arrays; deletes old files, to which no checkpoint refers any longer."""
-    folder, content = os.path.dirname(path), io.BytesIO()
-    np.savez(content, **arrays)
+def _write_npz(path: str, content: bytes, keeps: int | None) -> None:
+    """Writes a file; deletes old files, to which no checkpoint refers any longer."""
+    folder = os.path.dirname(path)
     tf.io.gfile.makedirs(folder)
     with tf.io.gfile.GFile(f"{path}.tmp", "wb") as file:
-        file.write(content.getvalue())
+        file.write(content)
     tf.io.gfile.rename(f"{path}.tmp", path, overwrite=True)
     steps = sorted(int(name[5:-4]) for name in tf.io.gfile.listdir(folder) if name.endswith(".npz"))
     for step in steps[: -keeps - 1] if keeps else ():

@@ -4,10 +4,11 @@ import dataclasses
 import os
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 
 from ..contract.hooks import Run
 from ..distribute.replicas import Replicas
-from ..model_dir import evaluated, records
+from ..model_dir import evaluated, reachable, records
 from .run_files import RunFiles
 from .specs import EvalSpec
 from .windows import Windows
@@ -43,10 +44,11 @@ class RecordedEvaluations:
         self._offsets = dict.fromkeys(self._names, 0)
         self._new: list[tuple[str, evaluated.Evaluated]] = []
         self._read_at = 0.0
+        self._reading: Future | None = None
 
     def begin(self, sent: Mapping[str, int]) -> None:
         """Begins after the evaluations that a checkpoint has as sent, by folder."""
-        self.sent = dict(sent)
+        self.sent, self._reading = dict(sent), None
         self._offsets = dict.fromkeys(self._names, 0)
 
     def has_new(self, run: Run) -> bool:
@@ -54,13 +56,24 @@ class RecordedEvaluations:
         is_due = time.monotonic() - self._read_at >= _POLL_SECS
         if self.specs and self.replicas.is_chief and is_due:
             self._read_at = time.monotonic()
-            for folder, offset in self._offsets.items():
-                path = os.path.join(self.model_dir, folder)
-                found, self._offsets[folder] = records.read(path, offset, run_id=self.files.run_id)
+            self._reading = self._reading or reachable.call(self.model_dir, self._read)
+        if self._reading is not None and self._reading.done():
+            reading, self._reading = self._reading, None
+            for folder, (found, offset) in reading.result().items():
+                self._offsets[folder] = offset
                 last = self.sent.get(folder, -1)
                 # Evaluations of later steps are of weights that were lost.
                 self._new += [(folder, each) for each in found if last < each.step <= run.step]
         return bool(self._new)
+
+    def _read(self) -> dict[str, tuple[list[evaluated.Evaluated], int]]:
+        """Returns new evaluations, and the offset after them, by folder."""
+        return {
+            folder: records.read(
+                os.path.join(self.model_dir, folder), offset, run_id=self.files.run_id
+            )
+            for folder, offset in self._offsets.items()
+        }
 
     def send(self, run: Run) -> None:
         """Sends the new evaluations to the hooks, by step; every process must call it."""

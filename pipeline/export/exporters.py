@@ -14,6 +14,7 @@ from ..contract.averages import AVERAGE, LIVE, measured_on
 from ..contract.checks import check, choice, integer
 from ..contract.run_config import RunConfig
 from ..errors import UserValueError
+from ..model_dir import reachable
 from ..model_dir.evaluated import higher_is_better as direction_of
 from ..model_dir.files import read_json, write_atomic, writing
 from .receivers import SERVING_FN, ServingFn
@@ -139,11 +140,14 @@ class Exporter:
             weights=self.weights_of(estimator),
         )
         logging.info("export %s | %s", self.name, path)
+        reachable.call(export_path, self._delete_old, export_path)
+        self.exported(export_path, eval_result)
+        return path
+
+    def _delete_old(self, export_path: str) -> None:
         if self._exports_to_keep is not None:
             for old in exports_in(export_path)[: -self._exports_to_keep]:
                 tf.io.gfile.rmtree(old)
-        self.exported(export_path, eval_result)
-        return path
 
     def weights_of(self, estimator: Exportable) -> str | None:
         """Returns which weights to export: 'live' or 'average'; None for the default."""
@@ -223,6 +227,7 @@ class BestExporter(Exporter):
         if compare_fn is None:
             higher_is_better = direction_of(metric, higher_is_better, "BestExporter")
         self._metric, self._higher, self._compare_fn = metric, higher_is_better, compare_fn
+        self._recorded: dict[str, dict[str, float]] = {}
 
     def check(self, metrics: Iterable[str]) -> None:
         """Raises a UserValueError if the metric is not among those of the evaluation.
@@ -230,6 +235,7 @@ class BestExporter(Exporter):
         Args:
           metrics: names of the metrics; a metric of several results has `NAME/RESULT`.
         """
+        self._recorded = {}  # Of an earlier training.
         names = {*metrics, "loss", "global_step"}
         if self._compare_fn is None and not names & {self._metric, *self._metric.split("/")}:
             raise UserValueError(self._unknown(names))
@@ -240,7 +246,9 @@ class BestExporter(Exporter):
         Raises:
           UserValueError: the metric is missing or is not a number.
         """
-        recorded = read_json(os.path.join(export_path, _RECORD), dict)
+        recorded = self._recorded.get(export_path)
+        if recorded is None or not reachable.is_watched(export_path):
+            recorded = read_json(os.path.join(export_path, _RECORD), dict)
         if self._compare_fn is not None:
             return recorded is None or bool(self._compare_fn(recorded, eval_result))
         value = self._value(eval_result)
@@ -261,9 +269,9 @@ class BestExporter(Exporter):
     def exported(self, export_path: str, eval_result: Mapping[str, Any]) -> None:
         """Records the evaluation."""
         record = {name: float(v) for name, v in eval_result.items() if np.ndim(v) == 0}
-        path = os.path.join(export_path, _RECORD)
+        path, self._recorded[export_path] = os.path.join(export_path, _RECORD), record
         with writing(export_path, path):
-            write_atomic(path, json.dumps(record))
+            reachable.call(path, write_atomic, path, json.dumps(record))
 
     def _value(self, metrics: Mapping[str, Any]) -> float:
         if self._metric not in metrics or np.ndim(metrics[self._metric]):

@@ -11,6 +11,7 @@ import tensorflow as tf
 from ..contract import paths
 from ..contract.spec import EstimatorSpec
 from ..errors import SpecError, UserValueError
+from ..model_dir import reachable, staged
 from ..model_dir.files import writing
 from .receivers import SERVING_DEFAULT, ServingInputReceiver
 
@@ -77,21 +78,22 @@ class Servable:
         """
         with writing(base, f"a SavedModel in {base}"):
             try:
-                tf.io.gfile.makedirs(base)
+                reachable.call(base, tf.io.gfile.makedirs, base)
             except tf.errors.FailedPreconditionError as error:
                 raise UserValueError(
                     f"export_dir_base is {base!r}: expected the path of a folder. A part of it is "
                     "a file."
                 ) from error
-            newest = max((int(os.path.basename(path)) for path in exports_in(base)), default=0)
             # Two exports within a second get increasing names.
+            existing = [] if reachable.is_watched(base) else exports_in(base)
+            newest = max((int(os.path.basename(path)) for path in existing), default=0)
             name = str(max(int(time.time()), newest + 1))
             temporary, target = os.path.join(base, f"temp-{name}"), os.path.join(base, name)
             try:
-                self._write(temporary, assets_extra or {})
-                tf.io.gfile.rename(temporary, target)
+                staged.write(temporary, lambda path: self._write(path, assets_extra or {}))
+                reachable.call(base, _rename, temporary, target)
             finally:
-                _remove_temporary(base, temporary)
+                reachable.call(base, _remove_temporary, base, temporary)
         return target
 
     def _write(self, folder: str, assets_extra: Mapping[str, str]) -> None:
@@ -124,6 +126,11 @@ def exports_in(base: str) -> list[str]:
         return []
     names = [name.rstrip("/") for name in tf.io.gfile.listdir(base)]
     return [os.path.join(base, name) for name in sorted(filter(str.isdigit, names), key=int)]
+
+
+def _rename(source: str, target: str) -> None:
+    # An outage may have prevented the end of a rename in a bucket, file by file.
+    tf.io.gfile.rename(source, target, overwrite="://" in target)
 
 
 def _remove_temporary(base: str, own: str) -> None:

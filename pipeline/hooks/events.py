@@ -6,6 +6,7 @@ install. An event file is a TFRecord file of `Event` protocol buffers.
 
 import os
 import socket
+import tempfile
 import time
 import uuid
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ import tensorflow as tf
 from absl import logging
 
 from ..contract.summaries import Summary
+from ..model_dir import reachable
 from .summary_values import num_left_out, values_of
 
 
@@ -26,13 +28,15 @@ class EventWriter:
         """Sets the folder, which TensorBoard shows as a run."""
         self._folder = folder
         self._file: tf.io.TFRecordWriter | None = None
-        self._path = ""
+        self._path = self._file_name = ""
+        self._local: tempfile.TemporaryDirectory | None = None
         self._warned: set[str] = set()
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Writes one point for each number, and for each element of an array as `name/0`.
 
-        The points are on disk when the method returns. A file that was deleted is replaced.
+        Points of a local folder are on disk when the method returns. A file that was deleted is
+        replaced.
         """
         summary = tf.compat.v1.Summary()
         for name, value in by_element(values).items():
@@ -69,11 +73,20 @@ class EventWriter:
         self._write(step, tf.compat.v1.Summary.FromString(summary.SerializeToString()))
 
     def _write(self, step: int, summary: tf.compat.v1.Summary) -> None:
-        if not summary.value:
-            return
+        if summary.value:
+            event = tf.compat.v1.Event(wall_time=time.time(), step=step, summary=summary)
+            reachable.call(self._folder, self._append, event)
+            reachable.call(self._folder, self._flush)
+
+    def _append(self, event: tf.compat.v1.Event) -> None:
         if self._file is None or not tf.io.gfile.exists(self._path):
             self._open()
-        self._append(step=step, summary=summary)
+        self._file.write(event.SerializeToString())
+
+    def _flush(self) -> None:
+        self._file.flush()
+        if self._local is not None:
+            tf.io.gfile.copy(self._file_name, self._path, overwrite=True)
 
     def _open(self) -> None:
         tf.io.gfile.makedirs(self._folder)
@@ -81,13 +94,14 @@ class EventWriter:
         now = f"{time.time_ns():019d}"
         unique = f"{now[:-9]}.{now[-9:]}.{socket.gethostname()}.{uuid.uuid4().hex[:8]}"
         self._path = os.path.join(self._folder, f"events.out.tfevents.{unique}")
-        self._file = tf.io.TFRecordWriter(self._path)
-        self._append(file_version="brain.Event:2")  # The first record has to be this one.
-
-    def _append(self, **fields: Any) -> None:
-        event = tf.compat.v1.Event(wall_time=time.time(), **fields)
-        self._file.write(event.SerializeToString())
-        self._file.flush()
+        self._file_name = self._path
+        if "://" in self._folder:
+            # In a bucket, TensorFlow would hold Python's lock while it flushes.
+            self._local = tempfile.TemporaryDirectory(prefix="events-")
+            self._file_name = os.path.join(self._local.name, "events")
+        self._file = tf.io.TFRecordWriter(self._file_name)
+        version = tf.compat.v1.Event(wall_time=time.time(), file_version="brain.Event:2")
+        self._file.write(version.SerializeToString())  # The first record has to be this one.
 
 
 def by_element(values: Mapping[str, Any]) -> dict[str, float]:

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..contract.hooks import MetricWriter, Run
+from ..model_dir import reachable
 from ..model_dir.files import write_atomic
 
 _FOLDER = "metrics"  # Below model_dir.
@@ -39,6 +40,10 @@ class FileWriter(MetricWriter, abc.ABC):
         """Appends a row, or writes the file again if that is not enough."""
         path = os.path.join(self._folder, f"{name}{self._ending}")
         row = {_STEP: step, _TIME: time.time(), **values}
+        reachable.call(path, self._write, path, row)
+
+    def _write(self, path: str, row: Row) -> None:
+        step = row[_STEP]
         last_step, columns = self._open.get(path, (step, []))
         if last_step < step and set(row) <= set(columns):
             with tf.io.gfile.GFile(path, "a") as file:

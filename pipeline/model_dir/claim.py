@@ -19,6 +19,7 @@ import tensorflow as tf
 from absl import logging
 
 from ..errors import ClaimedError
+from . import reachable
 from .files import write_atomic, writing
 
 FILE = "training.claim"
@@ -144,6 +145,8 @@ def _read(path: str) -> Claim | None:
         with tf.io.gfile.GFile(path) as file:
             content = json.loads(file.read())
         return Claim(*(content[field.name] for field in dataclasses.fields(Claim)))
+    except reachable.OUTAGE:
+        raise
     except (tf.errors.OpError, ValueError, KeyError, TypeError):
         return None
 
