@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import subprocess
 
 import pytest
@@ -9,6 +10,9 @@ import tasks
 import tensorflow as tf
 
 ROOT = pathlib.Path(__file__).parents[1]
+
+# A shell has its background jobs ignore SIGINT, and so would all that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before any test uses TensorFlow; tests/train divides steps between them.
 tf.config.set_logical_device_configuration(
