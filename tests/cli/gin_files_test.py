@@ -10,12 +10,11 @@ from gin_estimator.inputs.criteo import write_criteo_like
 from gin_estimator import main
 
 FILES = sorted(path.name for path in (ROOT / "gin").glob("*.gin"))
-QUICK = ("digits.gin", "flights.gin")
 
 
 @pytest.mark.parametrize(
     "name",
-    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in FILES],
+    [n if n == "digits.gin" else pytest.param(n, marks=pytest.mark.slow) for n in FILES],
 )
 def test_a_file_opens_with_its_purpose_and_overrides(name, gin_folder, capsys):
     comment, _, _ = (ROOT / "gin" / name).read_text().partition("\n\n")

@@ -30,6 +30,7 @@ def assert_same(found, expected):
         np.testing.assert_allclose(values, expected["history"][name], atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_two_workers_train_as_one_replica(tmp_path, alone):
     with tasks.workers(tmp_path, tmp_path / "run", "multi_worker", program="fit.py") as both:
         assert [task.wait() for task in both] == [0, 0], both[0].output

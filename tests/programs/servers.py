@@ -238,38 +238,38 @@ def train(model_dir, *pairs):
     print("DONE", flush=True)
 
 
+def serves(folder):
+    """Returns whether this task is not the chief, after it has served the chief."""
+    if ge.RunConfig(folder, execution="parameter_server").task_type == "chief":
+        return False
+    make_estimator(folder, execution="parameter_server").train(endless)
+    print("SERVED", flush=True)
+    return True
+
+
+def train_parts(folder, name, input_fn, *parts, **options):
+    """Trains one model in parts, each a last step and maybe a hook, and says their sums."""
+    values = []
+    for max_steps, *hooks in parts:
+        model_dir = os.path.join(folder, name)
+        estimator = make_estimator(model_dir, execution="parameter_server", **options)
+        estimator.train(input_fn, max_steps=max_steps, hooks=[sums := Sums(), *hooks])
+        values.append(sums.values)
+    say(name, {"parts": values, "updates": updates(estimator)})
+    return estimator
+
+
 def acts(folder):
     """Trains several models one after the other, since a process connects once."""
-    if ge.RunConfig(folder, execution="parameter_server").task_type != "chief":
-        make_estimator(folder, execution="parameter_server").train(endless)
-        print("SERVED", flush=True)
+    if serves(folder):
         return
-
-    def run(name, input_fn, *parts, **options):
-        """Says the sums of each part; a part has a last step and maybe a hook."""
-        values = []
-        for max_steps, *hooks in parts:
-            estimator = make_estimator(
-                os.path.join(folder, name), execution="parameter_server", **options
-            )
-            estimator.train(input_fn, max_steps=max_steps, hooks=[sums := Sums(), *hooks])
-            values.append(sums.values)
-        say(name, {"parts": values, "updates": updates(estimator)})
-        return estimator
-
-    estimator = run("counts", endless, [60], [100])
+    estimator = train_parts(folder, "counts", endless, [60], [100])
     say("evaluated", estimator.evaluate(shared))
     say("predicted", sum(p["id"].item() for p in estimator.predict(shared)))
-    estimator = run("killed", endless, [300, At(50, "kill")], slow=0.005)
-    run("unequal", unequal, [None])
-    run("resumed", shared, [15], [None], [None])
-    run("other", shared, [5])
-    run("other", unequal, [None])
-    run("replaced", unequal, [None, At(5, "kill")], slow=0.05, steps_per_loop=1)
 
     def refused(name, input_fn=endless, **options):
         try:
-            run(name, input_fn, [2], **options)
+            train_parts(folder, name, input_fn, [2], **options)
         except ge.UserError as error:
             say(name, str(error))
 
@@ -316,6 +316,19 @@ def acts(folder):
     train_table("captured", captured_fn)
 
 
+def kills(folder):
+    """Trains with workers that are killed, and on data that end."""
+    if serves(folder):
+        return
+    train = functools.partial(train_parts, folder)
+    train("killed", endless, [300, At(50, "kill")], slow=0.005)
+    train("unequal", unequal, [None])
+    train("resumed", shared, [15], [None], [None])
+    train("other", shared, [5])
+    train("other", unequal, [None])
+    train("replaced", unequal, [None, At(5, "kill")], slow=0.05, steps_per_loop=1)
+
+
 class Wants(ge.Hook):
     every_steps = 1
     wants_tensors = True
@@ -328,8 +341,7 @@ def masks_fn(features, labels, mode, vector, dropout, optimizer):
 
 
 def more(folder):
-    if ge.RunConfig(folder, execution="parameter_server").task_type != "chief":
-        make_estimator(folder, execution="parameter_server").train(endless)
+    if serves(folder):
         return
     try:
         estimator = make_estimator(f"{folder}/wants", execution="parameter_server")

@@ -25,20 +25,29 @@ def program():
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """Returns the folder and the cluster after all acts; starts killed workers again."""
+    """Returns the folder and the cluster after all acts."""
     folder = tmp_path_factory.mktemp("servers")
     with servers(folder, PROGRAMS / "servers.py", "acts", folder) as cluster:
-        killed, end = 0, time.monotonic() + 200
+        assert cluster["chief 0"].wait(200) == 0, cluster["chief 0"].output
+        yield folder, cluster
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """Returns the folder and the cluster after the acts in which a worker is killed."""
+    folder = tmp_path_factory.mktemp("killed")
+    with servers(folder, PROGRAMS / "servers.py", "kills", folder) as cluster:
+        kills, end = 0, time.monotonic() + 200
         chief = cluster["chief 0"]
         while chief.process.poll() is None and time.monotonic() < end:
-            if chief.output.count("\nkill ") > killed:
-                killed += 1
+            if chief.output.count("\nkill ") > kills:
+                kills += 1
                 cluster["worker 1"].send(signal.SIGKILL)
                 cluster["worker 1"].wait()
                 cluster.start("worker 1")
             time.sleep(0.01)
         assert chief.wait() == 0, chief.output
-        assert killed == 2
+        assert kills == 2
         yield folder, cluster
 
 
@@ -50,17 +59,19 @@ def test_steps_examples_and_updates_are_exact(ran):
     assert counts["updates"] == [100, 50]
 
 
-def test_they_are_exact_when_a_worker_is_killed(ran):
-    _, cluster = ran
-    killed = cluster.result("killed")
-    assert (killed["parts"][0]["steps"], killed["parts"][0]["examples"]) == (300, 4800)
-    assert killed["updates"] == [300, 150]
+@pytest.mark.slow
+def test_they_are_exact_when_a_worker_is_killed(killed):
+    _, cluster = killed
+    result = cluster.result("killed")
+    assert (result["parts"][0]["steps"], result["parts"][0]["examples"]) == (300, 4800)
+    assert result["updates"] == [300, 150]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["unequal", "resumed", "other", "replaced"])
-def test_finite_data_are_used_once(ran, name):
+def test_finite_data_are_used_once(killed, name):
     """Also by a run that resumed or got other data, and by a worker in place of a killed one."""
-    _, cluster = ran
+    _, cluster = killed
     parts = cluster.result(name)["parts"]
     if name == "resumed":
         assert parts.pop() == {"steps": 40, "examples": 640, "ids": IDS}  # Another pass.
@@ -68,14 +79,15 @@ def test_finite_data_are_used_once(ran, name):
     assert sum(part["ids"] for part in parts) == IDS
 
 
-def test_other_data_begin_at_their_start(ran):
-    _, cluster = ran
+@pytest.mark.slow
+def test_other_data_begin_at_their_start(killed):
+    _, cluster = killed
     assert "The input of 2 workers begins at its start" in cluster["chief 0"].output
 
 
 @pytest.mark.slow
-def test_one_process_continues_a_run_of_servers(ran, program):
-    folder, _ = ran
+def test_one_process_continues_a_run_of_servers(killed, program):
+    folder, _ = killed
     estimator = program.make_estimator(folder / "other")
     estimator.train(program.shared, steps=2)
     assert estimator.last_run.step == 47
