@@ -16,7 +16,7 @@ from absl import logging
 from ..contract.train_op import KERAS_VARIABLE, TrainOp
 from ..distribute.names import variable_of
 from ..errors import SpecError
-from . import slices
+from . import kernels, slices
 
 _Optimizers = keras.optimizers
 # Optimizers whose formula computes each row by itself.
@@ -56,6 +56,7 @@ class RowOptimizer:
         self._moves_rows = moves_rows(op)
         # Ids of the variables of the current update that decay by rows.
         self._decay_by_rows: set[int] = set()
+        self._powers: kernels.Powers = {}
         if op.lazy and not any(self._kind.update_step is each.update_step for each in _BY_ROW):
             raise SpecError(
                 f"TrainOp.lazy is True, and optimizer is {self._kind.__name__}, which may mix "
@@ -70,6 +71,7 @@ class RowOptimizer:
         self._decay_by_rows = {
             id(variable_of(v)) for g, v in pairs if self._op.lazy and slices.are_rows(g)
         }
+        self._powers = {}
         # Here, since a step that shows tensors has another RowOptimizer for the same optimizer.
         self._optimizer._apply_weight_decay = self._decay
         self._optimizer.apply(gradients, variables)
@@ -77,9 +79,11 @@ class RowOptimizer:
     def _update_step(self, gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:
         """Replaces Keras' method, which gets the variable of each device."""
         if not self._moves_rows or not slices.are_rows(gradient):
-            self._kind.update_step(
-                self._optimizer, slices.dense(gradient, variable), variable, learning_rate
-            )
+            whole = slices.dense(gradient, variable)
+            if kernels.replaces_formula(self._optimizer, variable):
+                kernels.update(self._optimizer, variable, whole, learning_rate, self._powers)
+            else:
+                self._kind.update_step(self._optimizer, whole, variable, learning_rate)
             return
         rows = _Rows(variable, gradient.indices)
         if self._op.lazy and decays(self._optimizer, variable):
