@@ -7,8 +7,9 @@ import time
 import tensorflow as tf
 from absl import logging
 
-from ..errors import PeerLostError, PreemptedError
+from ..errors import EXIT_RESTART, PeerLostError, PreemptedError
 from ..run import signals
+from ..run.run import exit_now
 from . import connect, meeting
 from .monitor import Answer, Silence
 from .tf_config import Cluster
@@ -35,7 +36,8 @@ def serve(cluster: Cluster, *, start_timeout_secs: float, lost_after_secs: float
             after a signal: a worker leaves 20 s later, a server with the chief
 
     When all tasks get a signal, the chief needs the others to save. A worker does not wait for
-    the chief, which may have got no signal and continues with the other workers.
+    the chief, which may have got no signal and continues with the other workers. Such a worker
+    ends here with 75: while an interpreter shuts down, TensorFlow's server computes NaN.
 
     Args:
       cluster: the tasks; this process is a worker or a server.
@@ -45,7 +47,7 @@ def serve(cluster: Cluster, *, start_timeout_secs: float, lost_after_secs: float
     Raises:
       ChiefEnded: always, except for the following.
       PeerLostError: a task did not start in time, or the chief is stopped.
-      PreemptedError: this task received a signal, and then the chief ended or 20 s passed.
+      PreemptedError: this task received a signal, and then the chief ended.
       UserValueError: the port of this task is in use, or another task has another cluster.
     """
     meeting.meet(cluster.tasks, cluster.global_id, timeout_secs=start_timeout_secs, joins=True)
@@ -81,4 +83,6 @@ def serve(cluster: Cluster, *, start_timeout_secs: float, lost_after_secs: float
     name = signal.Signals(received.number).name
     message = f"{cluster.name} was stopped by {name}. The same command takes part again."
     logging.warning(message)  # A SystemExit prints nothing.
+    if closed < _POLLS_UNTIL_ENDED:
+        exit_now(EXIT_RESTART)
     raise PreemptedError(message)
