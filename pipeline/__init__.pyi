@@ -51,6 +51,7 @@ from .errors import StepError as StepError
 from .errors import StorageError as StorageError
 from .errors import UnreadableCheckpointError as UnreadableCheckpointError
 from .errors import UserError as UserError
+from .errors import UserKeyError as UserKeyError
 from .errors import UserRuntimeError as UserRuntimeError
 from .errors import UserTypeError as UserTypeError
 from .errors import UserValueError as UserValueError

@@ -83,15 +83,18 @@ class _Calls:
     def __init__(self, writer: MetricWriter) -> None:
         self._writer = writer
         self._has_failed = self._is_closed = False
+        self._num_dropped = 0
 
     def call(self, method: str, *args: Any) -> None:
         """Calls a method, unless the writer could not begin."""
         if self._is_closed:
+            self._num_dropped += method == "write"
             return
         try:
             getattr(self._writer, method)(*args)
         except Exception as error:  # Training is worth more than any of its curves.
             self._is_closed = method == "begin"
+            self._num_dropped += method == "write"
             if not self._has_failed:
                 name = type(self._writer).__name__
                 logging.warning(
@@ -105,7 +108,10 @@ class _Calls:
             self._has_failed = True
 
     def wait(self, deadline: float) -> None:
-        """Waits for the calls before."""
+        """Waits for the calls before, and logs how many points were dropped."""
+        if self._num_dropped:
+            name = type(self._writer).__name__
+            logging.warning("%s: %d points were dropped.", name, self._num_dropped)
 
 
 class _InThread(_Calls):
@@ -114,7 +120,6 @@ class _InThread(_Calls):
     def __init__(self, writer: MetricWriter) -> None:
         super().__init__(writer)
         self._queue: queue.Queue[tuple[Any, ...]] = queue.Queue(MAX_WAITING)
-        self._num_dropped = 0
         self._current = ""  # Method that is being called.
         self._has_ended = self._is_abandoned = False
         name = f"metrics-{type(writer).__name__}"
@@ -130,19 +135,16 @@ class _InThread(_Calls):
             self._num_dropped += method == "write"
 
     def wait(self, deadline: float) -> None:
-        """Waits for the calls before, and logs how many points were dropped."""
+        """Waits for the calls before, or abandons the writer."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
             self._is_abandoned = True
             self._writer.abandon()
             left = [self._current, *(method for method, *_ in list(self._queue.queue))]
             self._num_dropped += left.count("write")
-        if self._num_dropped or self._is_abandoned:
-            logging.warning(
-                "%s: %d points were dropped, since they could not be sent in time.",
-                type(self._writer).__name__,
-                self._num_dropped,
-            )
+            name = type(self._writer).__name__
+            logging.warning("%s.%s has not returned in time.", name, self._current)
+        super().wait(deadline)
 
     def _run(self) -> None:
         while self._current != "end" and not self._is_abandoned:

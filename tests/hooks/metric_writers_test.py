@@ -5,6 +5,8 @@ import json
 import logging
 import math
 import pathlib
+import re
+import signal
 import socket
 import threading
 import time
@@ -190,23 +192,43 @@ def test_wandb(tmp_path):
     assert wandb.run is None
 
 
+def training(folder, writer, url, *sleep):
+    """Starts a training with a writer of a server, which writes 6 points."""
+    program = pathlib.Path(tasks.PROGRAMS, "remote_writer.py")
+    return tasks.Task("program", [program, folder, writer, url, *sleep], folder)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("package, writer", [("mlflow", "MlflowWriter"), ("wandb", "WandbWriter")])
 def test_a_server_that_never_answers_stops_nothing(package, writer, tmp_path):
     """Neither the training nor the exit: by itself wandb waits for over a minute there."""
     pytest.importorskip(package)
     with socket.create_server(("127.0.0.1", 0), backlog=50) as server:
-        url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        environment = {
-            "MLFLOW_TRACKING_URI": url,
-            "WANDB_BASE_URL": url,
-            "WANDB_API_KEY": "a" * 40,
-        }
-        program = pathlib.Path(tasks.PROGRAMS, "hanging_writer.py")
-        task = tasks.Task("program", [program, tmp_path, package], tmp_path, environment)
+        task = training(tmp_path, writer, f"http://127.0.0.1:{server.getsockname()[1]}")
         task.wait_for("ENDED 60")
         assert task.wait(30) == 0, task.output
+    assert f"{writer}.begin has not returned" in task.output
     assert f"{writer}: 6 points were dropped" in task.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("writer", ["Posts", "MlflowWriter"])
+def test_a_server_that_is_killed_stops_nothing(writer, tmp_path):
+    """MLflow's client tries a call for four minutes; the other writer raises at once."""
+    if writer == "MlflowWriter":
+        pytest.importorskip("mlflow")
+    server = tasks.Task("server", [tasks.PROGRAMS / "tracking_server.py"], tmp_path)
+    server.wait_for("\n")
+    port = server.output.split()[1]
+    task = training(tmp_path, writer, f"http://127.0.0.1:{port}", 0.1)
+    server.wait_for("POINT\nPOINT\n")
+    server.send(signal.SIGKILL)
+    assert "ENDED" not in task.output
+    task.wait_for("ENDED 60")
+    assert task.wait(30) == 0, task.output
+    [dropped] = re.findall(rf"{writer}: (\d+) points were dropped", task.output)
+    # A point that the killed server had not answered counts as dropped.
+    assert server.output.count("POINT") + int(dropped) in (6, 7)
 
 
 @pytest.mark.parametrize("package, kind", [("mlflow", "MlflowWriter"), ("wandb", "WandbWriter")])
