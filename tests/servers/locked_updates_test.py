@@ -115,10 +115,23 @@ def test_threads_lose_no_update(by_rows):
     assert np.all(np.asarray(optimizer.variables[-1]) == 201)
 
 
-@pytest.mark.parametrize("options", [{"use_ema": True}, {"name": "Lion"}])
-def test_what_would_lose_updates_is_refused(options):
+@pytest.mark.parametrize("name", ["Nadam", "Lion", "Lamb", "Adafactor", "Muon"])
+def test_what_would_lose_updates_is_refused(name):
     with pytest.raises(ValueError, match="allow_lost_updates = True"):
-        make(options.pop("name", "Adam"), options, locked=True)
+        make(name, {}, locked=True)
+
+
+def test_averages_of_keras_are_refused():
+    with pytest.raises(ValueError, match="with use_ema: expected none"):
+        make("Adam", {"use_ema": True}, locked=True)
+
+
+def test_a_subclass_is_refused():
+    class Mine(keras.optimizers.SGD):
+        """Could have any update."""
+
+    with pytest.raises(ValueError, match="is Mine on parameter servers, expected one of"):
+        lock(TrainOp(Mine(), [keras.Variable([1.0])]), tf.distribute.get_strategy())
 
 
 def test_a_constraint_is_refused():

@@ -1,0 +1,20 @@
+"""The table of docs/parameter_server.md: updates that optimizers lose."""
+
+import re
+
+import pytest
+
+from tasks import PROGRAMS, ROOT, servers
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_the_optimizers_of_the_page_lose_no_update(tmp_path, workers):
+    """One that reads and assigns does lose some, so that a loss would be seen."""
+    page = (ROOT / "docs/parameter_server.md").read_text()
+    program = PROGRAMS / "lost_updates.py"
+    with servers(tmp_path, program, tmp_path / "model", workers=workers) as cluster:
+        assert set(cluster.codes().values()) == {0}, cluster["chief 0"].output
+        assert cluster.result("safe") == dict.fromkeys(re.findall(r"\| (.+) \| 0 \| 0 \|", page), 0)
+        assert all(cluster.result("allowed").values())
