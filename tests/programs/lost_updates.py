@@ -80,6 +80,8 @@ def train(folder, names, *, allowed=False):
     )
     estimator = ge.Estimator(model_fn, modules=modules, config=config)
     estimator.train(lambda: tf.data.Dataset.from_tensors(0).repeat(), max_steps=STEPS)
+    if estimator.last_run is None:
+        return {}  # A worker or server, after the end of the chief.
     matrices, optimizers = (estimator.state.modules[key] for key in modules)
     return {
         name: [np.asarray(v) for v in (m, *o.variables) if v.shape == SHAPE]
