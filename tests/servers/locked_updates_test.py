@@ -117,6 +117,8 @@ def test_threads_lose_no_update(by_rows):
 
 @pytest.mark.parametrize("name", ["Nadam", "Lion", "Lamb", "Adafactor", "Muon"])
 def test_what_would_lose_updates_is_refused(name):
+    if not hasattr(keras.optimizers, name):
+        pytest.skip(f"this Keras has no {name}")
     with pytest.raises(ValueError, match="allow_lost_updates = True"):
         make(name, {}, locked=True)
 
