@@ -11,8 +11,9 @@ import tensorflow as tf
 
 ROOT = pathlib.Path(__file__).parents[1]
 
-# A shell has its background jobs ignore SIGINT, and so would all that the tests start.
+# A shell has its background jobs ignore SIGINT, nohup SIGHUP, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Before any test uses TensorFlow; tests/train divides steps between them.
 tf.config.set_logical_device_configuration(
