@@ -14,7 +14,7 @@ from ..contract import averages, calling
 from ..contract.checks import Check, check, instance, integer, is_int, is_number, shown
 from ..contract.compiled import compile_parts, compiled_spec
 from ..contract.hooks import Hook, check_hooks
-from ..contract.run_config import RunConfig
+from ..contract.run_config import PRECISIONS, RunConfig
 from ..contract.spec import ModeKeys
 from ..data.batch import as_pair
 from ..data.source import InputContext, Source
@@ -112,7 +112,8 @@ def fit(
         TerminateOnNaN training ends as `RunConfig.on_nan` has it: by default with an error.
       hooks: hooks of the driver.
       config: how to run; None for a temporary model_dir on this machine. Checkpoints are saved
-        after each epoch if it does not set their interval.
+        after each epoch if it does not set their interval. Keras' global dtype policy is used if
+        it does not set `precision`.
 
     Returns:
       The model, the history and the Estimator.
@@ -188,6 +189,9 @@ def _config(
         )
     if config.evaluation == "auto":
         config = config.replace(evaluation="inline")
+    policy = keras.config.dtype_policy().name
+    if config.precision == "float32" and policy in PRECISIONS:
+        config = config.replace(precision=policy)
     stops = any(isinstance(each, keras.callbacks.TerminateOnNaN) for each in callbacks)
     if stops and config.on_nan == "warn":
         config = config.replace(on_nan="stop")

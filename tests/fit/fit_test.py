@@ -112,6 +112,42 @@ def test_dicts_of_inputs_and_two_outputs(tmp_path):
     assert_same(result, by_keras(make, input_fn, epochs=2))
 
 
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.classes = (
+            keras.layers.Dense(8, "relu"),
+            keras.layers.Dense(3, "softmax", dtype="float32"),
+        )
+
+    def call(self, inputs):
+        return self.classes(self.hidden(inputs))
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+def test_a_subclassed_model_in_the_precision_that_keras_is_set_to(tmp_path, policy):
+    def make():
+        keras.utils.set_random_seed(3)
+        model = Subclassed()
+        model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+        return model
+
+    keras.config.set_dtype_policy(policy)
+    try:
+        result = ge.fit(make, data, epochs=2, config=ge.RunConfig(str(tmp_path)))
+        expected = by_keras(make, data, epochs=2)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert result.model.hidden.compute_dtype == policy.removeprefix("mixed_")
+    assert_same(result, expected)
+
+
+def test_xla(tmp_path):
+    config = ge.RunConfig(str(tmp_path), jit_compile=True)
+    result = ge.fit(make_model, data, epochs=2, config=config)
+    assert_same(result, by_keras(make_model, data, epochs=2))
+
+
 class Break(ge.Hook):
     """Ends a training with an error."""
 
