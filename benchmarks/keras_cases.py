@@ -14,13 +14,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from benchmarks import models
+
 layers = keras.layers
 
 BATCH_SIZE = 32
 _RNG = np.random.default_rng(0)
 _X = _RNG.normal(size=[160, 4]).astype("float32")
 _Y = (_X.sum(axis=1) > 0).astype("int64")
-_IMAGES = _RNG.normal(size=[160, 8, 8, 1]).astype("float32")
+_IMAGES = _RNG.normal(size=[160, 28, 28, 1]).astype("float32")
 _WORDS = np.where(np.arange(6) < _RNG.integers(1, 7, size=[160, 1]), _Y[:, None] + 1, 0)
 _TOKENS = _WORDS + (_WORDS > 0) * _RNG.integers(20, size=[160, 6])
 _WEIGHTS = _RNG.uniform(0, 2, size=160).astype("float32")
@@ -99,9 +101,7 @@ def _stack(*middle: keras.layers.Layer) -> keras.Model:
 
 
 def _cnn() -> keras.Model:
-    convolution = layers.Conv2D(4, 3, activation="relu")
-    model = [convolution, layers.MaxPooling2D(), layers.Flatten(), layers.Dense(2)]
-    return _compiled(keras.Sequential(model))
+    return _compiled(models.cnn())
 
 
 def _two_outputs() -> keras.Model:

@@ -6,7 +6,7 @@ any epoch, and of another metric, training and validation; or the error. Losses 
 are left out: those of fit are means over batches, as if all had the same size. The speed is that of
 ge.fit over fit(steps_per_execution=10), in whole epochs with what either does between them.
 
-    python -m benchmarks.keras_fit --cases=AUC,embedding --strategies=mirrored,workers --speed
+    python -m benchmarks.keras_fit --cases='["AUC", "embedding"]' --strategies=one,workers --speed
 """
 
 import argparse

@@ -211,16 +211,39 @@ def test_a_server_that_never_answers_stops_nothing(package, writer, tmp_path):
     assert f"{writer}: 6 points were dropped" in task.output
 
 
+def tracking_server(folder):
+    """Starts a server; returns it and its address."""
+    server = tasks.Task("server", [tasks.PROGRAMS / "tracking_server.py"], folder)
+    server.wait_for("\n")
+    return server, f"http://127.0.0.1:{server.output.split()[1]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_wandb_with_a_server(is_killed, tmp_path):
+    """Points go to a process of wandb, which alone waits for a server that was killed."""
+    pytest.importorskip("wandb")
+    server, url = tracking_server(tmp_path)
+    task = training(tmp_path, "WandbWriter", url, 0.1)
+    server.wait_for("STREAM")
+    if is_killed:
+        server.send(signal.SIGKILL)
+    assert "ENDED" not in task.output
+    task.wait_for("ENDED 60")
+    assert task.wait(30) == 0, task.output
+    assert ("WandbWriter.end has not returned in time" in task.output) == is_killed
+    assert is_killed or server.output.count("POINT") >= 6
+    assert len(list(tmp_path.glob("wandb/run-*"))) == 1  # For `wandb sync`.
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("writer", ["Posts", "MlflowWriter"])
 def test_a_server_that_is_killed_stops_nothing(writer, tmp_path):
     """MLflow's client tries a call for four minutes; the other writer raises at once."""
     if writer == "MlflowWriter":
         pytest.importorskip("mlflow")
-    server = tasks.Task("server", [tasks.PROGRAMS / "tracking_server.py"], tmp_path)
-    server.wait_for("\n")
-    port = server.output.split()[1]
-    task = training(tmp_path, writer, f"http://127.0.0.1:{port}", 0.1)
+    server, url = tracking_server(tmp_path)
+    task = training(tmp_path, writer, url, 0.1)
     server.wait_for("POINT\nPOINT\n")
     server.send(signal.SIGKILL)
     assert "ENDED" not in task.output
