@@ -45,8 +45,8 @@ class FitResult(NamedTuple):
     """Result of `fit`.
 
     Attributes:
-      model: compiled model with the trained weights, outside of any strategy; None in a worker or
-        server of parameter servers, which serve the chief.
+      model: compiled model with the trained weights and optimizer, outside of any strategy; None
+        in a worker or server of parameter servers, which serve the chief.
       history: values by Keras' names, such as `loss` and `val_loss`, one for each epoch.
       estimator: the Estimator, to evaluate, predict and export.
     """
@@ -151,6 +151,7 @@ def fit(
         steps_per_epoch=steps_per_epoch,
         validates=bool(evaluations),
         keeps=config.keep_checkpoint_max,
+        prints=config.progress,
         model=lambda: estimator.state.modules["network"],
         synchronize=lambda: estimator.state.synchronize(),
     )
@@ -299,15 +300,17 @@ def _steps_of_pass(input_fn: Callable[..., Any], config: RunConfig) -> int:
 def _plain_model(
     make_model: Callable[[], keras.Model], estimator: Estimator, input_fn: Callable[..., Any]
 ) -> keras.Model:
-    """Returns a new model outside of the strategy, with the weights of the trained one."""
+    """Returns a new model outside of the strategy, with the state of the trained one."""
     state = estimator.state
     model = make_model()
     if not model.built:
         dataset = Source(input_fn, ModeKeys.TRAIN, state.config).dataset(InputContext())
         model(as_pair(next(iter(dataset)))[0], training=False)
-    trained = names.variables_of({"network": state.modules["network"]})
+    model.optimizer.build(model.trainable_variables)
+    modules = {"network": model, "optimizer": compile_parts(model).optimizer}
+    trained = names.variables_of({name: state.modules[name] for name in modules})
     with state.using(averages.to_serve(None, state.config.average)):
-        for name, variable in names.variables_of({"network": model}).items():
+        for name, variable in names.variables_of(modules).items():
             variable.assign(_value(state.replicas.strategy, trained[name]))
     return model
 

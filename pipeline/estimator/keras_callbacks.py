@@ -9,7 +9,6 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from ..contract.checks import objects
 from ..contract.compiled import compile_parts
@@ -18,6 +17,7 @@ from ..errors import UserTypeError, UserValueError
 from ..hooks.stock import as_text
 from ..model_dir import reachable
 from ..model_dir.evaluated import higher_is_better
+from ..run.progress import show_line
 
 _callbacks = keras.callbacks
 # Callbacks whose methods for batches do nothing with the options that are allowed.
@@ -95,6 +95,7 @@ class KerasCallbacks(Hook):
         steps_per_epoch: int,
         validates: bool,
         keeps: int | None,
+        prints: bool,
         model: Callable[[], keras.Model],
         synchronize: Callable[[], None],
     ) -> None:
@@ -107,6 +108,7 @@ class KerasCallbacks(Hook):
           steps_per_epoch: number of steps of an epoch.
           validates: whether an evaluation follows each epoch.
           keeps: number of checkpoints that are kept; None or 0 for all.
+          prints: whether to print a line for each epoch if the log does not show it.
           model: returns the model that is trained.
           synchronize: makes the variables of all replicas equal.
         """
@@ -114,7 +116,8 @@ class KerasCallbacks(Hook):
         self.history: dict[str, list[Any]] = {}
         self._callbacks = callbacks
         self._epochs, self._max_step, self._validates = epochs, max_step, validates
-        self._keeps, self._model, self._synchronize = keeps, model, synchronize
+        self._keeps, self._prints = keeps, prints
+        self._model, self._synchronize = model, synchronize
 
     def begin(self, run: Run) -> None:
         """Forgets an earlier training; callbacks begin when the state is known."""
@@ -251,7 +254,8 @@ class KerasCallbacks(Hook):
         for name, value in logs.items():
             self.history.setdefault(name, []).append(_plain(value))
         if run.leads:
-            logging.info("epoch %d/%d%s", epoch + 1, self._epochs, as_text(logs))
+            line = f"epoch {epoch + 1}/{self._epochs}{as_text(logs)}"
+            show_line(line, prints=self._prints)
         if self._stopped is None:
             self._begin_epoch(run)
 

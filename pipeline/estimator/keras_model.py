@@ -23,7 +23,7 @@ def check_make_model(make_model: Any) -> None:
     if isinstance(make_model, keras.Model) or not callable(make_model):
         raise UserTypeError(
             f"make_model is {shown(make_model)}: expected a function that makes and compiles the "
-            "model, which has to be made under the strategy. Set make_model=make_model."
+            "model, which has to be made under the strategy. Set make_model to that function."
         )
 
 

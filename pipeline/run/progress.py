@@ -82,6 +82,14 @@ class Progress:
         self._closing.close()
 
 
+def show_line(text: str, *, prints: bool = True) -> None:
+    """Logs a line; or prints it where the log shows only warnings, as in a notebook."""
+    if logging.get_verbosity() >= logging.INFO:
+        logging.info("%s", text)
+    elif prints:
+        tqdm.auto.tqdm.write(text)
+
+
 def _can_move() -> bool:
     """Returns whether stderr is a terminal, or this is a notebook with widgets."""
     is_notebook = not issubclass(tqdm.std.tqdm, tqdm.autonotebook.tqdm)

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import logging
 
 import gin_estimator as ge
 
@@ -61,6 +62,22 @@ def test_losses_metrics_and_weights_are_those_of_fit(tmp_path):
     assert result.model.evaluate(X, Y, verbose=0)[1] == pytest.approx(evaluated["accuracy"])
     again = ge.fit(make_model, data, epochs=3, validation=data, config=ge.RunConfig(str(tmp_path)))
     assert again.history == result.history and difference(again.model, result.model) == 0
+    # Keras may save the model, and train it on.
+    result.model.save(tmp_path / "model.keras")
+    loaded, reference = keras.models.load_model(tmp_path / "model.keras"), expected[0]
+    for model in (loaded, reference):
+        model.fit(data(), verbose=0)
+    assert difference(loaded, reference) < 1e-5
+
+
+def test_a_line_for_each_epoch_where_the_log_shows_only_warnings(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(logging, "get_verbosity", lambda: logging.WARNING)
+    ge.fit(make_model, data, epochs=2, config=ge.RunConfig(str(tmp_path / "a")))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[0] for line in lines] == ["epoch 1/2", "epoch 2/2"]
+    assert "loss" in lines[0] and "accuracy" in lines[0]
+    ge.fit(make_model, data, config=ge.RunConfig(str(tmp_path / "b"), progress=False))
+    assert not capsys.readouterr().out
 
 
 @pytest.mark.parametrize("devices", [1, 2])
