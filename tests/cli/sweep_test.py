@@ -182,6 +182,7 @@ def test_a_signal_lets_trials_save_and_end(tmp_path):
     assert sweep.rows()[0]["state"] == "complete"
 
 
+@pytest.mark.slow
 def test_bad_trials_are_pruned(tmp_path):
     program = """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))

@@ -127,6 +127,7 @@ def model_fn(features, labels, mode, a, b, optimizer):
     return ge.EstimatorSpec(mode, loss=loss, train_op=ge.TrainOp(optimizer, [a, b]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [None, ge.mirrored, ge.central_storage])
 def test_an_optimizer_that_overwrites_variables_by_averages(tmp_path, strategy):
     def train(**options):

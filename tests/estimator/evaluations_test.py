@@ -384,6 +384,7 @@ def test_a_deleted_model_dir_begins_again(tmp_path):
     assert checkpoints(tmp_path / "run") == [0, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.oldest
 def test_weights_for_plain_keras(tmp_path):
     one = make(tmp_path)

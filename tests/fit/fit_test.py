@@ -141,6 +141,7 @@ class Subclassed(keras.Model):
         return self.classes(self.hidden(inputs))
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
 def test_a_subclassed_model_in_the_precision_that_keras_is_set_to(tmp_path, policy):
     def make():

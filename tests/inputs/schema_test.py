@@ -64,6 +64,7 @@ def schema(tmp_path):
     return Schema(FEATURES, {"late": "id"}, source=source)
 
 
+@pytest.mark.slow
 def test_a_reader_encodes_by_the_statistics_of_the_training_data(schema, tmp_path):
     path = schema.source.keywords["train_files"]
     [(features, labels)] = csv_input_fn(

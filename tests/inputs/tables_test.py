@@ -86,6 +86,7 @@ def test_csv_files_without_header_quotes_and_with_a_word_for_missing(tmp_path):
     assert labels["c"].numpy().tolist() == [1, 2, 0]
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("pipelines", [1, 2, 5])
 def test_all_pipelines_together_read_each_line_once(pipelines, tmp_path):
     write(tmp_path / "a.csv", *map(str, range(300)), header="n")
@@ -268,6 +269,7 @@ def test_records_have_the_same_rows(tmp_path):
         read(records, feature_spec={"y": ("int64",)}, eval_files=bad)
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("pipelines", [1, 2, 12])
 def test_all_pipelines_together_read_each_record_once(pipelines, tmp_path):
     for file in range(3):

@@ -151,6 +151,7 @@ def test_the_driver_trains_the_same(trained):
     close(trained[1], RECORDED["cases"]["DNNLinearCombinedClassifier"]["losses"])
 
 
+@pytest.mark.slow
 def test_a_server_is_sent_raw_columns_or_examples(tmp_path, trained):
     """The network's schema describes them."""
     estimator, raw = trained[0], recorded_columns()

@@ -40,6 +40,7 @@ def make(name, options, *, locked):
     return optimizer, variables
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("name, options", CASES)
 def test_twenty_updates_are_those_of_keras(name, options):
     results = []
