@@ -138,6 +138,7 @@ def test_a_sweep_that_was_killed_equals_one_that_was_not(finished, tmp_path):
         assert [json.loads(line)["step"] for line in open(record)] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_exit_codes_of_trials(tmp_path):
     program = """
     if number == 0 and not steps():

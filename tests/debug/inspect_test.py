@@ -168,6 +168,7 @@ def other_kinds(mode, input_context):
     return data.map(lambda features, label: (features, tf.cast(label, dtype)))
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize(
     ("input_fn", "is_mistake", "text"),
     [

@@ -41,6 +41,7 @@ def trained(folder, network, optimizer, strategy, devices=TWO):
     return {name: value.numpy() for name, value in state.variables().items()}
 
 
+@pytest.mark.slow
 def test_central_storage_trains_a_constraint_and_nadam_as_one_replica(tmp_path):
     """Both assign to trainable variables."""
 
