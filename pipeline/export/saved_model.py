@@ -129,8 +129,15 @@ def exports_in(base: str) -> list[str]:
 
 
 def _rename(source: str, target: str) -> None:
-    # An outage may have prevented the end of a rename in a bucket, file by file.
-    tf.io.gfile.rename(source, target, overwrite="://" in target)
+    """Renames a folder; in a bucket its files one by one, of which some may be renamed already."""
+    is_bucket = "://" in target
+    for _ in range(9 if is_bucket else 0):
+        # TensorFlow takes a folder whose list it cannot read for a file, which is not found.
+        with contextlib.suppress(tf.errors.NotFoundError):
+            return tf.io.gfile.rename(source, target, overwrite=True)
+        if not tf.io.gfile.exists(source):
+            return None
+    return tf.io.gfile.rename(source, target, overwrite=is_bucket)
 
 
 def _remove_temporary(base: str, own: str) -> None:
