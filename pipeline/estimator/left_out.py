@@ -23,7 +23,7 @@ from ..data import bad_batch
 from ..distribute import strategies
 from ..errors import UserValueError
 from ..hooks.stock import NanLossDuringTrainingError
-from ..model_dir.files import writing
+from ..model_dir.files import delete_folder, writing
 from .train_state import TrainState
 
 
@@ -125,7 +125,7 @@ class LeftOut:
     def _write(self, folder: str, bad: BadStep, elements: Sequence[Any]) -> None:
         replicas = self._state.replicas
         if replicas.is_chief and tf.io.gfile.exists(folder):  # Of a training before a kill.
-            tf.io.gfile.rmtree(folder)
+            delete_folder(folder)
         replicas.barrier()
         bad_batch.write_elements(folder, replicas.process, elements)
         with self._state.synchronized():

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from ..contract.averages import AVERAGE, LIVE, measured_on
@@ -16,7 +15,7 @@ from ..contract.run_config import RunConfig
 from ..errors import UserValueError
 from ..model_dir import reachable
 from ..model_dir.evaluated import higher_is_better as direction_of
-from ..model_dir.files import read_json, write_atomic, writing
+from ..model_dir.files import delete_folder, read_json, write_atomic, writing
 from .receivers import SERVING_FN, ServingFn
 from .saved_model import exports_in
 
@@ -147,7 +146,7 @@ class Exporter:
     def _delete_old(self, export_path: str) -> None:
         if self._exports_to_keep is not None:
             for old in exports_in(export_path)[: -self._exports_to_keep]:
-                tf.io.gfile.rmtree(old)
+                delete_folder(old)
 
     def weights_of(self, estimator: Exportable) -> str | None:
         """Returns which weights to export: 'live' or 'average'; None for the default."""

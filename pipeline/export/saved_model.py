@@ -12,7 +12,7 @@ from ..contract import paths
 from ..contract.spec import EstimatorSpec
 from ..errors import SpecError, UserValueError
 from ..model_dir import reachable, staged
-from ..model_dir.files import writing
+from ..model_dir.files import delete_folder, rename_folder, writing
 from .receivers import SERVING_DEFAULT, ServingInputReceiver
 
 # Age at which an unfinished export is the remains of a killed process.
@@ -91,7 +91,7 @@ class Servable:
             temporary, target = os.path.join(base, f"temp-{name}"), os.path.join(base, name)
             try:
                 staged.write(temporary, lambda path: self._write(path, assets_extra or {}))
-                reachable.call(base, _rename, temporary, target)
+                reachable.call(base, rename_folder, temporary, target)
             finally:
                 reachable.call(base, _remove_temporary, base, temporary)
         return target
@@ -128,18 +128,6 @@ def exports_in(base: str) -> list[str]:
     return [os.path.join(base, name) for name in sorted(filter(str.isdigit, names), key=int)]
 
 
-def _rename(source: str, target: str) -> None:
-    """Renames a folder; in a bucket its files one by one, of which some may be renamed already."""
-    is_bucket = "://" in target
-    for _ in range(9 if is_bucket else 0):
-        # TensorFlow takes a folder whose list it cannot read for a file, which is not found.
-        with contextlib.suppress(tf.errors.NotFoundError):
-            return tf.io.gfile.rename(source, target, overwrite=True)
-        if not tf.io.gfile.exists(source):
-            return None
-    return tf.io.gfile.rename(source, target, overwrite=is_bucket)
-
-
 def _remove_temporary(base: str, own: str) -> None:
     """Deletes an unfinished export, and those of processes that were killed hours ago."""
     with contextlib.suppress(tf.errors.OpError):  # The first error counts.
@@ -148,7 +136,7 @@ def _remove_temporary(base: str, own: str) -> None:
             path = os.path.join(base, name.rstrip("/"))
             is_old = seconds.isdigit() and time.time() - int(seconds) > _TEMPORARY_SECS
             if kind == "temp" and (path == own or is_old):
-                tf.io.gfile.rmtree(path)
+                delete_folder(path)
 
 
 def _signatures(
