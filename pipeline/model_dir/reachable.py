@@ -52,7 +52,7 @@ class _Storage:
         self._directory, self._asked = directory, asked
         self._max_secs, self._newest = max_secs, newest
         self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._failed: Future | None = None
+        self._error: Exception | None = None
         # Times of the question, and of the call, that have no answer yet.
         self._since: dict[str, float] = {}
         self._closed = threading.Event()
@@ -62,8 +62,8 @@ class _Storage:
             thread.start()
 
     def call(self, function: Callable[[], Any]) -> Future:
-        if self._failed is not None:
-            self._failed.result()
+        if self._error is not None:
+            raise self._error
         future: Future = Future()
         self._calls.put((future, function))
         return future
@@ -82,13 +82,14 @@ class _Storage:
     def _make_calls(self) -> None:
         while (item := self._calls.get()) is not None:
             future, function = item
+            if self._error is not None:  # Such as a lost claim: no more is written.
+                future.set_exception(self._error)
+                continue
             try:
-                if self._failed is not None:  # Such as a lost claim: no more is written.
-                    self._failed.result()
                 future.set_result(self._until_answered(function))
             except Exception as error:
+                self._error = error
                 future.set_exception(error)
-                self._failed = self._failed or future
 
     def _until_answered(self, function: Callable[[], Any]) -> Any:
         began = time.time()
