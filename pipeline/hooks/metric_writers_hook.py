@@ -1,4 +1,4 @@
-"""Sends the numbers of a training to the writers of `RunConfig.metric_writers`."""
+"""Sends the numbers of a training to `RunConfig.metric_writers`."""
 
 import copy
 import queue
