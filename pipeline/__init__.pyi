@@ -1,4 +1,4 @@
-"""The public names and their modules; `__init__.py` imports a name at its first use."""
+"""The public names, one an import; `__init__.py` reads them and imports each at its first use."""
 
 from .checkpoint.vocabulary import VocabInfo as VocabInfo
 from .checkpoint.warm_start_settings import WarmStartSettings as WarmStartSettings
@@ -79,14 +79,16 @@ from .hooks.file_writers import JsonLinesWriter as JsonLinesWriter
 from .hooks.loss_guard import LossGuard as LossGuard
 from .hooks.plateau import ReduceOnPlateau as ReduceOnPlateau
 from .hooks.profiler import ProfilerHook as ProfilerHook
-from .hooks.rules import StopIfDiverged as StopIfDiverged
-from .hooks.rules import StopIfHigher as StopIfHigher
-from .hooks.rules import StopIfLower as StopIfLower
-from .hooks.rules import StopIfNoDecrease as StopIfNoDecrease
-from .hooks.rules import StopIfNoIncrease as StopIfNoIncrease
+from .hooks.remote_writers import MlflowWriter as MlflowWriter
+from .hooks.remote_writers import WandbWriter as WandbWriter
 from .hooks.stock import LoggingHook as LoggingHook
 from .hooks.stock import NanHook as NanHook
 from .hooks.stock import NanLossDuringTrainingError as NanLossDuringTrainingError
+from .hooks.stopping_rules import StopIfDiverged as StopIfDiverged
+from .hooks.stopping_rules import StopIfHigher as StopIfHigher
+from .hooks.stopping_rules import StopIfLower as StopIfLower
+from .hooks.stopping_rules import StopIfNoDecrease as StopIfNoDecrease
+from .hooks.stopping_rules import StopIfNoIncrease as StopIfNoIncrease
 from .hooks.stops import PreemptionHook as PreemptionHook
 from .hooks.stops import StopAfterEpochsHook as StopAfterEpochsHook
 from .hooks.stops import StopAfterSecsHook as StopAfterSecsHook
@@ -94,7 +96,5 @@ from .hooks.stops import StopAtStepHook as StopAtStepHook
 from .hooks.summary import StepCounterHook as StepCounterHook
 from .hooks.summary import SummaryHook as SummaryHook
 from .hooks.tensors import TensorHook as TensorHook
-from .hooks.trackers import MlflowWriter as MlflowWriter
-from .hooks.trackers import WandbWriter as WandbWriter
 from .run.run import run as run
 from .train.unfrozen import unfrozen as unfrozen

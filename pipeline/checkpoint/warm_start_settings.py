@@ -1,4 +1,4 @@
-"""WarmStartSettings: the values that a new run takes from another one."""
+"""WarmStartSettings: the values that a new run takes, and the names that its patterns match."""
 
 import dataclasses
 import difflib

@@ -1,4 +1,4 @@
-"""Reads the cluster from the environment variable TF_CONFIG, as tf.estimator did."""
+"""Parses TF_CONFIG as tf.estimator did. RunConfig reads this environment variable."""
 
 import dataclasses
 import json

@@ -12,7 +12,7 @@ from ..errors import UserTypeError
 from .checks import shown
 from .train_op import KERAS_VARIABLE
 
-# What the driver passes to model_fn in addition to the modules.
+# Arguments of model_fn in addition to the modules.
 MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config", "step")
 _RESERVED = (*MODEL_FN_ARGUMENTS, "driver")
 
@@ -109,7 +109,7 @@ def check_params(params: Any) -> None:
 
 
 def make(name: str, factory: Callable[..., Any], params: Any, config: Any) -> Any:
-    """Returns what a module's factory makes; it gets `params` and `config` if it requires them.
+    """Returns the module that a factory makes; it gets `params` and `config` if it requires them.
 
     Raises:
       UserTypeError: the factory requires another argument, or returns None.

@@ -21,7 +21,7 @@ _MOST = 2**63 - 1  # The largest step of an int64.
 
 
 class Check(NamedTuple):
-    """What a value must be.
+    """A condition on a value, and its text in messages.
 
     Attributes:
       is_valid: returns whether a value is allowed.
@@ -93,7 +93,7 @@ def check(name: str, value: Any, rule: Check) -> None:
     Args:
       name: name in the message, with its class: "RunConfig.steps_per_loop".
       value: the value.
-      rule: what it must be.
+      rule: the condition.
 
     Raises:
       UserError: it is not that; also a ValueError, or a TypeError for the wrong kind.

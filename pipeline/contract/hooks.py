@@ -249,7 +249,7 @@ class SavingListener:
 
 
 class MetricWriter:
-    """Base class of what receives the numbers of a training; `RunConfig.metric_writers` has them.
+    """Base class of metric writers, which get the numbers of a training; see RunConfig.
 
     One process calls it. An error of a method is logged once, and training continues.
 

@@ -16,11 +16,10 @@ from ..data.batch import components_of
 from ..data.source import Source
 from ..distribute import names
 from ..errors import UserValueError
-from ..estimator import early_stopping
 from ..estimator.estimator import Estimator
 from ..estimator.specs import EvalSpec, TrainSpec, check_evaluations
 from ..estimator.trainer import Trainer
-from ..hooks import description
+from ..hooks import description, metric_hook
 from ..run import frames
 from .division import Division, division_of
 from .summed_loss import summed_loss
@@ -34,7 +33,7 @@ class Inspection:
     Attributes:
       report: lines that describe the training.
       mistakes: problems with which a training fails or is wrong.
-      doubts: what may be a problem.
+      doubts: possible problems.
     """
 
     report: Sequence[str]
@@ -184,7 +183,7 @@ def _model(
             [evaluation] = alone.trace_evaluations([spec], trained=alone.state)
             metrics[spec.name] = evaluation.metric_names
     with _reported(findings):
-        early_stopping.check(hooks, metrics, alone.config)
+        metric_hook.check(hooks, metrics, alone.config)
     is_whole = not any(each.is_certain for each in findings[before:])
     yield f"modules{'' if is_whole else ' (not all was built)'}:"
     with contextlib.suppress(Exception):  # A factory that fails was found above.

@@ -31,7 +31,7 @@ _SHARD = (
 
 
 class Finding(NamedTuple):
-    """Something wrong with a program.
+    """A problem of a program.
 
     Attributes:
       text: the problem and the remedy.

@@ -51,7 +51,7 @@ class Evaluations:
         self.due = [each.spec.folder for each in self.evaluations if each.spec.at_start]
 
     def resume(self, run: Run, due: Sequence[str]) -> None:
-        """Continues a training: what its checkpoint lists as due is due unless it was recorded.
+        """Continues a training: makes those due that its checkpoint lists and that have no record.
 
         Recorded results are sent to the hooks, whose states are those of the checkpoint.
         """

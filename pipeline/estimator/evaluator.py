@@ -19,7 +19,7 @@ from ..contract.hooks import Run
 from ..contract.user_errors import collected
 from ..errors import UnreadableCheckpointError
 from ..hooks.events import EventWriter
-from ..hooks.metric_writers import MetricWritersHook
+from ..hooks.metric_writers_hook import MetricWritersHook
 from ..hooks.summary import write_evaluation
 from ..model_dir import claim, records
 from ..model_dir.evaluated import Evaluated

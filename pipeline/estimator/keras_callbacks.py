@@ -147,7 +147,7 @@ class KerasCallbacks(Hook):
         self._begun, self._stopped, self._saved = state["begun"], state["stopped"], state
 
     def state(self) -> dict[str, Any]:
-        """Returns what a restart needs; writes arrays of callbacks to a file."""
+        """Returns the data that a restart needs; writes arrays of callbacks to a file."""
         state = {
             **self._saved,
             "steps_per_epoch": self.every_steps,
@@ -189,7 +189,7 @@ class KerasCallbacks(Hook):
             run.has_changed = True  # The last step was saved before.
 
     def end(self, run: Run) -> None:
-        """Ends the callbacks; what they set is saved with the last step."""
+        """Ends the callbacks; the values that they set are saved with the last step."""
         if run.has_ended and self._active:
             self._synchronize()
             self._call("on_train_end", dict(self._last_logs()))

@@ -1,4 +1,4 @@
-"""What makes the modules of an Estimator from a function that returns a compiled Keras model."""
+"""Makes the modules of an Estimator from a function that returns a compiled Keras model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from ..contract.compiled import compile_parts
 from ..contract.run_config import RunConfig
 from ..errors import SpecError, UserTypeError
 
-# Methods of keras.Model in which a subclass changes what a step does.
+# Methods of keras.Model with which a subclass changes the step.
 _STEPS = ("train_step", "test_step", "compute_loss", "compute_metrics")
 
 
@@ -59,7 +59,7 @@ def compiled_modules(
 
 
 def check_compiled(model: keras.Model, config: RunConfig) -> None:
-    """Refuses a model whose `compile` or class asks for what the driver does in another way.
+    """Refuses a model whose `compile` or class has a part that the driver does in another way.
 
     Args:
       model: a compiled model.

@@ -1,4 +1,4 @@
-"""The base of hooks that follow one metric of one evaluation."""
+"""The base of stopping rules and of other hooks that follow one metric of one evaluation."""
 
 import dataclasses
 import math
@@ -10,6 +10,7 @@ import numpy as np
 from ..contract import old_names
 from ..contract.checks import Check, check_fields, integer, number
 from ..contract.hooks import Hook, Run
+from ..contract.run_config import RunConfig
 from ..errors import UserTypeError, UserValueError
 from ..model_dir.evaluated import Evaluated
 
@@ -44,6 +45,7 @@ class MetricHook(Hook):
     evaluation: str | None = None
     min_steps: int = 0
 
+    restore_best: ClassVar[bool] = False  # A field of StopIfNoImprovement.
     _checks: ClassVar[Mapping[str, Check]] = {}
 
     def __post_init__(self) -> None:
@@ -190,3 +192,34 @@ class Patience:
             return not math.isnan(value)
         better = self._sign * value > self._sign * other
         return better and abs(value - other) > self._hook.min_delta
+
+
+def check(hooks: Sequence[Hook], metrics: Mapping[str, Sequence[str]], config: RunConfig) -> None:
+    """Checks that hooks that follow a metric will get it.
+
+    Args:
+      hooks: hooks of a training.
+      metrics: names of the metrics by name of the evaluation; none if they are not known.
+      config: how to run.
+
+    Raises:
+      UserValueError: an evaluation or metric does not exist, or checkpoints are not saved.
+    """
+    for hook in hooks:
+        if not isinstance(hook, MetricHook):
+            continue
+        name = hook.evaluation or ""
+        if name not in metrics:
+            raise UserValueError(
+                f"{hook.title}.evaluation is {hook.evaluation!r}: expected the name of an EvalSpec "
+                f"of this training, {sorted(metrics)}. Set evaluation, and pass the EvalSpec to "
+                "train_and_evaluate."
+            )
+        if metrics[name]:
+            hook.check_metric(metrics[name])
+        if hook.restore_best and (config.has_evaluator or config.save_checkpoints_steps == 0):
+            raise UserValueError(
+                f"{hook.title}.restore_best is True: expected checkpoints, and evaluations in the "
+                "process that trains. Set RunConfig(evaluation='inline'), and "
+                "save_checkpoints_steps above 0."
+            )

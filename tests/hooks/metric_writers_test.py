@@ -14,7 +14,7 @@ import time
 import pytest
 
 import gin_estimator as ge
-from gin_estimator.hooks import metric_writers
+from gin_estimator.hooks import metric_writers_hook
 import tasks
 from small import eval_input, make, train_input
 
@@ -106,8 +106,8 @@ class Hangs(Records):
 
 def test_a_training_calls_the_writers(tmp_path, caplog, monkeypatch):
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(metric_writers, "END_SECS", 0.3)
-    monkeypatch.setattr(metric_writers, "MAX_WAITING", 3)
+    monkeypatch.setattr(metric_writers_hook, "END_SECS", 0.3)
+    monkeypatch.setattr(metric_writers_hook, "MAX_WAITING", 3)
     local, hanging, remote = Records(), Hangs(), Records()
     remote.is_remote = True
     no_begin, no_write = Fails("begin"), Fails("write")

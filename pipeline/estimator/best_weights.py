@@ -1,4 +1,4 @@
-"""Checks the hooks that follow a metric, and returns a training to its best weights.
+"""Returns a training to its best weights, as `restore_best` of a stopping rule asks.
 
 a rule with restore_best has asked to stop
 write which rule returns to which step, so that a restart ends there at once
@@ -8,54 +8,19 @@ evaluate and export it, as at each end
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from absl import logging
 
 from ..checkpoint import files
 from ..contract.hooks import Hook, Run
-from ..contract.run_config import RunConfig
-from ..errors import UserValueError
-from ..hooks.metric_hook import MetricHook
-from ..hooks.rules import StopIfNoImprovement
+from ..hooks.stopping_rules import StopIfNoImprovement
 from ..model_dir import best
 from ..model_dir.files import read_json, write_atomic
 from .run_files import RunFiles
 
 _FILE = "restored_best.json"
-
-
-def check(hooks: Sequence[Hook], metrics: Mapping[str, Sequence[str]], config: RunConfig) -> None:
-    """Checks that hooks that follow a metric will get it.
-
-    Args:
-      hooks: hooks of a training.
-      metrics: names of the metrics by name of the evaluation; none if they are not known.
-      config: how to run.
-
-    Raises:
-      UserValueError: an evaluation or metric does not exist, or checkpoints are not saved.
-    """
-    for hook in hooks:
-        if not isinstance(hook, MetricHook):
-            continue
-        name = hook.evaluation or ""
-        if name not in metrics:
-            raise UserValueError(
-                f"{hook.title}.evaluation is {hook.evaluation!r}: expected the name of an EvalSpec "
-                f"of this training, {sorted(metrics)}. Set evaluation, and pass the EvalSpec to "
-                "train_and_evaluate."
-            )
-        if metrics[name]:
-            hook.check_metric(metrics[name])
-        restores = isinstance(hook, StopIfNoImprovement) and hook.restore_best
-        if restores and (config.has_evaluator or config.save_checkpoints_steps == 0):
-            raise UserValueError(
-                f"{hook.title}.restore_best is True: expected checkpoints, and evaluations in the "
-                "process that trains. Set RunConfig(evaluation='inline'), and "
-                "save_checkpoints_steps above 0."
-            )
 
 
 class BestWeights:

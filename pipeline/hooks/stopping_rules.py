@@ -22,7 +22,7 @@ _NUMBER = Check(is_number, "a finite number", "0.9")
 
 
 class StoppingRule(MetricHook):
-    """The base of the rules."""
+    """The base of stopping rules."""
 
     def decide(self, history: History) -> str | None:
         """Returns the reason to stop; None to continue.

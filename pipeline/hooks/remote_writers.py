@@ -1,4 +1,4 @@
-"""Writes the numbers of a training to MLflow, or to Weights & Biases.
+"""Writes the numbers of a training to servers: MLflow, Weights & Biases.
 
 The id of the run there is in `model_dir/metric_writers`, so that a restart continues it. Steps
 that are trained again after a kill have two points there.
