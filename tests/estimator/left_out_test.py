@@ -195,7 +195,7 @@ def test_two_train_ops_on_two_replicas_leave_out_the_batches(tmp_path):
 
 
 def test_the_replay_of_a_finite_step_names_losses_gradients_and_what_the_update_breaks(tmp_path):
-    # The first step overflows by the loss scale alone, which is no fault of the batch.
+    # The first step overflows by the loss scale alone, not by the batch.
     one = make(tmp_path, on_nan="restore", precision="mixed_float16")
     one.train(lambda: data_of(100.0), max_steps=1)
     assert float(one.state.loss_scale.value) < 2**15 and not list(tmp_path.glob("bad_batches"))
