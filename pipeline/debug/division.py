@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from ..contract.calling import name_of
 from ..contract.checks import check, integer
 from ..contract.run_config import RunConfig
 from ..data.source import InputContext
@@ -18,11 +19,13 @@ class Division(NamedTuple):
       num_workers: number of processes that call the input_fn.
       num_replicas: number of replicas of all of them.
       num_ps: number of parameter servers, with which workers do not wait for each other.
+      is_central: whether the replicas of a machine share its variables, on one device.
     """
 
     num_workers: int = 1
     num_replicas: int = 1
     num_ps: int = 0
+    is_central: bool = False
 
     def context(self, worker: int) -> InputContext:
         """Returns the `input_context` of a worker."""
@@ -66,7 +69,11 @@ def division_of(
         workers = num_workers or len(config.cluster.jobs.get("worker", "1"))
         return Division(workers, workers, num_ps or config.num_ps_replicas)
     workers = num_workers or config.num_worker_replicas or 1
-    return Division(workers, workers * (num_replicas or _local_replicas(config)))
+    replicas, chosen = num_replicas or _local_replicas(config), config.train_distribute
+    is_central = isinstance(chosen, tf.distribute.experimental.CentralStorageStrategy) or (
+        callable(chosen) and name_of(chosen) == strategies.central_storage.__name__
+    )
+    return Division(workers, workers * replicas, is_central=is_central)
 
 
 def _local_replicas(config: RunConfig) -> int:

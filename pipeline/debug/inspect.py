@@ -10,6 +10,7 @@ from typing import Any
 from ..checkpoint import files
 from ..contract import seeds
 from ..contract.checks import check, instance, number
+from ..contract.run_config import RunConfig
 from ..contract.spec import ModeKeys
 from ..data import tpu_input
 from ..data.batch import components_of
@@ -17,9 +18,12 @@ from ..data.source import Source
 from ..distribute import names
 from ..errors import UserValueError
 from ..estimator.estimator import Estimator
+from ..estimator.saver import DEFAULT_SECS
 from ..estimator.specs import EvalSpec, TrainSpec, check_evaluations
 from ..estimator.trainer import Trainer
 from ..hooks import description, metric_hook
+from ..hooks.stock import LoggingHook
+from ..hooks.summary import SummaryHook
 from ..run import frames
 from .division import Division, division_of
 from .summed_loss import summed_loss
@@ -119,7 +123,7 @@ def _reported(findings: list[Finding]) -> Iterator[None]:
         yield
     except Exception as error:
         text = frames.text_of(error)
-        if not any(str(error) in each.text for each in findings):
+        if not any(text.partition("\n")[0] in each.text for each in findings):
             findings.append(Finding(text))
 
 
@@ -173,7 +177,8 @@ def _model(
     metrics: dict[str, Sequence[str]] = {spec.name: () for spec in specs}
     before = len(findings)
     with _reported(findings):
-        check_evaluations(specs)
+        check_evaluations(specs, saves=alone.config.save_checkpoints_steps != 0)
+    with _reported(findings):
         fn, given = train_spec.input_fn, alone.params
         Trainer(alone.state, alone.model_fn, fn, params=given, hooks=hooks)
         if warning := summed_loss(alone, fn):
@@ -188,24 +193,38 @@ def _model(
     yield f"modules{'' if is_whole else ' (not all was built)'}:"
     with contextlib.suppress(Exception):  # A factory that fails was found above.
         lines = description.sizes(alone.state.modules).split(" | ")
-        yield from [*(f"  {line}" for line in lines), *_memory(alone, division)]
+        yield from [*(f"  {line}" for line in lines), *_memory(alone, specs, division)]
 
 
-def _memory(alone: Estimator, division: Division) -> Iterator[str]:
-    state = alone.state
+def _memory(alone: Estimator, specs: Sequence[EvalSpec], division: Division) -> Iterator[str]:
+    state, config = alone.state, alone.config
     everything, networks = state.variables(), names.variables_of(state.networks).values()
     averages = state.averages.variables() if state.averages else {}
     total, variables, averaged = map(_megabytes, (everything.values(), networks, averages.values()))
     gradients = _megabytes(each for each in networks if each.trainable)
     yield (
-        f"memory of a replica: variables {variables:.3f} MB, gradients {gradients:.3f} MB, "
-        f"optimizers {total - variables - averaged:.3f} MB, averages {averaged:.3f} MB, and "
-        "activations"
+        f"memory: variables {variables:.3f} MB, optimizers {total - variables - averaged:.3f} MB, "
+        f"averages {averaged:.3f} MB, gradients {gradients:.3f} MB, and activations"
     )
-    copies = f"each of {division.num_replicas} replicas has a copy"
-    yield f"variables: {f'on {division.num_ps} servers' if division.num_ps else copies}"
-    number = alone.config.keep_checkpoint_max
-    yield f"checkpoints of {total:.3f} MB; kept: {f'the last {number}' if number else 'all'}"
+    if division.num_ps or division.is_central:
+        place = f"on {division.num_ps} servers" if division.num_ps else "in one copy"
+        yield f"  variables, optimizers and averages {place}, the rest on each replica"
+    else:
+        yield f"  all of it on each of {division.num_replicas} replicas"
+    if config.save_checkpoints_steps != 0:
+        most = config.keep_checkpoint_max or 0
+        most += sum(each.k for spec in specs for each in spec.keep_best) if most else 0
+        kept = f"at most {most}, {most * total:.3f} MB" if most else "all"
+        yield f"a checkpoint of {total:.3f} MB; kept: {kept}{_kept_for_good(config)}"
+
+
+def _kept_for_good(config: RunConfig) -> str:
+    every, steps = config.keep_checkpoint_every_n_steps, config.keep_checkpoint_steps
+    hours = config.changes().get("keep_checkpoint_every_n_hours")
+    kept = [f"every {every} steps"] if every else []
+    kept += [f"at the steps {list(steps)}"] if steps else []
+    kept += [f"every {hours} hours"] if hours else []
+    return f"; in addition one {' and '.join(kept)}" if kept else ""
 
 
 def _megabytes(variables: Any) -> float:
@@ -222,17 +241,31 @@ def _schedule(
     fields = ("max_steps", "max_epochs", "max_secs")
     limits = [f"{name} {value}" for name in fields if (value := getattr(train_spec, name))]
     yield f"ends at {' or '.join(limits) or 'the end of the input'}"
-    steps, secs = config.save_checkpoints_steps, config.save_checkpoints_secs or 600
-    often = f"{secs} s" if steps is None else f"{steps} steps"
+    steps, secs = config.save_checkpoints_steps, config.save_checkpoints_secs or DEFAULT_SECS
+    often = f"{secs:g} s" if steps is None else f"{steps} steps"
     yield "saves nothing" if steps == 0 else f"saves at the start, every {often}, and at the end"
-    log, summary = config.log_step_count_steps, config.save_summary_steps
-    yield f"logs every {log or 'no'} steps, and summaries every {summary or 'no'} steps"
+    stock = {
+        LoggingHook: ("log lines", config.log_step_count_steps),
+        SummaryHook: ("summaries", config.save_summary_steps if steps != 0 else None),
+    }
+    for kind, (title, every) in stock.items():
+        if not any(isinstance(hook, kind) for hook in train_spec.hooks):
+            yield f"{title} every {every} steps" if every else f"no {title}"
     for hook in train_spec.hooks:
         yield f"hook {type(hook).__name__}, every_steps {hook.every_steps}"
+    for listener in train_spec.saving_listeners:
+        yield f"saving listener {type(listener).__name__}"
     for spec in specs:
-        when = f"every {spec.every_steps} steps" if spec.every_steps else "at checkpoints"
+        when = ["at the start"] if spec.at_start else []
+        if spec.every_steps or steps != 0:
+            when.append(f"every {spec.every_steps} steps" if spec.every_steps else "at checkpoints")
         by = " by the evaluator job" if config.has_evaluator else ""
         data = f"{spec.steps} steps" if spec.steps else "all data"
-        yield f"evaluates {spec.folder} {when} and at the end{by}: {data}"
+        yield f"evaluates {spec.folder} {' and '.join([*when, 'at the end'])}{by}: {data}"
+        for rule in spec.early_stopping:
+            yield f"  {type(rule).__name__} of {rule.metric}"
+        for best in spec.keep_best:
+            yield f"  keeps the best {best.k} by {best.metric}"
         for exporter in spec.exporters:
-            yield f"  {type(exporter).__name__} to export/{exporter.name}"
+            folder = f"{spec.name}/" if len(specs) > 1 else ""
+            yield f"  {type(exporter).__name__} to export/{folder}{exporter.name}"

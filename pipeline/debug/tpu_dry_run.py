@@ -4,6 +4,8 @@ XLA compiles the same steps as for a TPU, except for their memory, and for shape
 values, such as those of tf.boolean_mask, which it accepts on a CPU.
 """
 
+import os
+import re
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +22,9 @@ from ..estimator.estimator import Estimator
 from ..estimator.specs import EvalSpec, TrainSpec
 from ..run import frames
 from ..train.forward_steps import EvalStep
+from ..train.host_metrics import HostMetrics
 from ..train.metrics import MetricSet
+from ..train.shown import kinds_of
 from ..train.step import Step, TrainStep
 
 
@@ -81,18 +85,29 @@ def _compile(estimator: Estimator, mode: str, element_spec: tuple[Any, Any]) -> 
         run(*batch)
     except tf.errors.OpError as error:
         message, _, stack = error.message.partition("The op is created at:")
-        own = frames.in_message(stack.replace('\nFile "', '\n  File "'))
+        own = frames.in_message(_with_paths(stack))
         text = f"XLA cannot compile the step of mode {mode!r}, so that no TPU can run it: "
         remedy = "Do this in input_fn, or leave it out."
         lines = [text + frames.words_of(message), remedy, *frames.lines(own)]
         raise UserValueError("\n".join(lines)) from error
 
 
+def _with_paths(stack: str) -> str:
+    """Returns the stack of XLA's message with the folder that all its files are in."""
+    name = os.path.join("debug", os.path.basename(__file__))
+    found = re.search(rf'File "([^"]*){name}"', stack)
+    folder = os.path.abspath(__file__).removesuffix(f"{found[1]}{name}") if found else ""
+    return re.sub(r'(?m)^ *File "', lambda _: f'  File "{folder}', stack)
+
+
 def _step(estimator: Estimator, mode: str, element_spec: tuple[Any, Any]) -> Step:
     state = estimator.state
     model_fn = state.bind(estimator.model_fn, mode, estimator.params)
     spec = state.build(model_fn, element_spec)
-    metrics = MetricSet(spec.metrics)
-    if mode == ModeKeys.TRAIN:
-        return TrainStep(model_fn, spec, state.modules, metrics, state.replicas)
-    return EvalStep(model_fn, metrics, state.replicas, state.global_step)
+    metrics, kinds = MetricSet(spec.metrics), kinds_of(spec, under_xla=True)
+    replicas = state.replicas
+    if mode == ModeKeys.TRAIN:  # The step that hooks and TensorBoard see; others show nothing.
+        shows = {"shows_tensors": bool(spec.tensors or kinds), "shows_summaries": bool(kinds)}
+        return TrainStep(model_fn, spec, state.modules, metrics, replicas, **shows)
+    shown = HostMetrics(spec).shown(spec, with_summaries=bool(kinds))
+    return EvalStep(model_fn, metrics, replicas, state.global_step, shown=shown)

@@ -51,8 +51,9 @@ def _image(tag: str, summary: Summary) -> Iterator[Any]:
 
 
 def _text(tag: str, summary: Summary) -> Iterator[Any]:
-    if len(texts := summary.tensors["text"]):
-        yield _value(tag, "text", list(texts))
+    # TensorBoard fails on bytes that are not UTF-8.
+    if texts := [text.decode("utf-8", "replace") for text in summary.tensors["text"]]:
+        yield _value(tag, "text", texts)
 
 
 def _histogram(tag: str, summary: Summary) -> Iterator[Any]:

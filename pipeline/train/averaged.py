@@ -37,7 +37,7 @@ def averaged_calls(loop: Callable[..., Steps], averages: Averages) -> Callable[.
     Only then all values belong to one step. They count for all steps of the call.
     """
 
-    def run(iterator: Any, start: int, stop: int, *, shows: bool = False) -> Steps:
+    def run(iterator: Any, start: int, stop: int, *, shows: int = 0) -> Steps:
         steps = loop(iterator, start, stop, shows=shows)
         averages.update(tf.constant(start, tf.int64), tf.constant(steps.step, tf.int64))
         return steps

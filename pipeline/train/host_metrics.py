@@ -11,7 +11,7 @@ from ..contract.spec import EstimatorSpec, HostMetric
 from ..distribute.replicas import Replicas
 from ..errors import SpecError
 from .metrics import as_result
-from .shown import concatenated, of_all_processes
+from .shown import Shown, concatenated, of_all_processes, summary_tensors
 
 _MANY_BYTES = 2**30
 
@@ -32,12 +32,25 @@ class HostMetrics:
         """The names of the metrics."""
         return list(self._functions)
 
-    def arguments(self, spec: EstimatorSpec) -> dict[str, Any]:
-        """Returns the arguments by name of the metric, for a Shown."""
-        return {
-            name: (spec.metrics[name].args, dict(spec.metrics[name].kwargs))
-            for name in self._functions
-        }
+    def shown(self, outline: EstimatorSpec, *, with_summaries: bool) -> Shown | None:
+        """Returns the tensors that an evaluation shows, arguments and summaries; None for none.
+
+        Args:
+          outline: spec of the build trace.
+          with_summaries: whether there are summaries to show.
+        """
+
+        def choose(spec: EstimatorSpec) -> dict[str, Any]:
+            arguments = {
+                name: (spec.metrics[name].args, dict(spec.metrics[name].kwargs))
+                for name in self._functions
+            }
+            summaries = summary_tensors(spec) if with_summaries else {}
+            return {"host": arguments, "summaries": summaries}
+
+        if not self._functions and not with_summaries:
+            return None
+        return Shown(choose, outline, "host_metric()")
 
     def results(self, steps: Sequence[Mapping[str, Any]], replicas: Replicas) -> dict[str, Any]:
         """Returns each function's result for all examples; every process must call it.

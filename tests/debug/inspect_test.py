@@ -79,7 +79,79 @@ def test_a_right_training_has_a_report_and_no_findings(tmp_path):
         "  FinalExporter to export/final",
     ):
         assert line in lines, "\n".join(lines)
-    assert any(line.startswith("memory of a replica: variables 0.000 MB") for line in lines)
+    assert "  all of it on each of 8 replicas" in lines
+
+
+def test_the_memory_of_each_strategy_and_the_checkpoints(tmp_path):
+    def network():
+        return keras.layers.Dense(3, kernel_initializer="zeros")
+
+    def large_fn(features, labels, mode, network, optimizer):
+        return small.model_fn(tf.tile(features, [1, 25_000]), labels, mode, network, optimizer)
+
+    options = {
+        "fn": large_fn,
+        "network": network,
+        "optimizer": lambda: keras.optimizers.Adam(0.1),
+        "average": ge.ExponentialAverage(0.9),
+        "keep_checkpoint_max": 3,
+        "keep_checkpoint_every_n_steps": 50,
+        "keep_checkpoint_steps": [7],
+    }
+    best = ge.KeepBest("accuracy", k=2)
+
+    def report(config, **division):
+        one = small.make(tmp_path / "run", **options, **config)
+        specs = [ge.EvalSpec(whole, keep_best=best)]
+        return ge.inspect(one, ge.TrainSpec(whole, max_steps=4), specs, secs=0.1, **division).report
+
+    copies = report({"train_distribute": small.strategy("mirrored 2")})
+    assert (
+        "memory: variables 1.200 MB, optimizers 2.400 MB, averages 1.200 MB, "
+        "gradients 1.200 MB, and activations"
+    ) in copies
+    assert "  all of it on each of 2 replicas" in copies
+    for line in (
+        "a checkpoint of 4.800 MB; kept: at most 5, 24.000 MB; in addition one every 50 steps and "
+        "at the steps [7]",
+        "  keeps the best 2 by accuracy",
+    ):
+        assert line in copies
+    once = "  variables, optimizers and averages in one copy, the rest on each replica"
+    for config in (
+        {"train_distribute": small.strategy("central 2")},
+        {"train_distribute": ge.central_storage, "devices": ("CPU:0", "CPU:1")},
+    ):
+        assert once in report(config)
+    assert "  variables, optimizers and averages on 4 servers, the rest on each replica" in report(
+        {}, num_workers=3, num_ps=4
+    )
+
+
+def test_the_schedule_has_a_line_for_each_part(tmp_path):
+    spec = ge.TrainSpec(
+        whole, max_epochs=2, hooks=[ge.LoggingHook(10)], saving_listeners=[ge.SavingListener()]
+    )
+    rule = ge.StopIfHigher("accuracy", 0.9)
+    evaluations = [
+        ge.EvalSpec(sharded, name="a", early_stopping=rule, every_steps=5, at_start=True),
+        ge.EvalSpec(sharded, 2, name="b", exporters=[ge.FinalExporter()]),
+    ]
+    found = ge.inspect(make(tmp_path, save_checkpoints_steps=0), spec, evaluations, secs=0.1)
+    start = found.report.index("begins with initial values, or warm_start_from")
+    assert found.report[start + 1 :] == [
+        "ends at max_epochs 2",
+        "saves nothing",
+        "no summaries",
+        "hook LoggingHook, every_steps 10",
+        "saving listener SavingListener",
+        "evaluates eval_a at the start and every 5 steps and at the end: all data",
+        "  StopIfHigher of accuracy",
+        "evaluates eval_b at the end: 2 steps",
+        "  FinalExporter to export/b/final",
+    ]
+    plain = ge.inspect(make(tmp_path), ge.TrainSpec(whole, max_steps=1), secs=0.1).report
+    assert {"log lines every 100 steps", "summaries every 100 steps"} <= {*plain}
 
 
 def test_one_process_and_parameter_servers(tmp_path):
@@ -272,6 +344,22 @@ def test_functions_and_specs_that_fail_leave_the_rest(tmp_path):
     broken = small.make(tmp_path / "run", network=factory)
     [mistake] = inspect(tmp_path, estimator=broken).mistakes
     assert "no network" in mistake
+
+    def assertion(features, labels, mode, network, optimizer):
+        if mode == ge.ModeKeys.EVAL:
+            raise AssertionError
+        return small.model_fn(features, labels, mode, network, optimizer)
+
+    # Other parts are looked at after a failure, also if its error has no message.
+    best = ge.KeepBest("acuracy", higher_is_better=True)
+    specs = [ge.EvalSpec(ignores, name="a"), ge.EvalSpec(whole, name="a", keep_best=best)]
+    one = make(tmp_path, fn=assertion, save_checkpoints_steps=0)
+    found = ge.inspect(one, ge.TrainSpec(whole, max_steps=1), specs, num_workers=2, secs=0.1)
+    reasons = [text.partition("\n")[0] for text in found.mistakes]
+    assert len(reasons) == 3 and "as if it ignored its" in reasons[0]
+    assert "keep_best is set, and RunConfig.save_checkpoints_steps is 0" in reasons[1]
+    assert reasons[2] == "AssertionError: "
+    assert any(line.startswith("  network 15 parameters") for line in found.report)
 
     hooks = [ge.StopIfNoDecrease("loss", max_evaluations=9, evaluation="other")]
     found = ge.inspect(make(tmp_path), ge.TrainSpec(whole, hooks=hooks), ge.EvalSpec(whole))

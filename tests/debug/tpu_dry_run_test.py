@@ -1,5 +1,8 @@
 """tpu_dry_run finds errors of TPU runs on a CPU."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 import small
 import tensorflow as tf
@@ -54,6 +57,41 @@ def test_inputs_that_a_tpu_cannot_take(tmp_path, input_fn, replicas, text):
         dry_run(make(tmp_path), input_fn, num_replicas=replicas)
 
 
+def test_host_metrics_and_summaries_are_compiled_and_refused(tmp_path):
+    def make_fn(**options):
+        def model_fn(features, labels, mode, network, optimizer):
+            spec = small.model_fn(features, labels, mode, network, optimizer)
+            shown = {name: make(features) for name, make in options.items()}
+            return dataclasses.replace(spec, **shown)
+
+        return model_fn
+
+    def lines(**options):
+        return dry_run(make(tmp_path, make_fn(**options)))
+
+    assert (
+        len(
+            lines(
+                metrics=lambda x: {"sum": ge.host_metric(np.sum, x)},
+                summaries=lambda x: {
+                    "x": ge.histogram(x),
+                    "picture": ge.image(x[:, None], highest=x[:, 0]),
+                },
+                tensors=lambda x: {"ids": x},
+            )
+        )
+        == 2
+    )
+    with pytest.raises(ge.SpecError, match="has the texts .'x'.: expected none on a TPU"):
+        lines(summaries=lambda x: {"x": ge.text(tf.constant(["a"]))})
+    with pytest.raises(
+        ge.SpecError, match=r"host_metric\(\) has .*expected tensors \[batch, ...\]"
+    ):
+        lines(metrics=lambda x: {"sum": ge.host_metric(np.sum, tf.reduce_sum(x))})
+    with pytest.raises(ge.UserValueError, match="XLA cannot compile the step of mode 'eval'"):
+        lines(metrics=lambda x: {"names": ge.host_metric(len, tf.constant(["a"] * 8))})
+
+
 @pytest.mark.slow
 def test_an_operation_that_xla_cannot_compile(tmp_path):
     def prints(features, labels, mode, network, optimizer):
@@ -66,6 +104,7 @@ def test_an_operation_that_xla_cannot_compile(tmp_path):
     text = str(error.value)
     assert text.startswith("XLA cannot compile the step of mode 'eval'")
     assert "StringFormat" in text
+    assert f'File "{__file__}", line' in text and "pipeline" not in text
     assert 'tf.print("evaluated", features)' in text
     assert len(text.splitlines()) < 12
 

@@ -3,12 +3,14 @@
 import functools
 import logging
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import gin_estimator as ge
-from small import X, Y, checkpoints, points, train_input, weights
+from like_a_tpu import LikeATpu
+from small import X, Y, checkpoints, points, strategy, train_input, weights
 from small import make as make_any
 
 BAD = (2, 5, 6)  # Two of them follow each other in the second pass.
@@ -136,6 +138,86 @@ def test_a_guard_stops_with_a_checkpoint_or_warns(tmp_path, caplog):
     assert f"in step {step + 1}, above max_loss=-1" in caplog.text
 
 
+class Above(ge.Hook):
+    """Asks to leave out the steps whose loss is above a limit."""
+
+    wants_losses = True
+
+    def __init__(self, limit, ends=False):
+        self.limit, self.ends = limit, ends
+
+    def after_loop(self, run):
+        losses = run.report.losses
+        for index in np.flatnonzero(losses > self.limit)[:1]:
+            step = run.step - len(losses) + 1 + int(index)
+            run.leave_out(step, f"step {step} is above {self.limit}", ends=self.ends)
+
+
+def test_a_hook_of_the_user_leaves_out_batches(tmp_path, expected, caplog):
+    one = make(tmp_path, max_restores=6, save_checkpoints_steps=5)
+    np.testing.assert_array_equal(weights(one.train(spikes, [Above(100.0)])), expected)
+    assert caplog.text.count("is left out, all of it is finite | step") == 6
+    with pytest.raises(ge.NanLossDuringTrainingError, match="step 19 is above -1"):
+        one.train(spikes, [Above(-1.0, ends=True)])
+    unsaved = make(tmp_path / "unsaved", save_checkpoints_steps=0)
+    with pytest.raises(ge.UserValueError, match=r"leave_out\(1\) was called, and .*request_stop"):
+        unsaved.train(spikes, [Above(-1.0)], max_steps=1)
+
+
+@pytest.mark.slow
+def test_two_train_ops_on_two_replicas_leave_out_the_batches(tmp_path):
+    def model_fn(features, labels, mode, network, optimizer, other):
+        logits = network(features)
+        loss = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+        first, second = (layer.trainable_variables for layer in network.layers)
+        ops = [
+            ge.TrainOp(optimizer, first),
+            ge.TrainOp(other, second, loss=loss**2, every=2, sequential=True),
+        ]
+        return ge.EstimatorSpec(mode, loss=loss, train_op=ops)
+
+    def trained(name, input_fn, **options):
+        modules = {
+            "network": lambda: keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(3)]),
+            "optimizer": lambda: keras.optimizers.Adam(0.01),
+            "other": lambda: keras.optimizers.SGD(0.1),
+        }
+        config = ge.RunConfig(
+            str(tmp_path / name),
+            tf_random_seed=1,
+            train_distribute=strategy("mirrored 2"),
+            **options,
+        )
+        return weights(ge.Estimator(model_fn, modules=modules, config=config).train(input_fn))
+
+    options = {"on_nan": "restore", "max_restores": 6, "save_checkpoints_steps": 5}
+    np.testing.assert_array_equal(trained("poisoned", poisoned, **options), trained("clean", clean))
+
+
+def test_the_replay_of_a_finite_step_names_losses_gradients_and_what_the_update_breaks(tmp_path):
+    # The first step overflows by the loss scale alone, not by the batch.
+    one = make(tmp_path, on_nan="restore", precision="mixed_float16")
+    one.train(lambda: data_of(100.0), max_steps=1)
+    assert float(one.state.loss_scale.value) < 2**15 and not list(tmp_path.glob("bad_batches"))
+    with pytest.raises(ge.NanLossDuringTrainingError, match="Its batches are in"):
+        one.train(lambda: data_of(100.0), [Above(-1.0, ends=True)])
+    [folder] = tmp_path.glob("bad_batches/*")
+    lines = [line.strip() for line in ge.replay(one, folder)]
+    assert "loss and gradients are finite" in lines and len(lines) == 3 + 1 + 5 + 4
+    losses = [float(line.split()[1]) for line in lines if " of example " in line]
+    norms = [float(line.split()[2]) for line in lines if line.startswith("gradient norm ")]
+    assert losses == sorted(losses, reverse=True) and norms == sorted(norms, reverse=True)
+
+    hot = make(tmp_path, precision="mixed_float16", optimizer=lambda: keras.optimizers.SGD(3e38))
+    lines = [line.strip() for line in ge.replay(hot, folder)]
+    assert "loss and gradients are finite" in lines
+    assert "NaN or Inf after the update: network/dense/kernel" in lines
+
+
+def data_of(scale):
+    return tf.data.Dataset.from_tensor_slices((scale * X, Y)).batch(8)
+
+
 def test_a_bad_batch_is_recorded_and_replayed(tmp_path):
     one = make(tmp_path, on_nan="record", save_checkpoints_steps=2, gradient_accumulation_steps=2)
     with pytest.raises(ge.NanLossDuringTrainingError, match="--job=replay --bad_batch="):
@@ -190,6 +272,7 @@ def test_what_cannot_return_to_a_checkpoint_is_refused(tmp_path):
         one = make(tmp_path, save_checkpoints_steps=0, **options)
         with pytest.raises(ge.UserValueError, match=f"{name}, and RunConfig.save_checkpoints"):
             one.train(train_input, hooks, max_steps=1)
+        assert one.state.step == 0
     for arguments, text in (
         ({}, "max_loss and LossGuard.spike are None"),
         ({"spike": 1.0}, "spike is 1.0: expected a number > 1"),
@@ -199,3 +282,20 @@ def test_what_cannot_return_to_a_checkpoint_is_refused(tmp_path):
     ):
         with pytest.raises(ge.UserValueError, match=text):
             ge.LossGuard(**arguments)
+
+
+def test_a_tpu_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(tf.distribute, "TPUStrategy", LikeATpu)
+
+    def static_input():
+        return tf.data.Dataset.from_tensor_slices((X, Y)).batch(8, drop_remainder=True)
+
+    for hooks, options, text in (
+        ([], {"on_nan": "restore"}, "on_nan is 'restore', .* on a TPU: .*Set on_nan='stop'"),
+        ([], {"on_nan": "record"}, "on_nan is 'record', .* on a TPU: .*Set on_nan='stop'"),
+        ([ge.LossGuard(spike=2.0)], {}, "LossGuard.on is 'restore', .* on a TPU: .*Set on='stop'"),
+    ):
+        one = make(tmp_path, train_distribute=LikeATpu(), **options)
+        with pytest.raises(ge.UserValueError, match=text):
+            one.train(static_input, hooks, max_steps=1)
+        assert one.state.step == 0

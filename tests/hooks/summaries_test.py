@@ -149,6 +149,33 @@ def test_summaries_of_steps_and_of_evaluations(name, tmp_path, monkeypatch):
     assert not set(values(tmp_path / "False")) & names
 
 
+def test_steps_compute_tensors_and_summaries_only_if_a_hook_wants_them(tmp_path):
+    computed = {"x": [], "id": []}
+
+    def counted(name, tensor):
+        def count(array):
+            computed[name].append(int(array.ravel()[0]))
+            return array
+
+        result = tf.numpy_function(count, [tensor], tensor.dtype, stateful=False)
+        return tf.ensure_shape(result, tensor.shape)
+
+    def counting_fn(features, labels, mode, network, optimizer):
+        spec = model_fn(features, labels, mode, network, optimizer)
+        ids = features["id"] // BATCH + 1  # The steps, in a training of one pass.
+        return ge.EstimatorSpec(
+            mode,
+            loss=spec.loss,
+            train_op=spec.train_op,
+            tensors={"id": counted("id", ids)},
+            summaries={"x": ge.histogram(counted("x", ids))},
+        )
+
+    one = make(tmp_path, fn=counting_fn, network=network, save_summary_steps=2)
+    one.train(input_fn, [ge.TensorHook(3)])
+    assert computed == {"x": [2], "id": [2, 3]}
+
+
 def test_values_out_of_range_are_left_out_and_logged_once(tmp_path, caplog):
     def bad_fn(features, labels, mode, network, optimizer):
         spec = model_fn(features, labels, mode, network, optimizer)

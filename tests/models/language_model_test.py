@@ -1,5 +1,7 @@
 """The language model: losses by token, what each token sees, generated text."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -99,6 +101,50 @@ def test_text_is_generated_the_same_way_each_time_and_beyond_the_context():
     for index in (0, 1):
         logits = wide(sequence[:, index : index + 6])[:, -1]
         np.testing.assert_array_equal(likely[:, index], np.argmax(logits, -1))
+
+
+def generating(folder, number, **options):
+    """Returns a kernel after training on bytes that are not UTF-8."""
+    modules = {
+        "network": lambda: network(vocab_size=256),
+        "optimizer": lambda: keras.optimizers.SGD(0.5),
+    }
+    fn = functools.partial(language_model, generate=number)
+    config = ge.RunConfig(str(folder), save_summary_steps=2, **options)
+    estimator = ge.Estimator(fn, modules=modules, config=config)
+    estimator.train(lambda: tf.data.Dataset.from_tensor_slices((TOKENS + 200, LABELS)).batch(2))
+    return estimator.get_variable_value("network/block/wide/kernel")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "steps"), [(TWO, [2, 4]), ({"jit_compile": True}, [])])
+def test_tensorboard_shows_text_on_replicas_and_not_under_xla(tmp_path, options, steps):
+    generating(tmp_path, 3, **options)
+    assert list(continued(tmp_path)) == steps
+
+
+@pytest.mark.slow
+def test_tensorboard_shows_text_and_training_is_the_same(tmp_path):
+    with_text = generating(tmp_path / "text", 3)
+    np.testing.assert_array_equal(with_text, generating(tmp_path / "none", 0))
+    assert continued(tmp_path / "none") == {}
+    found = continued(tmp_path / "text")
+    assert list(found) == [2, 4]
+    prompts = [bytes([*row + 200]).decode("utf-8", "replace") for row in TOKENS[[2, 6]]]
+    for text, prompt in zip(found.values(), prompts, strict=True):
+        assert text.startswith(f"```\n{prompt}\n```\n\n```\n") and text.endswith("\n```")
+
+
+def continued(folder):
+    """Returns the texts in TensorBoard by step."""
+    found = {}
+    for path in folder.glob("events.*"):
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            event = tf.compat.v1.Event.FromString(record)
+            for value in event.summary.value:
+                if value.tag == "continued":
+                    found[event.step] = tf.make_ndarray(value.tensor)[0].decode("utf-8")
+    return dict(sorted(found.items()))
 
 
 @pytest.mark.parametrize(

@@ -348,6 +348,11 @@ def more(folder):
         estimator.train(endless, max_steps=1, hooks=[Wants()])
     except ge.UserError as error:
         say("wants", str(error))
+    try:
+        options = {"execution": "parameter_server", "on_nan": "restore"}
+        make_estimator(f"{folder}/restores", **options).train(endless, max_steps=1)
+    except ge.UserError as error:
+        say("restores", str(error))
     modules = {
         "vector": lambda: tf.Variable(tf.zeros([4000])),
         "dropout": lambda: keras.layers.Dropout(0.5, seed=1),

@@ -162,5 +162,6 @@ def test_masks_are_drawn_once_and_hooks_get_no_tensors(tmp_path):
     with servers(tmp_path, PROGRAMS / "servers.py", "more", tmp_path) as cluster:
         assert set(cluster.codes().values()) == {0}, cluster["chief 0"].output
         assert "wants_tensors on parameter servers" in cluster.result("wants")
+        assert "on_nan is 'restore', and training runs on" in cluster.result("restores")
         # The sum of 200 independent draws of 0 and 2; drawn by both workers, twice the variance.
         assert cluster.result("masks") == [pytest.approx(-200, abs=1), pytest.approx(200, rel=0.2)]
