@@ -81,7 +81,7 @@ class _Calls:
     """Calls a writer; logs its first error."""
 
     def __init__(self, writer: MetricWriter) -> None:
-        self._writer = writer
+        self._writer, self._name = writer, type(writer).__name__
         self._has_failed = self._is_closed = False
         self._num_dropped = 0
 
@@ -96,11 +96,10 @@ class _Calls:
             self._is_closed = method == "begin"
             self._num_dropped += method == "write"
             if not self._has_failed:
-                name = type(self._writer).__name__
                 logging.warning(
                     "%s.%s failed: %s: %s. Training continues; further errors of it are not "
                     "logged.",
-                    name,
+                    self._name,
                     method,
                     type(error).__name__,
                     error,
@@ -110,8 +109,7 @@ class _Calls:
     def wait(self, deadline: float) -> None:
         """Waits for the calls before, and logs how many points were dropped."""
         if self._num_dropped:
-            name = type(self._writer).__name__
-            logging.warning("%s: %d points were dropped.", name, self._num_dropped)
+            logging.warning("%s: %d points were dropped.", self._name, self._num_dropped)
 
 
 class _InThread(_Calls):
@@ -122,7 +120,7 @@ class _InThread(_Calls):
         self._queue: queue.Queue[tuple[Any, ...]] = queue.Queue(MAX_WAITING)
         self._current = ""  # Method that is being called.
         self._has_ended = self._is_abandoned = False
-        name = f"metrics-{type(writer).__name__}"
+        name = f"metrics-{self._name}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -142,8 +140,7 @@ class _InThread(_Calls):
             self._writer.abandon()
             left = [self._current, *(method for method, *_ in list(self._queue.queue))]
             self._num_dropped += left.count("write")
-            name = type(self._writer).__name__
-            logging.warning("%s.%s has not returned in time.", name, self._current)
+            logging.warning("%s.%s has not returned in time.", self._name, self._current)
         super().wait(deadline)
 
     def _run(self) -> None:
