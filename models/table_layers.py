@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import gin_estimator as ge
 
-from .features import asserted
+from .features import asserted, counts
 
 Inputs = Mapping[str, Any]
 _COMBINERS = {
@@ -268,9 +268,4 @@ class FactorInput(keras.layers.Layer):
 
 def _counts(ids: Any, field: Any) -> tf.Tensor:
     """Returns how often each example has each row, float32 `[batch, field.size]`."""
-    if field.kind == "category":
-        return tf.one_hot(ids, field.size)
-    places = tf.stack([ids.value_rowids(), ids.values], axis=1)
-    shape = tf.stack([ids.nrows(), field.size])
-    counts = tf.scatter_nd(places, tf.ones_like(ids.values, tf.float32), shape)
-    return tf.ensure_shape(counts, [None, field.size])
+    return counts(ids, field.size) if field.kind == "bag" else tf.one_hot(ids, field.size)
