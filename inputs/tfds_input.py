@@ -5,7 +5,6 @@ preprocessed once and gathered by number; others are shuffled, repeated, preproc
 """
 
 import dataclasses
-import difflib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from gin_estimator import ModeKeys, UserValueError
 
 from .arrays import array_dataset
 from .batching import make_batching
+from .columns import did_you_mean
 
 _MAX_BYTES_TO_CACHE = 2**30
 
@@ -150,11 +150,10 @@ def _prepared_builder(name: str, data_dir: str | None, download: bool) -> Any:
     try:
         builder = tfds.builder(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError as error:
-        near = difflib.get_close_matches(name, tfds.list_builders(with_community_datasets=False))
-        hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+        known = tfds.list_builders(with_community_datasets=False)
         raise UserValueError(
             f"tfds_input_fn.name is {name!r}: expected a data set of tensorflow_datasets, or of "
-            f"data_dir={data_dir!r}.{hint}"
+            f"data_dir={data_dir!r}.{did_you_mean(name, known)}"
         ) from error
     except AssertionError as error:  # It asserts that a version exists.
         raise UserValueError(

@@ -225,10 +225,8 @@ class MultiLabelHead(_ClassHead):
             return features_lib.checked(labels, "labels", 0, 1)
         classes = tf.cast(self._numbers(labels.flat_values), tf.int64)
         classes = features_lib.checked(classes, "labels", 0, self.n_classes - 1)
-        indices = tf.stack([labels.value_rowids(), classes], axis=-1)
-        shape = tf.stack([labels.nrows(), self.n_classes])
-        counts = tf.scatter_nd(indices, tf.ones_like(classes, tf.float32), shape)
-        return tf.ensure_shape(tf.minimum(counts, 1), [None, self.n_classes])
+        counts = features_lib.counts(labels.with_flat_values(classes), self.n_classes)
+        return tf.minimum(counts, 1)
 
     def losses(self, targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
         """See `SingleHead`."""

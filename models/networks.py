@@ -1,6 +1,6 @@
 """Factories of plain networks. Their layers are built by the first call."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gin
@@ -8,9 +8,7 @@ import keras
 
 from gin_estimator import SpecError
 
-from .tables import linear_of
-
-Activation = str | Callable[[Any], Any]
+from .tables import Activation, linear_of
 
 
 @gin.configurable

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import gin_estimator as ge
 
-from .features import asserted
+from .features import asserted, counts
 
 Inputs = Mapping[str, Any]
 _COMBINERS = {
@@ -113,18 +113,17 @@ class WidePart(keras.layers.Layer):
     table, which a step reads in one gather.
     """
 
-    def __init__(self, fields: Sequence[Any], num_outputs: int, name: str = "wide") -> None:
+    def __init__(self, fields: Sequence[Any], num_outputs: int) -> None:
         """Describes the weights.
 
         Args:
           fields: fields of a Schema.
           num_outputs: size of the logits.
-          name: name of the layer.
 
         Raises:
           SpecError: no field is wide.
         """
-        super().__init__(name=name, dtype="float32", autocast=False)
+        super().__init__(name="wide", dtype="float32", autocast=False)
         self._fields, self._size = [field for field in fields if field.wide], num_outputs
         if not self._fields:
             names = [field.name for field in fields]
@@ -223,9 +222,9 @@ class Vectors(keras.layers.Layer):
 class DeepInput(keras.layers.Layer):
     """The input of dense layers: vectors, then one-hot fields, then numbers, `[batch, width]`."""
 
-    def __init__(self, fields: Sequence[Any], name: str = "deep") -> None:
+    def __init__(self, fields: Sequence[Any]) -> None:
         """Describes the input of fields of a Schema."""
-        super().__init__(name=name, autocast=False)
+        super().__init__(name="deep", autocast=False)
         self._fields = fields
         self.vectors = Vectors(fields)
         self._one_hot = [field for field in fields if field.embedding == "one_hot"]
@@ -245,9 +244,9 @@ class FactorInput(keras.layers.Layer):
     The vector of a number is the number times a trained vector; numbers come last.
     """
 
-    def __init__(self, fields: Sequence[Any], size: int, name: str = "deep") -> None:
+    def __init__(self, fields: Sequence[Any], size: int) -> None:
         """Describes vectors of `size` for fields of a Schema."""
-        super().__init__(name=name, autocast=False)
+        super().__init__(name="deep", autocast=False)
         self._fields, self._size = fields, size
         self.vectors = Vectors(fields, size)
 
@@ -269,9 +268,4 @@ class FactorInput(keras.layers.Layer):
 
 def _counts(ids: Any, field: Any) -> tf.Tensor:
     """Returns how often each example has each row, float32 `[batch, field.size]`."""
-    if field.kind == "category":
-        return tf.one_hot(ids, field.size)
-    places = tf.stack([ids.value_rowids(), ids.values], axis=1)
-    shape = tf.stack([ids.nrows(), field.size])
-    counts = tf.scatter_nd(places, tf.ones_like(ids.values, tf.float32), shape)
-    return tf.ensure_shape(counts, [None, field.size])
+    return counts(ids, field.size) if field.kind == "bag" else tf.one_hot(ids, field.size)

@@ -244,8 +244,8 @@ class _Pairs(keras.layers.Layer):
     dimensions k by trained numbers, which are 1 at first.
     """
 
-    def __init__(self, num_outputs: int, name: str = "pairs") -> None:
-        super().__init__(name=name, dtype="float32")
+    def __init__(self, num_outputs: int) -> None:
+        super().__init__(name="pairs", dtype="float32")
         self._size = num_outputs
 
     def build(self, input_shape: Any) -> None:

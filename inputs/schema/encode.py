@@ -6,7 +6,7 @@ without lookup tables, which parameter servers' workers could not reach.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -259,10 +259,10 @@ class _Finder:
             if not feature.holds_ids:
                 items = [item.encode("utf-8", "surrogateescape") for item in items]
             items = np.array(items, np.int64 if feature.holds_ids else object)
-            self._number_of, numbers = _distinct_numbers(items)
-            order = np.argsort(numbers)
             # As constants in the graph they would be copied for each iterator.
             with tf.init_scope(), tf.device("/CPU:0"):
+                numbers = _numbers_of(tf.constant(items)).numpy()
+                order = np.argsort(numbers, kind="stable")
                 self._numbers = tf.constant(numbers[order][None])
                 self._items = tf.constant(items[order])
                 self._order = tf.constant(order, tf.int32)
@@ -293,7 +293,7 @@ class _Finder:
         if self._feature.size is not None:
             is_known = (items >= 0) & (items < self._rows.known)
             return tf.cast(tf.where(is_known, items, -1), tf.int32)
-        numbers = self._number_of(items)
+        numbers = _numbers_of(items)
         # tf.searchsorted adds a dozen operations.
         places = tf.raw_ops.LowerBound(sorted_inputs=self._numbers, values=numbers[None])[0]
         places = tf.minimum(places, self._rows.known - 1)
@@ -302,21 +302,15 @@ class _Finder:
         return tf.where(is_known, tf.gather(self._order, places), -1)
 
 
-def _distinct_numbers(items: np.ndarray) -> tuple[Callable[..., Any], np.ndarray]:
-    """Returns a function to int64 that maps no two items to one number, and its results."""
-    if items.dtype != object:
-        return tf.identity, items
-    key = 0
-    while True:
+def _numbers_of(items: tf.Tensor) -> tf.Tensor:
+    """Returns ids as they are, and a hash of 63 bits for each word.
 
-        def number_of(words: tf.Tensor, key: int = key) -> tf.Tensor:
-            return tf.strings.to_hash_bucket_strong(words, _NUM_HASHES, [key, 0])
-
-        with tf.init_scope(), tf.device("/CPU:0"):
-            numbers = number_of(tf.constant(items)).numpy()
-        if len(np.unique(numbers)) == len(items):
-            return number_of, numbers
-        key += 1
+    If two known words have the same hash, the second is treated as an unknown one: this happens
+    in one of a million vocabularies of four million words.
+    """
+    if items.dtype != tf.string:
+        return items
+    return tf.strings.to_hash_bucket_strong(items, _NUM_HASHES, [0, 0])
 
 
 def _hash(items: tf.Tensor, buckets: int) -> tf.Tensor:

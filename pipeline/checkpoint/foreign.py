@@ -21,7 +21,6 @@ from .reader import STEP, Reader
 _UNESCAPED = {".S": "/", "..": "."}
 _ESCAPED = re.compile(r"\.[.S]")
 
-KERAS_ENDS = (".keras", ".h5", ".hdf5")
 _NAME = "ckpt_to_initialize_from"
 
 
@@ -139,7 +138,7 @@ def opened(given: str, models: Mapping[str, keras.Model]) -> Reader | KerasFile:
       UserValueError: the path has no checkpoint; describes its content.
       UnreadableCheckpointError: the checkpoint is damaged.
     """
-    if given.endswith(KERAS_ENDS) and tf.io.gfile.exists(given):
+    if given.endswith(find.KERAS_ENDS) and tf.io.gfile.exists(given):
         if len(models) != 1:
             raise UserValueError(
                 f"{_NAME} is {given!r}, which has the weights of one Keras model, and these are "

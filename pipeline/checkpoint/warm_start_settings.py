@@ -1,13 +1,13 @@
 """WarmStartSettings: the values that a new run takes, and the names that its patterns match."""
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ..contract.averages import AVERAGE, LIVE
 from ..contract.checks import boolean, check_fields, choice, function, shown
+from ..contract.old_names import hint
 from ..errors import UserTypeError, UserValueError
 from .vocabulary import VocabInfo
 
@@ -145,7 +145,11 @@ class WarmStartSettings:
             for key in keys:
                 fitting = [name for name in names if key == name or _fullmatch(key, name)]
                 if not fitting:
-                    raise _unused(field, key, names)
+                    raise UserValueError(
+                        f"WarmStartSettings.{field} has {key!r}: expected a full name, or an "
+                        f"expression that matches one.{hint(key, names, {})} The model has "
+                        f"{sorted(names)}."
+                    )
                 if field != "vars_to_warm_start" and not {*fitting} & {*chosen}:
                     raise UserValueError(
                         f"WarmStartSettings.{field} has {key!r}, which vars_to_warm_start does "
@@ -163,12 +167,3 @@ def _fullmatch(pattern: str, name: str) -> re.Match[str] | None:
         return re.fullmatch(pattern, name)
     except re.error:
         return None  # A name that is not an expression, such as one with a bracket.
-
-
-def _unused(field: str, key: str, names: Collection[str]) -> UserValueError:
-    near = difflib.get_close_matches(key, list(names), 1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return UserValueError(
-        f"WarmStartSettings.{field} has {key!r}: expected a full name, or an expression that "
-        f"matches one.{hint} The model has {sorted(names)}."
-    )

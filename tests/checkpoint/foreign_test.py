@@ -111,7 +111,7 @@ def test_names_by_an_expression(tmp_path):
         (
             {"var_name_to_prev_var_name": {"net/a/kernle": "x"}},
             "has 'net/a/kernle': expected a full name, or an expression that matches one. Did you "
-            "mean 'net/a/kernel'?",
+            "mean net/a/kernel?",
         ),
         (
             {"vars_to_warm_start": "net/a.*", "var_name_to_prev_var_name": {"net/a/kernel": "xx"}},

@@ -174,10 +174,9 @@ def kill_at(place):
             die()
 
     def commit_and_die(*args):
-        deleted = commit(*args)
+        commit(*args)
         if place == "commit" and is_third("commit"):
             die()
-        return deleted
 
     def remove_and_die(path):
         remove(path)
