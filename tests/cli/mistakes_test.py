@@ -50,6 +50,10 @@ def wide_net(width):
     return keras.layers.Dense(width)
 
 @gin.configurable
+def rows_input_fn(mode, *, path):
+    return tf.data.TextLineDataset(path)
+
+@gin.configurable
 class NoHook:
     pass
 """
@@ -107,6 +111,10 @@ def user(binding):
         (
             user("Estimator.modules={'network': @wide_net, 'optimizer': @Adam}"),
             ["wide_net.width is not set: write wide_net.width = VALUE"],
+        ),
+        (
+            user("TrainSpec.input_fn=@rows_input_fn"),
+            ["rows_input_fn.path is not set: write rows_input_fn.path = VALUE"],
         ),
         (user("Estimator.model_fn=@classifier()"), ["@classifier, not @classifier()"]),
     ],
