@@ -300,12 +300,13 @@ def test_a_state_is_restored_or_dropped(tmp_path, caplog):
     assert "states of hooks that are gone: ['Count']" in caplog.text
 
 
-def test_a_nan_ends_training_before_other_hooks_and_checkpoints(tmp_path):
-    def nan_input():
-        values = X.copy()
-        values[26] = np.nan  # In the fourth batch.
-        return tf.data.Dataset.from_tensor_slices((values, Y)).batch(8).repeat()
+def nan_input():
+    values = X.copy()
+    values[26] = np.nan  # In the fourth batch.
+    return tf.data.Dataset.from_tensor_slices((values, Y)).batch(8).repeat()
 
+
+def test_a_nan_ends_training_before_other_hooks_and_checkpoints(tmp_path):
     every = Recorder(1)
     one = make(tmp_path, save_summary_steps=1, save_checkpoints_steps=2)
     with pytest.raises(ge.NanLossDuringTrainingError, match="in step 4"):
@@ -313,3 +314,8 @@ def test_a_nan_ends_training_before_other_hooks_and_checkpoints(tmp_path):
     assert [step for step, _ in every.calls] == [1, 2, 3]
     assert checkpoints(tmp_path) == [0, 2]
     assert sorted(points(tmp_path)["loss"]) == [1, 2, 3]
+
+
+def test_a_warning_of_nan_names_the_first_step(tmp_path, caplog):
+    make(tmp_path, on_nan="warn").train(nan_input, max_steps=9)
+    assert "the loss is NaN or infinite in step 4." in caplog.text
