@@ -29,6 +29,8 @@ PIPELINES = (
     "repeats",
     "records",
     "numpy_function",
+    "average",
+    "gan",
 )
 # The last worker dies at the first place, the chief at the others.
 PLACES = ("position", "data", "half_index", "index", "commit", "deletion")

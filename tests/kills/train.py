@@ -1,9 +1,12 @@
 """Trains on one of ten pipelines: `train.py PIPELINE MODEL_DIR RESULT LAST_STEP`.
 
+"average" and "gan" are other trainings, on the pipeline "shuffle".
+
 Prints `STEP n`, and stops at step LAST_STEP to wait for its end, if that is before NUM_STEPS.
 At NUM_STEPS it writes the weights to RESULT. KILL_AT=PLACE kills it in its third save.
 """
 
+import functools
 import os
 import signal
 import sys
@@ -14,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 import gin_estimator as ge
+from gin_estimator import models
 from gin_estimator.checkpoint import files, retention
 
 NUM_STEPS = 240
@@ -98,7 +102,7 @@ def numpy_function():
     return data.map(doubled).batch(31)
 
 
-PIPELINES = {
+PIPELINES = {"average": shuffle, "gan": shuffle} | {
     fn.__name__: fn
     for fn in (
         shuffle, nested_shuffles, interleave, cache, zipped, flat_map, padded_batch, repeats,
@@ -130,6 +134,21 @@ def model_fn(features, labels, mode, network, optimizer):
         loss=keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True),
         train_op=ge.TrainOp(optimizer, network.trainable_variables),
     )
+
+
+MODULES = {"network": make_network, "optimizer": lambda: keras.optimizers.Adam(0.01)}
+GAN_MODULES = {
+    "generator": lambda: models.mlp((8,), X.shape[1]),
+    "discriminator": lambda: models.mlp((8,), 1),
+    "noise": lambda: models.gaussian_noise(3),
+    "generator_optimizer": MODULES["optimizer"],
+    "discriminator_optimizer": MODULES["optimizer"],
+}
+gan = functools.partial(models.gan, discriminator_updates=2, generator_every=3)
+OPTIONS = {
+    "average": {"gradient_accumulation_steps": 2, "average": ge.ExponentialAverage(0.9)},
+    "gan": {"devices": ("CPU:0", "CPU:1")},
+}
 
 
 class Slow(ge.Hook):
@@ -193,14 +212,15 @@ if __name__ == "__main__":
     name, model_dir, result, last_step = sys.argv[1:]
     last_step = int(last_step)
     estimator = ge.Estimator(
-        model_fn,
-        modules={"network": make_network, "optimizer": lambda: keras.optimizers.Adam(0.01)},
+        gan if name == "gan" else model_fn,
+        modules=GAN_MODULES if name == "gan" else MODULES,
         config=ge.RunConfig(
             model_dir,
             tf_random_seed=1,
             save_checkpoints_steps=7,
             save_summary_steps=None,
             execution="multi_worker" if "TF_CONFIG" in os.environ else "single_host",
+            **OPTIONS.get(name, {}),
         ),
     )
     hooks = [Slow()] if last_step < NUM_STEPS else []
