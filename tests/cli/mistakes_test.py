@@ -153,7 +153,7 @@ def test_failures_of_user_code(flags, texts, folder, capsys):
         assert text in error
 
 
-@pytest.mark.thin
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "text"),
     [
