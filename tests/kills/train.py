@@ -1,5 +1,7 @@
 """Trains on one of ten pipelines: `train.py PIPELINE MODEL_DIR RESULT LAST_STEP`.
 
+PROGRAM=average accumulates gradients and averages weights; PROGRAM=gan trains two networks.
+
 Prints `STEP n`, and stops at step LAST_STEP to wait for its end, if that is before NUM_STEPS.
 At NUM_STEPS it writes the weights to RESULT. KILL_AT=PLACE kills it in its third save.
 """
@@ -132,6 +134,36 @@ def model_fn(features, labels, mode, network, optimizer):
     )
 
 
+def gan_fn(features, labels, mode, network, optimizer, critic, critic_optimizer):
+    logits = network(features, training=mode == ge.ModeKeys.TRAIN)
+    false, true = critic(logits), critic(tf.one_hot(labels, 3))
+    critic_loss = tf.reduce_mean(tf.nn.softplus(false) + tf.nn.softplus(-true))
+    return ge.EstimatorSpec(
+        mode,
+        loss=tf.reduce_mean(tf.nn.softplus(-false)),
+        train_op=[
+            ge.TrainOp(critic_optimizer, critic.trainable_variables, loss=critic_loss),
+            ge.TrainOp(optimizer, network.trainable_variables, every=2),
+        ],
+    )
+
+
+def adam():
+    return keras.optimizers.Adam(0.01)
+
+
+# model_fn, modules beside those of all programs, and options of RunConfig.
+PROGRAMS = {
+    "": (model_fn, {}, {}),
+    "average": (
+        model_fn,
+        {},
+        {"gradient_accumulation_steps": 2, "average": ge.ExponentialAverage(0.9)},
+    ),
+    "gan": (gan_fn, {"critic": lambda: keras.layers.Dense(1), "critic_optimizer": adam}, {}),
+}
+
+
 class Slow(ge.Hook):
     """Makes training so slow that it can be killed at any step."""
 
@@ -192,15 +224,17 @@ if __name__ == "__main__":
         kill_at(os.environ["KILL_AT"])
     name, model_dir, result, last_step = sys.argv[1:]
     last_step = int(last_step)
+    fn, modules, options = PROGRAMS[os.environ.get("PROGRAM", "")]
     estimator = ge.Estimator(
-        model_fn,
-        modules={"network": make_network, "optimizer": lambda: keras.optimizers.Adam(0.01)},
+        fn,
+        modules={"network": make_network, "optimizer": adam, **modules},
         config=ge.RunConfig(
             model_dir,
             tf_random_seed=1,
             save_checkpoints_steps=7,
             save_summary_steps=None,
             execution="multi_worker" if "TF_CONFIG" in os.environ else "single_host",
+            **options,
         ),
     )
     hooks = [Slow()] if last_step < NUM_STEPS else []
