@@ -54,6 +54,14 @@ def rows_input_fn(mode, *, path):
     return tf.data.TextLineDataset(path)
 
 @gin.configurable
+def deep_net(*, depth):
+    return keras.Sequential([keras.layers.Dense(10)] * depth)
+
+@gin.configurable
+def scaled_fn(features, labels, mode, network, optimizer, *, factor):
+    return classifier(features, labels, mode, network, optimizer)
+
+@gin.configurable
 class NoHook:
     pass
 """
@@ -116,6 +124,14 @@ def user(binding):
             user("TrainSpec.input_fn=@rows_input_fn"),
             ["rows_input_fn.path is not set: write rows_input_fn.path = VALUE"],
         ),
+        (
+            user("Estimator.modules={'network': @deep_net, 'optimizer': @Adam}"),
+            ["deep_net.depth is not set: write deep_net.depth = VALUE"],
+        ),
+        (
+            user("Estimator.model_fn=@scaled_fn"),
+            ["scaled_fn.factor is not set: write scaled_fn.factor = VALUE"],
+        ),
         (user("Estimator.model_fn=@classifier()"), ["@classifier, not @classifier()"]),
     ],
 )
@@ -153,7 +169,7 @@ def test_failures_of_user_code(flags, texts, folder, capsys):
         assert text in error
 
 
-@pytest.mark.thin
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "text"),
     [

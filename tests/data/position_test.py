@@ -127,9 +127,10 @@ def test_examples_are_counted_not_batches(reads, before, now, expected):
     assert reads(numbers(0, 40, **now), steps=2) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
-    [lambda data: data, pytest.param(in_python, marks=pytest.mark.slow)],
+    [lambda data: data, in_python],
     ids=["saved", "skipped"],
 )
 def test_micro_batches_and_replicas_may_change(reads, change):

@@ -57,6 +57,7 @@ def test_inputs_that_a_tpu_cannot_take(tmp_path, input_fn, replicas, text):
         dry_run(make(tmp_path), input_fn, num_replicas=replicas)
 
 
+@pytest.mark.slow
 def test_host_metrics_and_summaries_are_compiled_and_refused(tmp_path):
     def make_fn(**options):
         def model_fn(features, labels, mode, network, optimizer):

@@ -94,7 +94,7 @@ def trained_kernel(folder, strategy, devices=TWO):
     return estimator.get_variable_value("network/dense/kernel")
 
 
-@pytest.mark.thin
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [ge.mirrored, ge.central_storage])
 def test_dropout_differs_between_replicas_and_after_a_restore(tmp_path, strategy):
     first = trained_kernel(tmp_path, strategy)

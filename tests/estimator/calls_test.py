@@ -69,7 +69,7 @@ def test_calls_have_one_order_and_a_start_at_the_end_evaluates_again(tmp_path):
     assert same == pytest.approx(metrics)
 
 
-@pytest.mark.thin
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["train", "eval", "infer"])
 def test_the_programs_that_were_used_last_are_kept(tmp_path, mode, monkeypatch):
     monkeypatch.setattr(train_state, "_MAX_PROGRAMS", 3)

@@ -168,7 +168,7 @@ def test_second_evaluator_is_refused(run):
     assert steps(run, "eval_other") == [0, 5, 10, 15, 20]
 
 
-@pytest.mark.thin
+@pytest.mark.slow
 @pytest.mark.parametrize("reason", [records.FAILED, records.STOPPED])
 def test_an_end_before_this_job_counts_later(run, reason, monkeypatch, caplog):
     """Training may be about to continue."""

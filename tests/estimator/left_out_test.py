@@ -115,6 +115,7 @@ def test_a_position_that_cannot_be_saved_is_skipped_to(tmp_path, expected):
     np.testing.assert_array_equal(weights(one.train(not_saved)), expected)
 
 
+@pytest.mark.slow
 def test_a_guard_leaves_out_spikes_and_keeps_its_window(tmp_path, expected):
     guard = Guarded(max_loss=100.0, spike=50.0, window=3)
     one = make(tmp_path, max_restores=6, save_checkpoints_steps=5)
@@ -153,6 +154,7 @@ class Above(ge.Hook):
             run.leave_out(step, f"step {step} is above {self.limit}", ends=self.ends)
 
 
+@pytest.mark.slow
 def test_a_hook_of_the_user_leaves_out_batches(tmp_path, expected, caplog):
     one = make(tmp_path, max_restores=6, save_checkpoints_steps=5)
     np.testing.assert_array_equal(weights(one.train(spikes, [Above(100.0)])), expected)

@@ -160,6 +160,7 @@ def test_a_subclassed_model_in_the_precision_that_keras_is_set_to(tmp_path, poli
     assert_same(result, expected)
 
 
+@pytest.mark.slow
 def test_xla(tmp_path):
     config = ge.RunConfig(str(tmp_path), jit_compile=True)
     result = ge.fit(make_model, data, epochs=2, config=config)
@@ -208,6 +209,7 @@ def test_a_training_that_was_interrupted_ends_as_one_that_was_not(tmp_path, step
     assert last.history == result.history and difference(last.model, result.model) == 0
 
 
+@pytest.mark.slow
 def test_more_epochs_continue(tmp_path):
     config = ge.RunConfig(str(tmp_path))
     ge.fit(make_model, data, epochs=2, config=config)

@@ -125,6 +125,7 @@ BAD_ROWS = [
 ]
 
 
+@pytest.mark.slow
 def test_a_bad_row_of_a_csv_file_is_named(tmp_path):
     path = tmp_path / "a.csv"
     write(path, LINES[0])

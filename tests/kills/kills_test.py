@@ -29,8 +29,6 @@ PIPELINES = (
     "repeats",
     "records",
     "numpy_function",
-    "average",
-    "gan",
 )
 # The last worker dies at the first place, the chief at the others.
 PLACES = ("position", "data", "half_index", "index", "commit", "deletion")
@@ -39,9 +37,9 @@ PLACES = ("position", "data", "half_index", "index", "commit", "deletion")
 class Training:
     """One training in one or several processes, which are started again after each kill."""
 
-    def __init__(self, pipeline, folder, num_workers=1):
+    def __init__(self, pipeline, folder, num_workers=1, program=""):
         self._arguments = pipeline, folder / "model", folder / "weights-{index}.npy"
-        self._folder = folder
+        self._folder, self._program = folder, program
         self._num_workers = num_workers
         self._random = random.Random(f"{SEED} {pipeline} {num_workers}")
         self.log = []
@@ -95,6 +93,7 @@ class Training:
         started = []
         for index in range(self._num_workers):
             environment = tasks.tf_config(addresses, index) if self._num_workers > 1 else {}
+            environment = {**environment, "PROGRAM": self._program}
             if index == victim % self._num_workers:
                 environment = {**environment, **environment_of_victim}
             name = f"task-{index}"
@@ -104,7 +103,7 @@ class Training:
         return started
 
 
-def results(pipeline, tmp_path, num_workers, num_kills, places=()):
+def results(pipeline, tmp_path, num_workers, num_kills, places=(), program=""):
     """Returns the weights of a whole training and of a killed one, and the kills.
 
     Args:
@@ -113,12 +112,13 @@ def results(pipeline, tmp_path, num_workers, num_kills, places=()):
       num_workers: number of processes.
       num_kills: number of kills at random moments.
       places: places in saves of further kills.
+      program: name in PROGRAMS of train.py.
     """
     write_records(tmp_path)
     trainings = []
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
-        trainings.append(Training(pipeline, tmp_path / name, num_workers))
+        trainings.append(Training(pipeline, tmp_path / name, num_workers, program))
     whole, killed = trainings
     expected = whole.run()
     for place in places:
@@ -137,6 +137,13 @@ def test_one_process_is_killed_twice(tmp_path):
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_one_process(pipeline, tmp_path):
     weights, expected, kills = results(pipeline, tmp_path, 1, 10)
+    np.testing.assert_array_equal(weights, expected, kills)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["average", "gan"])
+def test_other_programs(program, tmp_path):
+    weights, expected, kills = results("nested_shuffles", tmp_path, 1, 5, program=program)
     np.testing.assert_array_equal(weights, expected, kills)
 
 

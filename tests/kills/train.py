@@ -1,12 +1,11 @@
 """Trains on one of ten pipelines: `train.py PIPELINE MODEL_DIR RESULT LAST_STEP`.
 
-"average" and "gan" are other trainings, on the pipeline "shuffle".
+PROGRAM=average accumulates gradients and averages weights; PROGRAM=gan trains two networks.
 
 Prints `STEP n`, and stops at step LAST_STEP to wait for its end, if that is before NUM_STEPS.
 At NUM_STEPS it writes the weights to RESULT. KILL_AT=PLACE kills it in its third save.
 """
 
-import functools
 import os
 import signal
 import sys
@@ -17,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 
 import gin_estimator as ge
-from gin_estimator import models
 from gin_estimator.checkpoint import files, retention
 
 NUM_STEPS = 240
@@ -102,7 +100,7 @@ def numpy_function():
     return data.map(doubled).batch(31)
 
 
-PIPELINES = {"average": shuffle, "gan": shuffle} | {
+PIPELINES = {
     fn.__name__: fn
     for fn in (
         shuffle, nested_shuffles, interleave, cache, zipped, flat_map, padded_batch, repeats,
@@ -136,18 +134,33 @@ def model_fn(features, labels, mode, network, optimizer):
     )
 
 
-MODULES = {"network": make_network, "optimizer": lambda: keras.optimizers.Adam(0.01)}
-GAN_MODULES = {
-    "generator": lambda: models.mlp((8,), X.shape[1]),
-    "discriminator": lambda: models.mlp((8,), 1),
-    "noise": lambda: models.gaussian_noise(3),
-    "generator_optimizer": MODULES["optimizer"],
-    "discriminator_optimizer": MODULES["optimizer"],
-}
-gan = functools.partial(models.gan, discriminator_updates=2, generator_every=3)
-OPTIONS = {
-    "average": {"gradient_accumulation_steps": 2, "average": ge.ExponentialAverage(0.9)},
-    "gan": {"devices": ("CPU:0", "CPU:1")},
+def gan_fn(features, labels, mode, network, optimizer, critic, critic_optimizer):
+    logits = network(features, training=mode == ge.ModeKeys.TRAIN)
+    false, true = critic(logits), critic(tf.one_hot(labels, 3))
+    critic_loss = tf.reduce_mean(tf.nn.softplus(false) + tf.nn.softplus(-true))
+    return ge.EstimatorSpec(
+        mode,
+        loss=tf.reduce_mean(tf.nn.softplus(-false)),
+        train_op=[
+            ge.TrainOp(critic_optimizer, critic.trainable_variables, loss=critic_loss),
+            ge.TrainOp(optimizer, network.trainable_variables, every=2),
+        ],
+    )
+
+
+def adam():
+    return keras.optimizers.Adam(0.01)
+
+
+# model_fn, modules beside those of all programs, and options of RunConfig.
+PROGRAMS = {
+    "": (model_fn, {}, {}),
+    "average": (
+        model_fn,
+        {},
+        {"gradient_accumulation_steps": 2, "average": ge.ExponentialAverage(0.9)},
+    ),
+    "gan": (gan_fn, {"critic": lambda: keras.layers.Dense(1), "critic_optimizer": adam}, {}),
 }
 
 
@@ -211,16 +224,17 @@ if __name__ == "__main__":
         kill_at(os.environ["KILL_AT"])
     name, model_dir, result, last_step = sys.argv[1:]
     last_step = int(last_step)
+    fn, modules, options = PROGRAMS[os.environ.get("PROGRAM", "")]
     estimator = ge.Estimator(
-        gan if name == "gan" else model_fn,
-        modules=GAN_MODULES if name == "gan" else MODULES,
+        fn,
+        modules={"network": make_network, "optimizer": adam, **modules},
         config=ge.RunConfig(
             model_dir,
             tf_random_seed=1,
             save_checkpoints_steps=7,
             save_summary_steps=None,
             execution="multi_worker" if "TF_CONFIG" in os.environ else "single_host",
-            **OPTIONS.get(name, {}),
+            **options,
         ),
     )
     hooks = [Slow()] if last_step < NUM_STEPS else []

@@ -199,10 +199,10 @@ CASES = {
     "default": ge.ExponentialAverage(0.8, debias=False, every=2, serve="live", evaluate="live"),
     "mirrored 4": ge.ExponentialAverage(0.8),
 }
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in list(CASES)[1:]]
 
 
-@pytest.mark.parametrize("name", ["mirrored 2", *SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_average_is_that_of_the_formula_on_each_strategy(name, tmp_path):
     average = CASES[name]
     one = averaged(tmp_path, average, train_distribute=strategy(name))
