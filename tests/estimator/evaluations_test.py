@@ -256,6 +256,15 @@ def test_an_evaluation_in_a_training_is_on_its_strategy_and_has_the_live_weights
     assert "eval_distribute has no effect" in caplog.text
 
 
+def test_eval_distribute_has_no_effect_in_an_evaluation_of_this_process(tmp_path, caplog):
+    one_device = tf.distribute.OneDeviceStrategy("CPU:0")
+    same = make(tmp_path, train_distribute=one_device, eval_distribute=one_device)
+    same.evaluate(eval_input)
+    assert "eval_distribute has no effect" not in caplog.text
+    make(tmp_path, eval_distribute=one_device).evaluate(eval_input)
+    assert "eval_distribute has no effect: this process evaluates" in caplog.text
+
+
 @pytest.mark.slow
 def test_layers_of_another_mode_are_refused_during_a_training(tmp_path):
     def own(features, labels, mode, network, optimizer):
