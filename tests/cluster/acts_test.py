@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from hooks import stopping_test
 from small import checkpoints
@@ -48,6 +49,13 @@ def test_one_worker_writes_evaluations_and_exports(ran):
     folder = ran[0] / "clocks"
     assert len([*folder.glob("eval/events.*")]) == 1
     assert len([*folder.glob("export/final/*")]) == 1
+    events = [
+        tf.compat.v1.Event.FromString(record)
+        for path in folder.glob("events.*")
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator()
+    ]
+    found = [(event.step, value.tag) for event in events for value in event.summary.value]
+    assert {(0, "model"), (40, "loss")} <= set(found) and len(found) == len(set(found))
 
 
 def test_weights_and_moving_statistics_are_equal(ran):
@@ -66,6 +74,11 @@ def test_a_hook_of_one_worker_stops_both(ran):
 
 def test_a_rule_stops_both_also_after_a_kill(ran):
     assert both(ran, "rules") == 2 * [[50, [stopping_test.REASON]]]
+
+
+def test_two_workers_end_as_one_process(ran, tmp_path):
+    expected = stopping_test.all_stops(tmp_path)
+    stopping_test.assert_same_stops(both(ran, "all stops"), expected)
 
 
 def test_dropout_differs_between_workers_and_after_a_restore(ran):

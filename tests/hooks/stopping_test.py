@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import gin_estimator as ge
-from small import checkpoints, data, make, weights
+from small import X, Y, checkpoints, data, make, weights
 
 # By tens of steps.
 VALUES = [0.1, 0.2, 0.3, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0, 0.0]
@@ -81,7 +81,9 @@ def run(model_dir, *rules, max_steps=100, hooks=(), optimizer=None, train=(), on
         if isinstance(hook, Weights):
             hook.estimator = one
     spec = ge.EvalSpec(finite, early_stopping=rules)
-    train_spec = ge.TrainSpec(endless, max_steps, hooks, **dict(train))
+    train_spec = ge.TrainSpec(
+        **{"input_fn": endless, "max_steps": max_steps, "hooks": hooks, **dict(train)}
+    )
     results = ge.train_and_evaluate(one, train_spec, spec)
     return one, results and results[0]
 
@@ -215,6 +217,52 @@ def test_limits_of_rates_and_two_replicas(tmp_path):
     hooks = [rates, halves(min_rate=0.2, optimizers=["optimizer"])]
     run(tmp_path, hooks=hooks, max_steps=9, devices=("CPU:0", "CPU:1"), **options)
     assert [rates.found[n] for n in (3, 5, 7, 9)] == [0.5, 0.25, 0.2, 0.2]
+
+
+def poisoned():
+    values = X.copy()
+    values[26] = np.nan  # In the fourth batch of each pass.
+    return tf.data.Dataset.from_tensor_slices((values, Y)).batch(8).repeat()
+
+
+def without_dropout():
+    keras.utils.set_random_seed(1)
+    return keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(3)])
+
+
+def all_stops(folder, **config):
+    """Ends a training in each way; returns the step, the reasons and the weights."""
+    best = ge.StopIfNoIncrease("score", max_steps=30, restore_best=True)
+    passes = {"input_fn": finite, "max_epochs": 3, "max_steps": None}
+    trainings = {
+        "rule": ([RULE], {}),
+        "best": ([best], {}),
+        "passes": ([], {"train": passes}),
+        "rates": ([], {"hooks": [halves()], "max_steps": 50}),
+        "average": ([], {"average": ge.ExponentialAverage(0.9), "max_steps": 20}),
+        "left out": ([], {"train": {"input_fn": poisoned}, "on_nan": "restore", "max_steps": 11}),
+    }
+    found = {}
+    for name, (rules, options) in trainings.items():
+        one, _ = run(f"{folder}/{name}", *rules, network=without_dropout, **options, **config)
+        found[name] = [one.state.step, one.last_run.stop_reasons, weights(one).tolist()]
+    return found
+
+
+def assert_same_stops(actual, expected):
+    for name, (*end, values) in expected.items():
+        assert actual[name][:2] == end
+        np.testing.assert_allclose(actual[name][2], values, 1e-5, 1e-6, err_msg=name)
+
+
+@pytest.mark.slow
+def test_two_replicas_end_as_one(tmp_path):
+    expected = all_stops(tmp_path / "one")
+    assert {name: step for name, (step, *_) in expected.items()} == {
+        **{"rule": 50, "best": 30, "passes": 15},
+        **{"rates": 50, "average": 20, "left out": 11},
+    }
+    assert_same_stops(all_stops(tmp_path / "two", devices=("CPU:0", "CPU:1")), expected)
 
 
 SLOW = pytest.mark.slow

@@ -114,6 +114,10 @@ def rules(strategy):
     say("rules", ended)
 
 
+def all_stops(strategy):
+    say("all stops", stopping_test.all_stops(f"{FOLDER}/all_stops", train_distribute=strategy))
+
+
 def masks(strategy):
     first = trained_kernel(f"{FOLDER}/masks", strategy, None)
     second = trained_kernel(f"{FOLDER}/masks", strategy, None)
@@ -145,7 +149,7 @@ def unreadable(strategy):
 
 def main():
     strategy = ge.multi_worker()
-    for act in (clocks, nan, stops, rules, masks, others, unreadable):
+    for act in (clocks, nan, stops, rules, all_stops, masks, others, unreadable):
         act(strategy)
     print("DONE", flush=True)
 
