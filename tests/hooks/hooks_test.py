@@ -6,7 +6,18 @@ import pytest
 import tensorflow as tf
 
 import gin_estimator as ge
-from small import X, Y, checkpoints, eval_input, make, model_fn, points, train_input
+from small import (
+    X,
+    Y,
+    checkpoints,
+    eval_input,
+    make,
+    model_fn,
+    points,
+    strategy,
+    train_input,
+    weights,
+)
 
 
 class Recorder(ge.Hook):
@@ -134,6 +145,29 @@ def test_stop_at_step(tmp_path):
     for options in ({}, {"num_steps": 1, "last_step": 2}, {"last_step": 0}, {"last_step": "5"}):
         with pytest.raises(ge.UserValueError, match="expected one int greater than 0"):
             ge.StopAtStepHook(**options)
+
+
+class StopAfter(ge.Hook):
+    every_steps = 3
+
+    def after_step(self, run):
+        run.request_stop("enough")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hook", [ge.StopAtStepHook(num_steps=3), StopAfter()])
+def test_hooks_stop_two_replicas_as_one(tmp_path, hook):
+    def network():
+        keras.utils.set_random_seed(1)
+        return keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(3)])
+
+    found = []
+    for name in ("default", "mirrored 2"):
+        one = make(tmp_path / name, network=network, train_distribute=strategy(name))
+        one.train(train_input, [hook], max_steps=9)
+        assert one.state.step == 3 and checkpoints(tmp_path / name) == [0, 3]
+        found.append(weights(one))
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
 
 
 class Fail(ge.Hook):
