@@ -1,6 +1,7 @@
 """Trains on one of ten pipelines: `train.py PIPELINE MODEL_DIR RESULT LAST_STEP`.
 
-PROGRAM=average accumulates gradients and averages weights; PROGRAM=gan trains two networks.
+PROGRAM=average accumulates gradients and averages weights; PROGRAM=gan trains two networks on
+two replicas.
 
 Prints `STEP n`, and stops at step LAST_STEP to wait for its end, if that is before NUM_STEPS.
 At NUM_STEPS it writes the weights to RESULT. KILL_AT=PLACE kills it in its third save.
@@ -160,7 +161,11 @@ PROGRAMS = {
         {},
         {"gradient_accumulation_steps": 2, "average": ge.ExponentialAverage(0.9)},
     ),
-    "gan": (gan_fn, {"critic": lambda: keras.layers.Dense(1), "critic_optimizer": adam}, {}),
+    "gan": (
+        gan_fn,
+        {"critic": lambda: keras.layers.Dense(1), "critic_optimizer": adam},
+        {"devices": ("CPU:0", "CPU:1")},
+    ),
 }
 
 
