@@ -30,7 +30,7 @@ class Evaluations:
       saver: writes the checkpoints.
       files: where results are recorded.
       hooks: hooks of the training.
-      export: called by the chief after each evaluation, such as for exporters.
+      export: called after each evaluation, such as for exporters.
       due: folders of the evaluations that are due.
     """
 
@@ -89,8 +89,9 @@ class Evaluations:
                         run.summaries[each.spec.name] = each.summaries
                         self.hooks.after_evaluation(run, each.spec.name, each.result)
                     # That it was the last one was not known before, if a hook stopped later.
-                    if (is_due or finished) and self.replicas.is_chief:
-                        if not all(exporter.is_stock for exporter in each.spec.exporters):
+                    if is_due or finished:
+                        is_stock = all(exporter.is_stock for exporter in each.spec.exporters)
+                        if self.replicas.is_chief and not is_stock:
                             self.saver.wait(alone=True)  # They may read the files.
                         self.export(each, checkpoint, finished)
         return any_due

@@ -231,7 +231,7 @@ def without_dropout():
 
 
 def all_stops(folder, **config):
-    """Ends a training in each way; returns the step, the reasons and the weights."""
+    """Ends a training in each way; returns the step, the reasons, and a metric with the weights."""
     best = ge.StopIfNoIncrease("score", max_steps=30, restore_best=True)
     passes = {"input_fn": finite, "max_epochs": 3, "max_steps": None}
     trainings = {
@@ -244,15 +244,16 @@ def all_stops(folder, **config):
     }
     found = {}
     for name, (rules, options) in trainings.items():
-        one, _ = run(f"{folder}/{name}", *rules, network=without_dropout, **options, **config)
-        found[name] = [one.state.step, one.last_run.stop_reasons, weights(one).tolist()]
+        one, metrics = run(f"{folder}/{name}", *rules, network=without_dropout, **options, **config)
+        values = [metrics["score"], *weights(one).tolist()]
+        found[name] = [one.state.step, one.last_run.stop_reasons, values]
     return found
 
 
 def assert_same_stops(actual, expected):
     for name, (*end, values) in expected.items():
-        assert actual[name][:2] == end
-        np.testing.assert_allclose(actual[name][2], values, 1e-5, 1e-6, err_msg=name)
+        assert actual[name][:-1] == end
+        np.testing.assert_allclose(actual[name][-1], values, 1e-5, 1e-6, err_msg=name)
 
 
 @pytest.mark.slow
