@@ -206,7 +206,7 @@ def make_table(
                 )
             column = found[name]
             if isinstance(column, Column) and column.default is ... and not column.is_bag:
-                found[name] = dataclasses.replace(column, default=None)  # NaN is no label.
+                found[name] = dataclasses.replace(column, default=None)  # NaN is not a label.
     if weight and (found[weight].kind != "number" or weight in table.labels):
         raise UserValueError(
             f"weight is {weight!r}, a column of kind {found[weight].kind!r}: expected a column of "

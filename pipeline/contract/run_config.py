@@ -148,8 +148,8 @@ class RunConfig:
       eval_batch_size: the same for evaluations.
       predict_batch_size: the same for predictions.
       changed_input: effect of another training input than the one that model_dir has read.
-        'auto' begins other data at their start, and skips what was read of the same data in
-        another pipeline; 'anew', 'skip' or 'error' in both cases.
+        'auto' begins other data at their start, and skips the examples that were read before if
+        the same data have another pipeline; 'anew', 'skip' or 'error' in both cases.
       on_nan: effect of a loss that is NaN or infinite. 'stop' ends training with an error; 'warn'
         logs a warning; 'restore' returns to the last checkpoint and continues without the batches
         of that step, which are written to `model_dir/bad_batches`; 'record' writes them and ends.

@@ -67,7 +67,7 @@ def replay(estimator: Estimator, bad_batch: str | os.PathLike[str]) -> list[str]
 
 
 def _lines(state: TrainState, model_fn: BoundModelFn, element: Any) -> Iterator[str]:
-    """Yields what a step with the element as batch finds."""
+    """Yields the findings of a step with the element as batch."""
     names = {
         id(part): name
         for name, variable in variables_of(state.modules).items()

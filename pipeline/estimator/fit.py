@@ -209,7 +209,7 @@ def _saving(config: RunConfig, steps_per_epoch: int) -> RunConfig:
 def _prepared(
     name: str, input_fn: Any, class_weight: Mapping[int, float] | None = None
 ) -> Callable[..., Any]:
-    """Returns the input_fn with weights of examples beside the labels.
+    """Returns the input_fn with weights of examples after the labels.
 
     Raises:
       UserTypeError: it is not a function, or requires other arguments.

@@ -81,7 +81,7 @@ def build_raw_serving_input_receiver_fn(features: Any) -> ServingFn:
     specs: dict[str, tf.TypeSpec] = {}
 
     def add(value: Any, path: tuple[str, ...]) -> Any:
-        """Returns the nest with the name of each tensor in its place."""
+        """Returns the nest with each tensor replaced by its name."""
         if isinstance(value, Mapping):
             return {key: add(each, (*path, str(key))) for key, each in value.items()}
         if isinstance(value, (tuple, list)):

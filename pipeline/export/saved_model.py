@@ -21,7 +21,7 @@ _PYTHON_CALLS = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 
 
 class Servable:
-    """The traced signatures of a model and what they use."""
+    """The traced signatures of a model, with the variables and tables that they use."""
 
     def __init__(
         self,

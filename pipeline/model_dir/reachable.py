@@ -1,10 +1,10 @@
 """Trains on while a model_dir such as `gs://bucket/run` cannot be reached, for some time.
 
 TensorFlow repeats a failed operation for about 200 s, which nothing interrupts, and then raises an
-error. So, for a path that is no local disk, and while a training runs there:
+error. So, for a path that is not on a local disk, and while a training runs there:
 
     one thread makes the writes of the training, in order, each again until it succeeds
-    one thread asks every five seconds whether the claim exists: a long upload is no outage
+    one thread asks every five seconds whether the claim exists: a long upload is not an outage
     one thread counts seconds without answer: it logs an outage, and ends the process after
     `max_secs`, or soon after a signal, with exit code 75
 
