@@ -51,7 +51,7 @@ ACCUMULATED = {
 # Processes, and replicas in each.
 CLUSTERS = {"1 worker": (1, 1), "2 workers": (2, 1), "2 workers x 2": (2, 2)}
 CONFIGS = {**LOCAL, **ACCUMULATED}
-THIN = [("mirrored 2", "split"), ("mirrored 2", "per_replica")]
+THIN = [("mirrored 2", "split")]
 WORKER = pathlib.Path(__file__).parent / "worker.py"
 
 

@@ -294,6 +294,7 @@ def test_equal_networks_have_other_weights():
     assert not np.allclose(one, two, atol=0.1)
 
 
+@pytest.mark.slow
 def test_estimators_in_two_threads_train_as_alone():
     def trained(seed):
         estimator = seeded(modules={"network": random_network}, seed=seed)

@@ -134,6 +134,7 @@ def test_evaluations_that_a_killed_run_owes_are_made_first(tmp_path):
     assert [line["step"] for line in lines(tmp_path / "eval_a")] == [5, 10, 12]
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_fails_does_not_lose_the_others(tmp_path):
     def wrong(x, y):
         tf.debugging.assert_less(x, -1e9)

@@ -203,6 +203,7 @@ def estimator_of(model_dir, table=Embedding, *, rows=ROWS, lazy=False, optimizer
     return ge.Estimator(model_fn, modules=modules, config=config, params={"lazy": lazy})
 
 
+@pytest.mark.slow
 def test_it_continues_from_keras_checkpoint_and_is_exported(tmp_path):
     estimator_of(tmp_path, keras.layers.Embedding).train(ids_data, max_steps=3)
     estimator = estimator_of(tmp_path)

@@ -107,7 +107,7 @@ def optimizers(model):
     [
         ("Linear", "Classifier"),
         pytest.param("DNN", "Classifier", marks=pytest.mark.slow),
-        ("DNNLinearCombined", "Regressor"),
+        pytest.param("DNNLinearCombined", "Regressor", marks=pytest.mark.slow),
         pytest.param("Linear", "Regressor", marks=pytest.mark.slow),
         pytest.param("DNN", "Regressor", marks=pytest.mark.slow),
         pytest.param("DNNLinearCombined", "Classifier", marks=pytest.mark.slow),
