@@ -94,7 +94,7 @@ def test_once_though_predictions_come_first(trained, tmp_path, caplog):
     with caplog.at_level("INFO", "absl"):
         predicted = [each["logits"] for each in warm.predict(predict_input)]
     expected = [each["logits"] for each in trained.predict(predict_input)]
-    np.testing.assert_allclose(predicted, expected, rtol=1e-6)
+    np.testing.assert_allclose(predicted, expected, rtol=1e-6, atol=1e-7)
     assert "has no checkpoint: the weights are those of warm_start_from." in caplog.text
     assert warm.evaluate(eval_input)["loss"] == pytest.approx(trained.evaluate(eval_input)["loss"])
     with caplog.at_level("INFO", "absl"):
@@ -127,7 +127,7 @@ def test_export_of_a_model_that_is_only_warm_started(trained, tmp_path):
     served = tf.saved_model.load(path).signatures["serving_default"]
     served = served(features=tf.constant(X))["logits"]
     expected = [each["logits"] for each in trained.predict(predict_input)]
-    np.testing.assert_allclose(served, expected, rtol=1e-5)
+    np.testing.assert_allclose(served, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_an_export_is_a_source(trained, tmp_path):
@@ -178,7 +178,7 @@ def test_files_of_keras(tmp_path):
     for path in (weights, whole):
         warm = make(tmp_path / "run", path, fn=wide_fn, modules=one)
         predicted = [each["logits"] for each in warm.predict(predict_input)]
-        np.testing.assert_allclose(predicted, expected, rtol=1e-5)
+        np.testing.assert_allclose(predicted, expected, rtol=1e-5, atol=1e-6)
     two = make(tmp_path / "run", weights, fn=wide_fn, modules={**one, "other": Wide})
     with pytest.raises(ge.UserValueError, match=r"to be set: \['network', 'other'\]"):
         list(two.predict(predict_input))

@@ -47,9 +47,8 @@ def test_calls_have_one_order_and_a_start_at_the_end_evaluates_again(tmp_path):
         calls = []
         train = ge.TrainSpec(train_input, 4, [Hook(calls)], [Calls(calls, "listener ")])
         evaluation = ge.EvalSpec(eval_input, exporters=Exports(calls))
-        metrics, _ = ge.train_and_evaluate(
-            make(tmp_path, save_checkpoints_steps=2), train, evaluation
-        )
+        one = make(tmp_path, save_checkpoints_steps=2, max_call_secs=600)
+        metrics, _ = ge.train_and_evaluate(one, train, evaluation)
         return calls, metrics
 
     calls, metrics = train()

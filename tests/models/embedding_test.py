@@ -42,7 +42,7 @@ def test_it_is_keras_embedding(mask_zero):
         np.testing.assert_array_equal(*[each._keras_mask for each in vectors])
     found, are_rows = gradient(lambda: ours(PADDED), ours.embeddings.value)
     expected, _ = gradient(lambda: theirs(PADDED), theirs.embeddings.value)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
     assert are_rows
     again = Embedding.from_config(ours.get_config())
     assert again.get_config() == ours.get_config()

@@ -160,9 +160,11 @@ def test_a_server_is_sent_raw_columns_or_examples(tmp_path, trained):
     loaded = tf.saved_model.load(estimator.export_saved_model(str(tmp_path)))
     serve, by_examples = (loaded.signatures[n] for n in ("predict", "examples:predict"))
     assert serve.structured_input_signature[1].keys() == raw.keys()
-    np.testing.assert_allclose(serve(**as_text(raw))["logits"], expected, rtol=1e-5)
+    np.testing.assert_allclose(serve(**as_text(raw))["logits"], expected, rtol=1e-5, atol=1e-6)
     examples = tf.constant([example(raw, row) for row in range(len(expected))])
-    np.testing.assert_allclose(by_examples(examples=examples)["logits"], expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        by_examples(examples=examples)["logits"], expected, rtol=1e-5, atol=1e-6
+    )
 
 
 def as_text(raw):
