@@ -9,7 +9,7 @@ from typing import Any
 
 from absl import logging
 
-from ..contract.hooks import Hook, MetricWriter, Report, Run
+from ..contract.hooks import Hook, MetricWriter, Run
 from ..contract.run_config import RunConfig
 from .events import by_element
 from .summary import values_of
@@ -46,8 +46,8 @@ class MetricWritersHook(Hook):
 
     def after_step(self, run: Run) -> None:
         """Writes the results of the steps."""
-        if self._calls:
-            self._write_report(run.report)
+        if self._calls and run.report.num_steps:
+            self._write(run.step, values_of(run.report), "train")
 
     def after_evaluation(self, run: Run, name: str, metrics: Mapping[str, Any]) -> None:
         """Writes the results of an evaluation."""
@@ -57,8 +57,7 @@ class MetricWritersHook(Hook):
 
     def end(self, run: Run) -> None:
         """Writes the results of the rest of the steps."""
-        if self._calls and run.report.num_steps:
-            self._write_report(run.report)
+        self.after_step(run)
 
     def close(self) -> None:
         """Ends the writers; called at the end of each training, also after an error."""
@@ -68,9 +67,6 @@ class MetricWritersHook(Hook):
         deadline = time.monotonic() + END_SECS
         for each in calls:
             each.wait(deadline)
-
-    def _write_report(self, report: Report) -> None:
-        self._write(report.step, values_of(report), "train")
 
     def _write(self, step: int, values: Mapping[str, Any], name: str) -> None:
         for calls in self._calls:
