@@ -10,7 +10,6 @@ from typing import Any
 from ..checkpoint import files
 from ..contract import seeds
 from ..contract.checks import check, instance, number
-from ..contract.run_config import RunConfig
 from ..contract.spec import ModeKeys
 from ..data import tpu_input
 from ..data.batch import components_of
@@ -22,12 +21,13 @@ from ..estimator.saver import DEFAULT_SECS
 from ..estimator.specs import EvalSpec, TrainSpec, check_evaluations
 from ..estimator.trainer import Trainer
 from ..hooks import description, metric_hook
-from ..hooks.stock import LoggingHook
-from ..hooks.summary import SummaryHook
 from ..run import frames
 from .division import Division, division_of
 from .summed_loss import summed_loss
 from .workers import Finding, Workers
+
+# Options of the checkpoints that stay for good.
+_KEPT = ("keep_checkpoint_every_n_hours", "keep_checkpoint_every_n_steps", "keep_checkpoint_steps")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,17 +214,9 @@ def _memory(alone: Estimator, specs: Sequence[EvalSpec], division: Division) -> 
     if config.save_checkpoints_steps != 0:
         most = config.keep_checkpoint_max or 0
         most += sum(each.k for spec in specs for each in spec.keep_best) if most else 0
-        kept = f"at most {most}, {most * total:.3f} MB" if most else "all"
-        yield f"a checkpoint of {total:.3f} MB; kept: {kept}{_kept_for_good(config)}"
-
-
-def _kept_for_good(config: RunConfig) -> str:
-    every, steps = config.keep_checkpoint_every_n_steps, config.keep_checkpoint_steps
-    hours = config.changes().get("keep_checkpoint_every_n_hours")
-    kept = [f"every {every} steps"] if every else []
-    kept += [f"at the steps {list(steps)}"] if steps else []
-    kept += [f"every {hours} hours"] if hours else []
-    return f"; in addition one {' and '.join(kept)}" if kept else ""
+        kept = [f"at most {most}, {most * total:.3f} MB" if most else "all"]
+        kept += [f"{name}={v}" for name, v in config.changes().items() if name in _KEPT]
+        yield f"a checkpoint of {total:.3f} MB; kept: {', '.join(kept)}"
 
 
 def _megabytes(variables: Any) -> float:
@@ -244,13 +236,10 @@ def _schedule(
     steps, secs = config.save_checkpoints_steps, config.save_checkpoints_secs or DEFAULT_SECS
     often = f"{secs:g} s" if steps is None else f"{steps} steps"
     yield "saves nothing" if steps == 0 else f"saves at the start, every {often}, and at the end"
-    stock = {
-        LoggingHook: ("log lines", config.log_step_count_steps),
-        SummaryHook: ("summaries", config.save_summary_steps if steps != 0 else None),
-    }
-    for kind, (title, every) in stock.items():
-        if not any(isinstance(hook, kind) for hook in train_spec.hooks):
-            yield f"{title} every {every} steps" if every else f"no {title}"
+    yield (
+        f"log_step_count_steps {config.log_step_count_steps}, "
+        f"save_summary_steps {config.save_summary_steps}"
+    )
     for hook in train_spec.hooks:
         yield f"hook {type(hook).__name__}, every_steps {hook.every_steps}"
     for listener in train_spec.saving_listeners:
