@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import gin_estimator as ge
-from small import X, Y, checkpoints, data, make, weights
+from small import checkpoints, data, make, poisoned, train_input, weights
 
 # By tens of steps.
 VALUES = [0.1, 0.2, 0.3, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0, 0.0]
@@ -28,10 +28,6 @@ def model_fn(features, labels, mode, network, optimizer, step):
         train_op=ge.TrainOp(optimizer, network.trainable_variables),
         metrics={"score": tf.fill([tf.shape(features)[0]], value)},
     )
-
-
-def endless():
-    return data().repeat()
 
 
 def finite():
@@ -82,7 +78,7 @@ def run(model_dir, *rules, max_steps=100, hooks=(), optimizer=None, train=(), on
             hook.estimator = one
     spec = ge.EvalSpec(finite, early_stopping=rules)
     train_spec = ge.TrainSpec(
-        **{"input_fn": endless, "max_steps": max_steps, "hooks": hooks, **dict(train)}
+        **{"input_fn": train_input, "max_steps": max_steps, "hooks": hooks, **dict(train)}
     )
     results = ge.train_and_evaluate(one, train_spec, spec)
     return one, results and results[0]
@@ -162,7 +158,7 @@ def test_wrong_rules_are_refused_before_the_first_step(tmp_path):
     with pytest.raises(ge.UserTypeError, match="StopIfHigher objects|StoppingRule"):
         ge.EvalSpec(finite, early_stopping=ge.StopIfHigher)
     with pytest.raises(ge.UserValueError, match=r"StopIfHigher\('score'\).evaluation is None"):
-        make(tmp_path, fn=model_fn).train(endless, [ge.StopIfHigher("score", 1.0)], max_steps=1)
+        make(tmp_path, fn=model_fn).train(train_input, [ge.StopIfHigher("score", 1.0)], max_steps=1)
     assert not checkpoints(tmp_path)
 
 
@@ -190,7 +186,7 @@ def constant():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", [pytest.param(constant, marks=pytest.mark.slow), schedule])
+@pytest.mark.parametrize("optimizer", [constant, schedule])
 def test_rates_are_lowered_also_after_a_kill(optimizer, tmp_path):
     options = {"optimizer": optimizer, "save_checkpoints_steps": 2, "max_steps": 10}
     rates = Rates()
@@ -206,7 +202,7 @@ def test_rates_are_lowered_also_after_a_kill(optimizer, tmp_path):
     assert rates.found == {7: 0.125, 8: 0.125, 9: 0.0625, 10: 0.0625}
     np.testing.assert_array_equal(weights(one), weights(two))
     rates = Rates()
-    two.train(endless, [rates], max_steps=11)  # Without the hook the rate is as configured.
+    two.train(train_input, [rates], max_steps=11)  # Without the hook the rate is as configured.
     assert rates.found == {11: 0.5}
 
 
@@ -217,12 +213,6 @@ def test_limits_of_rates_and_two_replicas(tmp_path):
     hooks = [rates, halves(min_rate=0.2, optimizers=["optimizer"])]
     run(tmp_path, hooks=hooks, max_steps=9, devices=("CPU:0", "CPU:1"), **options)
     assert [rates.found[n] for n in (3, 5, 7, 9)] == [0.5, 0.25, 0.2, 0.2]
-
-
-def poisoned():
-    values = X.copy()
-    values[26] = np.nan  # In the fourth batch of each pass.
-    return tf.data.Dataset.from_tensor_slices((values, Y)).batch(8).repeat()
 
 
 def without_dropout():
@@ -239,6 +229,7 @@ def all_stops(folder, **config):
         "best": ([best], {}),
         "passes": ([], {"train": passes}),
         "rates": ([], {"hooks": [halves()], "max_steps": 50}),
+        "hook": ([], {"hooks": [ge.StopAtStepHook(3)]}),
         "average": ([], {"average": ge.ExponentialAverage(0.9), "max_steps": 20}),
         "left out": ([], {"train": {"input_fn": poisoned}, "on_nan": "restore", "max_steps": 11}),
     }
@@ -260,24 +251,16 @@ def assert_same_stops(actual, expected):
 def test_two_replicas_end_as_one(tmp_path):
     expected = all_stops(tmp_path / "one")
     assert {name: step for name, (step, *_) in expected.items()} == {
-        **{"rule": 50, "best": 30, "passes": 15},
+        **{"rule": 50, "best": 30, "passes": 15, "hook": 3},
         **{"rates": 50, "average": 20, "left out": 11},
     }
     assert_same_stops(all_stops(tmp_path / "two", devices=("CPU:0", "CPU:1")), expected)
 
 
-SLOW = pytest.mark.slow
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@pytest.mark.parametrize(  # The first kill of each input is at the end of a pass.
     "input_fn, steps, kill",
-    [
-        (finite, 5, 10),  # At the end of a pass.
-        pytest.param(finite, 5, 6, marks=SLOW),
-        pytest.param(unknown_length, 10, 20, marks=SLOW),
-        pytest.param(unknown_length, 10, 11, marks=SLOW),
-    ],
+    [(finite, 5, 10), (finite, 5, 6), (unknown_length, 10, 20), (unknown_length, 10, 11)],
 )
 def test_passes_count_over_restarts(input_fn, steps, kill, tmp_path):
     def train(model_dir, max_epochs, *hooks, one=None):
@@ -301,20 +284,19 @@ def test_passes_count_over_restarts(input_fn, steps, kill, tmp_path):
 
 def test_seconds_count_over_restarts(tmp_path):
     one = make(tmp_path, fn=model_fn, max_call_secs=0.05, save_checkpoints_steps=10**6)
-    ge.train_and_evaluate(one, ge.TrainSpec(endless, max_secs=0.3))
+    ge.train_and_evaluate(one, ge.TrainSpec(train_input, max_secs=0.3))
     step = one.state.step
     assert step and ended(tmp_path) == ("stopped", step, ["StopAfterSecsHook: 0.3 s"])
-    ge.train_and_evaluate(one, ge.TrainSpec(endless, max_secs="0.3s"))
+    ge.train_and_evaluate(one, ge.TrainSpec(train_input, max_secs="0.3s"))
     assert one.state.step == step
-    ge.train_and_evaluate(one, ge.TrainSpec(endless, max_secs=600, max_steps=step + 5))
+    ge.train_and_evaluate(one, ge.TrainSpec(train_input, max_secs=600, max_steps=step + 5))
     assert ended(tmp_path) == ("finished", step + 5, [])
 
 
 def test_the_profiler_records_once(tmp_path):
     one = make(tmp_path, save_checkpoints_steps=100, save_summary_steps=None)
-    one.train(endless, [ge.ProfilerHook(3, 2)], max_steps=8)
+    one.train(train_input, [ge.ProfilerHook(3, 2)], max_steps=8)
     assert len(list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))) == 1
-    one.train(
-        endless, [ge.ProfilerHook(10, 50, str(tmp_path / "cut"))], max_steps=12
-    )  # The end cuts it short.
+    cut_short = ge.ProfilerHook(10, 50, str(tmp_path / "cut"))
+    one.train(train_input, [cut_short], max_steps=12)
     assert len(list(tmp_path.glob("cut/plugins/profile/*/*.xplane.pb"))) == 1
