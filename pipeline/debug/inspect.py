@@ -79,7 +79,8 @@ def inspect(
       estimator: the Estimator, which does not change.
       train_spec: the TrainSpec of the training.
       eval_spec: its EvalSpec, or several.
-      num_workers: number of workers of a cluster to simulate; None for the tasks of TF_CONFIG.
+      num_workers: number of workers of a cluster to simulate, without the chief of servers; None
+        for the tasks of TF_CONFIG.
       num_replicas: number of replicas of each worker; None for the devices of this machine.
       num_ps: number of parameter servers to simulate.
       secs: approximate duration of reading.

@@ -327,11 +327,7 @@ def _joined(first: Mapping[str, Any] | None, second: Mapping[str, Any]) -> dict[
         return _plain(np.asarray(before) * (1 - share) + np.asarray(after) * share)
 
     metrics = {n: mean(first["metrics"].get(n, v), v) for n, v in second["metrics"].items()}
-    return {
-        "examples": examples,
-        "loss": mean(first["loss"], second["loss"]),
-        "metrics": metrics,
-    }
+    return {"examples": examples, "loss": mean(first["loss"], second["loss"]), "metrics": metrics}
 
 
 def _rows(history: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

@@ -52,11 +52,7 @@ class MetricHook(Hook):
     _checks: ClassVar[Mapping[str, Check]] = {}
 
     def __post_init__(self) -> None:
-        checks = {
-            "metric": _NAME,
-            "evaluation": _EVALUATION,
-            "min_steps": integer(0, example=1000),
-        }
+        checks = {"metric": _NAME, "evaluation": _EVALUATION, "min_steps": integer(0, example=1000)}
         check_fields(self, {**checks, **self._checks})
 
     def begin(self, run: Run) -> None:

@@ -14,7 +14,7 @@ from ..contract.run_config import RunConfig
 from .events import by_element
 from .summary import values_of
 
-# Calls that wait for a remote writer; more are dropped.
+# Calls that wait for a remote writer; more points are dropped.
 MAX_WAITING = 1000
 # Seconds for which the end of a training waits for remote writers.
 END_SECS = 5.0
@@ -24,12 +24,7 @@ class MetricWritersHook(Hook):
     """Calls the writers after some steps, and after each evaluation, in the process that leads."""
 
     def __init__(self, config: RunConfig, hparams: Mapping[str, Any]) -> None:
-        """Takes the writers.
-
-        Args:
-          config: has the writers, and the steps between two calls.
-          hparams: hyperparameters by name.
-        """
+        """Takes a RunConfig, which has the writers, and the hyperparameters by name."""
         self.every_steps = config.save_summary_steps or None
         self._writers = config.metric_writers
         self._hparams = hparams
@@ -113,20 +108,19 @@ class _InThread(_Calls):
 
     def __init__(self, writer: MetricWriter) -> None:
         super().__init__(writer)
-        self._queue: queue.Queue[tuple[Any, ...]] = queue.Queue(MAX_WAITING)
+        self._queue: queue.Queue[tuple[Any, ...]] = queue.Queue()
         self._current = ""  # Method that is being called.
-        self._has_ended = self._is_abandoned = False
+        self._is_abandoned = False
         name = f"metrics-{self._name}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def call(self, method: str, *args: Any) -> None:
-        """Puts a call into the queue, or drops it if the queue is full."""
-        self._has_ended = method == "end"
-        try:
-            self._queue.put_nowait((method, *args))
-        except queue.Full:
-            self._num_dropped += method == "write"
+        """Puts a call into the queue; drops a point if too many calls wait."""
+        if method == "write" and self._queue.qsize() >= MAX_WAITING:
+            self._num_dropped += 1
+        else:
+            self._queue.put((method, *args))
 
     def wait(self, deadline: float) -> None:
         """Waits for the calls before, or abandons the writer."""
@@ -141,8 +135,5 @@ class _InThread(_Calls):
 
     def _run(self) -> None:
         while self._current != "end" and not self._is_abandoned:
-            try:
-                self._current, *args = self._queue.get(timeout=0 if self._has_ended else None)
-            except queue.Empty:  # The queue was full when the end was put there.
-                self._current, args = "end", []
+            self._current, *args = self._queue.get()
             super().call(self._current, *args)

@@ -62,8 +62,6 @@ def test_losses_metrics_and_weights_are_those_of_fit(tmp_path):
     evaluated = result.estimator.evaluate(data)
     assert evaluated["loss"] == pytest.approx(result.history["val_loss"][-1], abs=1e-6)
     assert result.model.evaluate(X, Y, verbose=0)[1] == pytest.approx(evaluated["accuracy"])
-    again = ge.fit(make_model, data, epochs=3, **options)
-    assert again.history == result.history and difference(again.model, result.model) == 0
     # Keras may save the model, and train it on.
     result.model.save(tmp_path / "model.keras")
     loaded, reference = keras.models.load_model(tmp_path / "model.keras"), expected[0]
@@ -89,6 +87,8 @@ def test_max_steps_may_end_within_an_epoch(tmp_path, capsys, monkeypatch):
     result = ge.fit(make_model, data, epochs=3, max_steps=6, validation=data, config=config)
     assert len(result.history["val_loss"]) == 1 and result.estimator.last_run.step == 6
     assert not capsys.readouterr().out
+    with pytest.raises(ge.UserValueError, match="Set steps_per_epoch=4, or another model_dir"):
+        ge.fit(make_model, data, epochs=3, steps_per_epoch=3, config=config)
 
 
 def test_two_replicas_train_as_one_on_ragged_batches(tmp_path):
@@ -97,7 +97,8 @@ def test_two_replicas_train_as_one_on_ragged_batches(tmp_path):
     assert_same(result, by_keras(make_model, data, epochs=3))
 
 
-@pytest.mark.parametrize("one_hot", [False, True])
+@pytest.mark.thin
+@pytest.mark.parametrize("one_hot", [True, False])
 def test_weights_of_classes_and_of_examples(tmp_path, one_hot):
     def make():
         keras.utils.set_random_seed(3)
@@ -286,10 +287,3 @@ def test_mistakes_are_refused_with_the_remedy(name, tmp_path):
     arguments |= {"config": ge.RunConfig(str(tmp_path))}
     with pytest.raises(ge.UserError, match=message):
         ge.fit(**{**arguments, **given})
-
-
-def test_other_steps_per_epoch_than_those_of_model_dir_are_refused(tmp_path):
-    config = ge.RunConfig(str(tmp_path))
-    ge.fit(make_model, data, steps_per_epoch=2, config=config)
-    with pytest.raises(ge.UserValueError, match="Set steps_per_epoch=2, or another model_dir"):
-        ge.fit(make_model, data, epochs=2, steps_per_epoch=3, config=config)
