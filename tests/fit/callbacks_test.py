@@ -4,32 +4,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_test import Break, by_keras, data, difference, assert_same, make_model
+from fit_test import Break, by_keras, data, difference, make_model
 
 import gin_estimator as ge
-
-
-STOP = {"patience": 1, "min_delta": 10, "restore_best_weights": True}
-CALLBACKS = {
-    "early stopping": lambda: keras.callbacks.EarlyStopping("val_loss", **STOP),
-    "plateau": lambda: keras.callbacks.ReduceLROnPlateau("val_loss", 0.5, 1, min_delta=10),
-    "schedule": lambda: keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
-}
-
-
-@pytest.mark.thin
-@pytest.mark.parametrize("kind", CALLBACKS)
-def test_rates_and_ends_are_those_of_fit(kind, tmp_path):
-    make = CALLBACKS[kind]
-    expected = by_keras(make_model, data, data, epochs=4, callbacks=[make()])
-    # Keras finds its direction by the metrics that its own fit makes.
-    watching = keras.callbacks.EarlyStopping("accuracy", patience=9)
-    options = {"epochs": 4, "validation": data, "config": ge.RunConfig(str(tmp_path))}
-    result = ge.fit(make_model, data, callbacks=[make(), watching], **options)
-    assert_same(result, expected)
-    assert watching.best == pytest.approx(max(result.history["accuracy"]))
-    loss = result.model.evaluate(data(), verbose=0)[0]
-    assert result.estimator.evaluate(data)["loss"] == pytest.approx(loss, abs=1e-6)
 
 
 def test_files_of_models_rows_and_events(tmp_path):

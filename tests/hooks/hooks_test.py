@@ -93,7 +93,7 @@ def test_reasons_to_stop_accumulate(tmp_path):
 
 
 def test_stop_at_step(tmp_path):
-    one = make(tmp_path)
+    one = make(tmp_path, save_checkpoints_steps=4)
     one.train(train_input, [ge.StopAtStepHook(num_steps=3)])
     assert one.state.step == 3
     one.train(train_input, [ge.StopAtStepHook(num_steps=3)])  # A finished run does not count.
@@ -103,9 +103,9 @@ def test_stop_at_step(tmp_path):
     one.train(train_input, [ge.StopAtStepHook(last_step=5)])
     assert one.state.step == 9
     with pytest.raises(RuntimeError, match="killed"):
-        one.train(train_input, [ge.StopAtStepHook(num_steps=6), Fail(13)], max_steps=None)
+        one.train(train_input, [ge.StopAtStepHook(num_steps=6), Fail(13)])
     again = make(tmp_path)
-    again.train(train_input, [ge.StopAtStepHook(num_steps=6)])
+    again.train(train_input, [ge.StopAtStepHook(num_steps=6)])  # From step 12.
     assert again.state.step == 15
     for options in ({}, {"num_steps": 1, "last_step": 2}, {"last_step": 0}, {"last_step": "5"}):
         with pytest.raises(ge.UserValueError, match="expected one int greater than 0"):
