@@ -21,9 +21,9 @@ from ..data.source import InputContext, Source
 from ..distribute import names, strategies
 from ..errors import UserTypeError, UserValueError
 from ..hooks.stops import RepeatInputHook
-from . import keras_model
 from .estimator import Estimator, train_and_evaluate
 from .keras_callbacks import KerasCallbacks, checked
+from .keras_model import check_compiled, compiled_modules
 from .specs import EvalSpec, TrainSpec
 
 _INPUT_ARGUMENTS = ("mode", "params", "config", "input_context", "first_batch")
@@ -121,7 +121,6 @@ def fit(
     Raises:
       UserError: an argument, the compiled model or a callback is refused, with the remedy.
     """
-    keras_model.check_make_model(make_model)
     train_fn = _prepared("input_fn", input_fn, class_weight)
     check("epochs", epochs, integer(1, example=10))
     check("steps_per_epoch", steps_per_epoch, _STEPS)
@@ -134,9 +133,7 @@ def fit(
     if steps_per_epoch is None:
         _check_countable(train_fn, config)
 
-    modules = keras_model.compiled_modules(
-        make_model, lambda model: keras_model.check_compiled(model, config)
-    )
+    modules = compiled_modules(make_model, lambda model: check_compiled(model, config))
     estimator = Estimator(_model_fn, modules=modules, config=config)
     if steps_per_epoch is None:
         state = estimator.state  # A cluster has to be connected before any tensor is made.
