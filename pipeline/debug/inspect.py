@@ -24,7 +24,7 @@ from ..hooks import description, metric_hook
 from ..run import frames
 from .division import Division, division_of
 from .summed_loss import summed_loss
-from .workers import Finding, Workers
+from .workers import Workers
 
 # Options of the checkpoints that stay for good.
 _KEPT = ("keep_checkpoint_every_n_hours", "keep_checkpoint_every_n_steps", "keep_checkpoint_steps")
@@ -40,9 +40,9 @@ class Inspection:
       doubts: possible problems.
     """
 
-    report: Sequence[str]
-    mistakes: Sequence[str]
-    doubts: Sequence[str]
+    report: list[str] = dataclasses.field(default_factory=list)
+    mistakes: list[str] = dataclasses.field(default_factory=list)
+    doubts: list[str] = dataclasses.field(default_factory=list)
 
     def lines(self) -> Iterator[str]:
         """Yields the report, `mistake: ...` and `look: ...`."""
@@ -100,43 +100,43 @@ def inspect(
         config, num_workers=num_workers, num_replicas=num_replicas, num_ps=num_ps
     )
     simulated = " (simulated)" if num_workers or num_replicas or num_ps else ""
-    report, findings = [f"topology{simulated}: {division}"], []
+    found = Inspection([f"topology{simulated}: {division}"])
     with (
         tempfile.TemporaryDirectory(prefix="inspect-") as folder,
         seeds.seeded(config.tf_random_seed or 0),
     ):
         alone = estimator.with_config(config.alone(model_dir=folder, metric_writers=()))
         secs /= 1 + len(specs)
-        report += _input(alone, train_spec, division, findings, secs=secs)
+        found.report.extend(_input(alone, train_spec, division, found, secs=secs))
         on_one = division.num_ps or config.has_evaluator
         for spec in specs:
-            report += _input(alone, spec, Division() if on_one else division, findings, secs=secs)
-        report += _model(alone, train_spec, specs, division, findings)
-    report += _schedule(estimator, train_spec, specs)
-    mistakes = [each.text for each in findings if each.is_certain]
-    return Inspection(report, mistakes, [f.text for f in findings if not f.is_certain])
+            division_of_spec = Division() if on_one else division
+            found.report.extend(_input(alone, spec, division_of_spec, found, secs=secs))
+        found.report.extend(_model(alone, train_spec, specs, division, found))
+    found.report.extend(_schedule(estimator, train_spec, specs))
+    return found
 
 
 @contextlib.contextmanager
-def _reported(findings: list[Finding]) -> Iterator[None]:
+def _reported(mistakes: list[str]) -> Iterator[None]:
     """Adds an error of the block to the mistakes, unless one has it already."""
     try:
         yield
     except Exception as error:
         text = frames.text_of(error)
-        if not any(text.partition("\n")[0] in each.text for each in findings):
-            findings.append(Finding(text))
+        if not any(text.partition("\n")[0] in each for each in mistakes):
+            mistakes.append(text)
 
 
 def _input(
     alone: Estimator,
     spec: TrainSpec | EvalSpec,
     division: Division,
-    findings: list[Finding],
+    found: Inspection,
     *,
     secs: float,
 ) -> Iterator[str]:
-    """Yields lines about an input, and adds findings."""
+    """Yields lines about an input, and adds mistakes and doubts."""
     is_training = isinstance(spec, TrainSpec)
     mode = ModeKeys.TRAIN if is_training else ModeKeys.EVAL
     source = Source(spec.input_fn, mode, alone.config, alone.params)
@@ -147,9 +147,10 @@ def _input(
             yield f"  {name} {each.dtype.name} {each.shape} {type(each).__name__}"
         yield from (f"  {line}" for line in _batch(source, division, workers.first.rows, alone))
     yield from (f"  {line}" for line in workers.lines())
-    findings += workers.findings()
+    found.mistakes.extend(workers.mistakes)
+    found.doubts.extend(workers.doubts)
     if alone.config.execution == "tpu":
-        with _reported(findings):
+        with _reported(found.mistakes):
             tpu_input.checked_spec(source, division.num_replicas)
 
 
@@ -171,26 +172,26 @@ def _model(
     train_spec: TrainSpec,
     specs: Sequence[EvalSpec],
     division: Division,
-    findings: list[Finding],
+    found: Inspection,
 ) -> Iterator[str]:
-    """Builds the modules as a training would; yields lines about them, and adds findings."""
+    """Builds the modules as a training would; yields lines about them, and adds mistakes."""
     hooks = [*train_spec.all_hooks, *(rule for spec in specs for rule in spec.stopping_rules)]
     metrics: dict[str, Sequence[str]] = {spec.name: () for spec in specs}
-    before = len(findings)
-    with _reported(findings):
+    before = len(found.mistakes)
+    with _reported(found.mistakes):
         check_evaluations(specs, saves=alone.config.save_checkpoints_steps != 0)
-    with _reported(findings):
+    with _reported(found.mistakes):
         fn, given = train_spec.input_fn, alone.params
         Trainer(alone.state, alone.model_fn, fn, params=given, hooks=hooks)
         if warning := summed_loss(alone, fn):
-            findings.append(Finding(warning, is_certain=False))
+            found.doubts.append(warning)
     for spec in specs:
-        with _reported(findings):
+        with _reported(found.mistakes):
             [evaluation] = alone.trace_evaluations([spec], trained=alone.state)
             metrics[spec.name] = evaluation.metric_names
-    with _reported(findings):
+    with _reported(found.mistakes):
         metric_hook.check(hooks, metrics, alone.config)
-    is_whole = not any(each.is_certain for each in findings[before:])
+    is_whole = len(found.mistakes) == before
     yield f"modules{'' if is_whole else ' (not all was built)'}:"
     with contextlib.suppress(Exception):  # A factory that fails was found above.
         lines = description.sizes(alone.state.modules).split(" | ")
