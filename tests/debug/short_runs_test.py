@@ -114,9 +114,8 @@ def adam():
     return keras.optimizers.Adam(0.03)
 
 
-@pytest.mark.parametrize(
-    "devices", [None, pytest.param(("CPU:0", "CPU:1"), marks=pytest.mark.slow)]
-)
+@pytest.mark.thin
+@pytest.mark.parametrize("devices", [None, ("CPU:0", "CPU:1")])
 def test_the_first_batches_are_learned_by_heart(tmp_path, devices):
     READ.clear()
     options = {"devices": devices, "gradient_accumulation_steps": 2}

@@ -4,6 +4,7 @@ The model learns nothing: its metric is a function of the step, so that each rul
 at a known step.
 """
 
+import dataclasses
 import json
 import logging
 
@@ -13,25 +14,17 @@ import pytest
 import tensorflow as tf
 
 import gin_estimator as ge
-from small import checkpoints, data, make, poisoned, train_input, weights
+import small
+from small import checkpoints, data, eval_input, make, poisoned, train_input, weights
 
 # By tens of steps.
 VALUES = [0.1, 0.2, 0.3, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0, 0.0]
 
 
 def model_fn(features, labels, mode, network, optimizer, step):
-    logits = network(features, training=mode == ge.ModeKeys.TRAIN)
+    spec = small.model_fn(features, labels, mode, network, optimizer)
     value = tf.gather(tf.constant(VALUES), tf.minimum(step // 10, len(VALUES) - 1))
-    return ge.EstimatorSpec(
-        mode,
-        loss=keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True),
-        train_op=ge.TrainOp(optimizer, network.trainable_variables),
-        metrics={"score": tf.fill([tf.shape(features)[0]], value)},
-    )
-
-
-def finite():
-    return data()
+    return dataclasses.replace(spec, metrics={"score": tf.fill([tf.shape(features)[0]], value)})
 
 
 def unknown_length():
@@ -62,7 +55,7 @@ def run(model_dir, *rules, max_steps=100, hooks=(), optimizer=None, train=(), on
     """Trains a new Estimator, or `one`; returns it and the metrics."""
     options = {"save_checkpoints_steps": 10, "save_summary_steps": None, "tf_random_seed": 1}
     one = one or make(model_dir, fn=model_fn, optimizer=optimizer, **{**options, **config})
-    spec = ge.EvalSpec(finite, early_stopping=rules)
+    spec = ge.EvalSpec(eval_input, early_stopping=rules)
     train_spec = ge.TrainSpec(
         **{"input_fn": train_input, "max_steps": max_steps, "hooks": hooks, **dict(train)}
     )
@@ -142,7 +135,7 @@ def test_wrong_rules_are_refused_before_the_first_step(tmp_path):
     refused("max_epochs is 0", train={"max_epochs": 0})
     refused("max_secs is '5x'", train={"max_secs": "5x"})
     with pytest.raises(ge.UserTypeError, match="StopIfHigher objects|StoppingRule"):
-        ge.EvalSpec(finite, early_stopping=ge.StopIfHigher)
+        ge.EvalSpec(eval_input, early_stopping=ge.StopIfHigher)
     with pytest.raises(ge.UserValueError, match=r"StopIfHigher\('score'\).evaluation is None"):
         make(tmp_path, fn=model_fn).train(train_input, [ge.StopIfHigher("score", 1.0)], max_steps=1)
     assert not checkpoints(tmp_path)
@@ -209,7 +202,7 @@ def without_dropout():
 def all_stops(folder, **config):
     """Ends a training in each way; returns the step, the reasons, and a metric with the weights."""
     best = ge.StopIfNoIncrease("score", max_steps=30, restore_best=True)
-    passes = {"input_fn": finite, "max_epochs": 3, "max_steps": None}
+    passes = {"input_fn": eval_input, "max_epochs": 3, "max_steps": None}
     trainings = {
         "rule": ([RULE], {}),
         "best": ([best], {}),
@@ -246,7 +239,7 @@ def test_two_replicas_end_as_one(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(  # The first kill of each input is at the end of a pass.
     "input_fn, steps, kill",
-    [(finite, 5, 10), (finite, 5, 6), (unknown_length, 10, 20), (unknown_length, 10, 11)],
+    [(eval_input, 5, 10), (eval_input, 5, 6), (unknown_length, 10, 20), (unknown_length, 10, 11)],
 )
 def test_passes_count_over_restarts(input_fn, steps, kill, tmp_path):
     def train(model_dir, max_epochs, *hooks, one=None):
