@@ -7,7 +7,6 @@ import tensorflow as tf
 from ..contract.calling import name_of
 from ..contract.checks import check, integer
 from ..contract.run_config import RunConfig
-from ..data.source import InputContext
 from ..distribute import devices, strategies
 from ..errors import UserValueError
 
@@ -26,10 +25,6 @@ class Division(NamedTuple):
     num_replicas: int = 1
     num_ps: int = 0
     is_central: bool = False
-
-    def context(self, worker: int) -> InputContext:
-        """Returns the `input_context` of a worker."""
-        return InputContext(self.num_workers, worker, self.num_replicas)
 
     def __str__(self) -> str:
         if self.num_ps:

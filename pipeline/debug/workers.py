@@ -101,7 +101,8 @@ class Workers:
         for place, worker in enumerate([] if self.pipelines else workers):
             if place >= _LEAST_WORKERS and time.monotonic() >= end:
                 break
-            self.pipelines.append(read(source, division.context(worker), secs=each_secs))
+            context = InputContext(number, worker, division.num_replicas)
+            self.pipelines.append(read(source, context, secs=each_secs))
         self._good = [each for each in self.pipelines if not each.error]
         self._was_read = all(each.has_ended for each in [self.whole, *self._good])
         self._all_read = self._was_read and len(self._good) == number

@@ -104,7 +104,7 @@ def test_weights_of_classes_and_of_examples(tmp_path, one_hot):
         keras.utils.set_random_seed(3)
         model = keras.Sequential([keras.layers.Dense(3, "softmax")])
         loss = "categorical_crossentropy" if one_hot else "sparse_categorical_crossentropy"
-        model.compile("sgd", loss)
+        model.compile("sgd", loss, metrics=["accuracy"])
         return model
 
     factors = np.float32([CLASS_WEIGHT.get(label, 1) for label in Y])
