@@ -124,9 +124,9 @@ class StopIfNoImprovement(PatientHook, StoppingRule):
         for step, value in self.values(history):
             if over := patience.add(step, value):
                 best = patience.best
-                best = f"best {best[1]:.6g} at step {best[0]}" if best else "best: none"
+                words = f"best {best[1]:.6g} at step {best[0]}" if best else "best: none"
                 change = "increase" if self.higher_is_better else "decrease"
-                return f"no {change} in {over}; {best}, {value:.6g} at step {step}"
+                return f"no {change} in {over}; {words}, {value:.6g} at step {step}"
         return None
 
 
