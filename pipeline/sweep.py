@@ -22,7 +22,6 @@ import argparse
 import contextlib
 import difflib
 import fcntl
-import importlib
 import json
 import math
 import os
@@ -130,22 +129,21 @@ def _check(parser: Parser, options: argparse.Namespace, arguments: Sequence[str]
 
 
 def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-    # Imports Optuna, which takes a second.
-    search = importlib.import_module(".cli.search", __package__)
-    study_lib = importlib.import_module(".cli.study", __package__)
-    trials_lib = importlib.import_module(".cli.trials", __package__)
+    # They import Optuna, which takes a second.
+    from .cli import search
+    from .cli.study import Study, storage_errors
+    from .cli.trials import Sweep, Trials
+
     folder = _folder(options, arguments)
     record = _read(folder) if options.collect else _record(options, arguments)
-    distributions, sweep = search.read(record["search"]), trials_lib.Sweep(**record["sweep"])
+    distributions, sweep = search.read(record["search"]), Sweep(**record["sweep"])
     if not options.collect:
         ends = {name: search.ends(each) for name, each in distributions.items()}
         record["config"] = [] if sweep.is_program else _checked_config(sweep, ends)
-    with _locked(folder), study_lib.storage_errors(folder):
+    with _locked(folder), storage_errors(folder):
         _compare_or_write(folder, record)
-        maximize = sweep.maximize
-        study = study_lib.Study(folder, distributions, maximize=maximize, options=options)
-        trials = trials_lib.Trials(sweep, study, folder, options)
-        return _act(options, trials)
+        study = Study(folder, distributions, maximize=sweep.maximize, options=options)
+        return _act(options, Trials(sweep, study, folder, options))
 
 
 def _act(options: argparse.Namespace, trials: Any) -> int:
@@ -172,23 +170,20 @@ def _act(options: argparse.Namespace, trials: Any) -> int:
 
 
 def _folder(options: argparse.Namespace, arguments: Sequence[str]) -> pathlib.Path:
-    files = [each.partition("=")[2] for each in arguments if each.startswith("--gin_file=")]
-    programs = [each for each in arguments[:1] if not each.startswith("-")]
-    if options.sweep_dir is None and not files and not programs:
+    if options.sweep_dir:
+        return pathlib.Path(options.sweep_dir)
+    names = [each for each in arguments[:1] if not each.startswith("-")]  # A program.
+    names += [each.partition("=")[2] for each in arguments if each.startswith("--gin_file=")]
+    if not names:
         raise UserValueError(
             "--sweep_dir is not set, and no gin file or program is written after --: expected one. "
             "Set --sweep_dir=runs/sweep."
         )
-    name = pathlib.Path((programs or files or [""])[0]).stem
-    return pathlib.Path(options.sweep_dir or f"runs/{name}-sweep")
+    return pathlib.Path("runs", f"{pathlib.Path(names[0]).stem}-sweep")
 
 
 def _record(options: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
-    """Returns the record of a sweep.
-
-    Raises:
-      UserValueError: the direction of the metric is not known.
-    """
+    """Returns the record of a sweep."""
     if options.maximize and options.minimize:
         raise UserValueError("--maximize and --minimize are set: expected one of them.")
     given = options.maximize if options.maximize or options.minimize else None
@@ -205,14 +200,7 @@ def _record(options: argparse.Namespace, arguments: Sequence[str]) -> dict[str, 
 
 
 def _checked_config(sweep: Any, ends: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Tries all choices and both bounds by dry runs of the command.
-
-    Returns:
-      The lines of the configuration with the first values.
-
-    Raises:
-      UserValueError: the command refuses a name or a value.
-    """
+    """Tries all choices and both bounds by dry runs; returns the configuration of the first."""
     runs = []
     for index in range(max(map(len, ends.values()))):
         values = {name: each[min(index, len(each) - 1)] for name, each in ends.items()}
@@ -228,11 +216,7 @@ def _checked_config(sweep: Any, ends: Mapping[str, Sequence[Any]]) -> list[str]:
 
 @contextlib.contextmanager
 def _locked(folder: pathlib.Path) -> Iterator[None]:
-    """Holds the folder, which the system frees when this process ends.
-
-    Raises:
-      UserValueError: another sweep runs there, or it cannot be written.
-    """
+    """Locks the folder, which the system frees when this process ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = open(folder / "lock", "a+", encoding="utf-8")  # noqa: SIM115

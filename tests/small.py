@@ -40,6 +40,13 @@ def train_input():
     return data().repeat()
 
 
+def poisoned():
+    """Returns data with a NaN in the fourth batch of each pass."""
+    values = X.copy()
+    values[26] = np.nan
+    return tf.data.Dataset.from_tensor_slices((values, Y)).batch(8).repeat()
+
+
 def eval_input():
     return data()
 

@@ -105,7 +105,7 @@ def compiled_spec(
 
     given = {"labels": labels, "weights": weights, "metrics": parts.metrics}
     given |= {"loss": parts.loss, "loss_weights": parts.loss_weights}
-    split = {key: by_output(key, value, list(by_name)) for key, value in given.items()}
+    split = {key: _by_output(key, value, list(by_name)) for key, value in given.items()}
     found = [
         _Output(name, by_name[name], masks[name], **{key: split[key][name] for key in given})
         for name in by_name
@@ -128,16 +128,10 @@ def compiled_spec(
     )
 
 
-def by_output(argument: str, value: Any, names: Sequence[str]) -> dict[str, Any]:
+def _by_output(argument: str, value: Any, names: Sequence[str]) -> dict[str, Any]:
     """Returns an argument of `compile` by the names of the outputs.
 
-    Args:
-      argument: name of the argument, for messages.
-      value: a value for one output, or a dict or a list for all.
-      names: names of the outputs.
-
-    Raises:
-      SpecError: it has another number of values, or other names.
+    The value is that of one output, or a dict or a list for all.
     """
     is_list = isinstance(value, list | tuple)
     if isinstance(value, Mapping) and (len(names) > 1 or set(value) == set(names)):
@@ -180,11 +174,7 @@ class _Output:
         return "sparse_categorical" if is_sparse else "categorical"
 
     def aligned(self, *, is_sparse: bool) -> tf.Tensor:
-        """Returns the labels in the shape of the output; class numbers without its last axis.
-
-        Raises:
-          SpecError: they are absent, or Keras would broadcast one to the other.
-        """
+        """Returns the labels in the shape of the output; class numbers without its last axis."""
         if self.labels is None:
             raise SpecError(
                 f"output {self.name!r} has a loss or a metric and no labels: expected labels for "

@@ -7,7 +7,6 @@ import tensorflow as tf
 from ..contract.calling import name_of
 from ..contract.checks import check, integer
 from ..contract.run_config import RunConfig
-from ..data.source import InputContext
 from ..distribute import devices, strategies
 from ..errors import UserValueError
 
@@ -27,10 +26,6 @@ class Division(NamedTuple):
     num_ps: int = 0
     is_central: bool = False
 
-    def context(self, worker: int) -> InputContext:
-        """Returns the `input_context` of a worker."""
-        return InputContext(self.num_workers, worker, self.num_replicas)
-
     def __str__(self) -> str:
         if self.num_ps:
             return f"a chief, {self.num_workers} workers at their own pace, {self.num_ps} servers"
@@ -45,18 +40,7 @@ def division_of(
     num_replicas: int | None = None,
     num_ps: int | None = None,
 ) -> Division:
-    """Returns how a training is divided; connects to nothing.
-
-    Args:
-      config: how to run.
-      num_workers: number of processes that train, without the chief of servers; None for the
-        tasks of TF_CONFIG.
-      num_replicas: number of replicas of each; None for the devices of this machine.
-      num_ps: number of parameter servers; None for those of TF_CONFIG.
-
-    Raises:
-      UserValueError: a number is wrong, or is not known on a TPU.
-    """
+    """Returns how a training is divided; connects to nothing. For the numbers see `inspect`."""
     given = {"num_workers": num_workers, "num_replicas": num_replicas, "num_ps": num_ps}
     for name, value in given.items():
         check(f"inspect.{name}", value, integer(1, example=4, optional=True))

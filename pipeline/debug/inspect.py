@@ -10,7 +10,6 @@ from typing import Any
 from ..checkpoint import files
 from ..contract import seeds
 from ..contract.checks import check, instance, number
-from ..contract.run_config import RunConfig
 from ..contract.spec import ModeKeys
 from ..data import tpu_input
 from ..data.batch import components_of
@@ -22,12 +21,13 @@ from ..estimator.saver import DEFAULT_SECS
 from ..estimator.specs import EvalSpec, TrainSpec, check_evaluations
 from ..estimator.trainer import Trainer
 from ..hooks import description, metric_hook
-from ..hooks.stock import LoggingHook
-from ..hooks.summary import SummaryHook
 from ..run import frames
 from .division import Division, division_of
 from .summed_loss import summed_loss
-from .workers import Finding, Workers
+from .workers import Workers
+
+# Options of the checkpoints that stay for good.
+_KEPT = ("keep_checkpoint_every_n_hours", "keep_checkpoint_every_n_steps", "keep_checkpoint_steps")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Inspection:
       doubts: possible problems.
     """
 
-    report: Sequence[str]
-    mistakes: Sequence[str]
-    doubts: Sequence[str]
+    report: list[str] = dataclasses.field(default_factory=list)
+    mistakes: list[str] = dataclasses.field(default_factory=list)
+    doubts: list[str] = dataclasses.field(default_factory=list)
 
     def lines(self) -> Iterator[str]:
         """Yields the report, `mistake: ...` and `look: ...`."""
@@ -79,7 +79,8 @@ def inspect(
       estimator: the Estimator, which does not change.
       train_spec: the TrainSpec of the training.
       eval_spec: its EvalSpec, or several.
-      num_workers: number of workers of a cluster to simulate; None for the tasks of TF_CONFIG.
+      num_workers: number of workers of a cluster to simulate, without the chief of servers; None
+        for the tasks of TF_CONFIG.
       num_replicas: number of replicas of each worker; None for the devices of this machine.
       num_ps: number of parameter servers to simulate.
       secs: approximate duration of reading.
@@ -99,43 +100,43 @@ def inspect(
         config, num_workers=num_workers, num_replicas=num_replicas, num_ps=num_ps
     )
     simulated = " (simulated)" if num_workers or num_replicas or num_ps else ""
-    report, findings = [f"topology{simulated}: {division}"], []
+    found = Inspection([f"topology{simulated}: {division}"])
     with (
         tempfile.TemporaryDirectory(prefix="inspect-") as folder,
         seeds.seeded(config.tf_random_seed or 0),
     ):
         alone = estimator.with_config(config.alone(model_dir=folder, metric_writers=()))
         secs /= 1 + len(specs)
-        report += _input(alone, train_spec, division, findings, secs=secs)
+        found.report.extend(_input(alone, train_spec, division, found, secs=secs))
         on_one = division.num_ps or config.has_evaluator
         for spec in specs:
-            report += _input(alone, spec, Division() if on_one else division, findings, secs=secs)
-        report += _model(alone, train_spec, specs, division, findings)
-    report += _schedule(estimator, train_spec, specs)
-    mistakes = [each.text for each in findings if each.is_certain]
-    return Inspection(report, mistakes, [f.text for f in findings if not f.is_certain])
+            division_of_spec = Division() if on_one else division
+            found.report.extend(_input(alone, spec, division_of_spec, found, secs=secs))
+        found.report.extend(_model(alone, train_spec, specs, division, found))
+    found.report.extend(_schedule(estimator, train_spec, specs))
+    return found
 
 
 @contextlib.contextmanager
-def _reported(findings: list[Finding]) -> Iterator[None]:
+def _reported(mistakes: list[str]) -> Iterator[None]:
     """Adds an error of the block to the mistakes, unless one has it already."""
     try:
         yield
     except Exception as error:
         text = frames.text_of(error)
-        if not any(text.partition("\n")[0] in each.text for each in findings):
-            findings.append(Finding(text))
+        if not any(text.partition("\n")[0] in each for each in mistakes):
+            mistakes.append(text)
 
 
 def _input(
     alone: Estimator,
     spec: TrainSpec | EvalSpec,
     division: Division,
-    findings: list[Finding],
+    found: Inspection,
     *,
     secs: float,
 ) -> Iterator[str]:
-    """Yields lines about an input, and adds findings."""
+    """Yields lines about an input, and adds mistakes and doubts."""
     is_training = isinstance(spec, TrainSpec)
     mode = ModeKeys.TRAIN if is_training else ModeKeys.EVAL
     source = Source(spec.input_fn, mode, alone.config, alone.params)
@@ -146,9 +147,10 @@ def _input(
             yield f"  {name} {each.dtype.name} {each.shape} {type(each).__name__}"
         yield from (f"  {line}" for line in _batch(source, division, workers.first.rows, alone))
     yield from (f"  {line}" for line in workers.lines())
-    findings += workers.findings()
+    found.mistakes.extend(workers.mistakes)
+    found.doubts.extend(workers.doubts)
     if alone.config.execution == "tpu":
-        with _reported(findings):
+        with _reported(found.mistakes):
             tpu_input.checked_spec(source, division.num_replicas)
 
 
@@ -170,26 +172,26 @@ def _model(
     train_spec: TrainSpec,
     specs: Sequence[EvalSpec],
     division: Division,
-    findings: list[Finding],
+    found: Inspection,
 ) -> Iterator[str]:
-    """Builds the modules as a training would; yields lines about them, and adds findings."""
+    """Builds the modules as a training would; yields lines about them, and adds mistakes."""
     hooks = [*train_spec.all_hooks, *(rule for spec in specs for rule in spec.stopping_rules)]
     metrics: dict[str, Sequence[str]] = {spec.name: () for spec in specs}
-    before = len(findings)
-    with _reported(findings):
+    before = len(found.mistakes)
+    with _reported(found.mistakes):
         check_evaluations(specs, saves=alone.config.save_checkpoints_steps != 0)
-    with _reported(findings):
+    with _reported(found.mistakes):
         fn, given = train_spec.input_fn, alone.params
         Trainer(alone.state, alone.model_fn, fn, params=given, hooks=hooks)
         if warning := summed_loss(alone, fn):
-            findings.append(Finding(warning, is_certain=False))
+            found.doubts.append(warning)
     for spec in specs:
-        with _reported(findings):
+        with _reported(found.mistakes):
             [evaluation] = alone.trace_evaluations([spec], trained=alone.state)
             metrics[spec.name] = evaluation.metric_names
-    with _reported(findings):
+    with _reported(found.mistakes):
         metric_hook.check(hooks, metrics, alone.config)
-    is_whole = not any(each.is_certain for each in findings[before:])
+    is_whole = len(found.mistakes) == before
     yield f"modules{'' if is_whole else ' (not all was built)'}:"
     with contextlib.suppress(Exception):  # A factory that fails was found above.
         lines = description.sizes(alone.state.modules).split(" | ")
@@ -214,17 +216,9 @@ def _memory(alone: Estimator, specs: Sequence[EvalSpec], division: Division) -> 
     if config.save_checkpoints_steps != 0:
         most = config.keep_checkpoint_max or 0
         most += sum(each.k for spec in specs for each in spec.keep_best) if most else 0
-        kept = f"at most {most}, {most * total:.3f} MB" if most else "all"
-        yield f"a checkpoint of {total:.3f} MB; kept: {kept}{_kept_for_good(config)}"
-
-
-def _kept_for_good(config: RunConfig) -> str:
-    every, steps = config.keep_checkpoint_every_n_steps, config.keep_checkpoint_steps
-    hours = config.changes().get("keep_checkpoint_every_n_hours")
-    kept = [f"every {every} steps"] if every else []
-    kept += [f"at the steps {list(steps)}"] if steps else []
-    kept += [f"every {hours} hours"] if hours else []
-    return f"; in addition one {' and '.join(kept)}" if kept else ""
+        kept = [f"at most {most}, {most * total:.3f} MB" if most else "all"]
+        kept += [f"{name}={v}" for name, v in config.changes().items() if name in _KEPT]
+        yield f"a checkpoint of {total:.3f} MB; kept: {', '.join(kept)}"
 
 
 def _megabytes(variables: Any) -> float:
@@ -244,13 +238,10 @@ def _schedule(
     steps, secs = config.save_checkpoints_steps, config.save_checkpoints_secs or DEFAULT_SECS
     often = f"{secs:g} s" if steps is None else f"{steps} steps"
     yield "saves nothing" if steps == 0 else f"saves at the start, every {often}, and at the end"
-    stock = {
-        LoggingHook: ("log lines", config.log_step_count_steps),
-        SummaryHook: ("summaries", config.save_summary_steps if steps != 0 else None),
-    }
-    for kind, (title, every) in stock.items():
-        if not any(isinstance(hook, kind) for hook in train_spec.hooks):
-            yield f"{title} every {every} steps" if every else f"no {title}"
+    yield (
+        f"log_step_count_steps {config.log_step_count_steps}, "
+        f"save_summary_steps {config.save_summary_steps}"
+    )
     for hook in train_spec.hooks:
         yield f"hook {type(hook).__name__}, every_steps {hook.every_steps}"
     for listener in train_spec.saving_listeners:

@@ -19,11 +19,8 @@ _LEAST, _MOST = 1.5, 2.5
 def summed_loss(estimator: Estimator, input_fn: Callable[..., Any]) -> str | None:
     """Returns a warning if the loss of a training batch doubles with the batch; or None.
 
-    Nothing is compared on several replicas, or if model_fn takes one batch size only.
-
-    Args:
-      estimator: an Estimator that has built its modules, whose values may change.
-      input_fn: function that returns the training data.
+    Nothing is compared on several replicas, or if model_fn takes one batch size only. The
+    Estimator has built its modules, whose values may change.
     """
     state, params = estimator.state, estimator.params
     if state.replicas.total > 1:

@@ -51,9 +51,7 @@ def tpu_dry_run(
     """
     specs = list(eval_spec) if isinstance(eval_spec, Sequence) else [eval_spec]
     with tempfile.TemporaryDirectory(prefix="tpu-dry-run-") as folder, tf.device("CPU:0"):
-        alone = estimator.with_config(
-            estimator.config.alone(model_dir=folder, metric_writers=()),
-        )
+        alone = estimator.with_config(estimator.config.alone(model_dir=folder, metric_writers=()))
         sources = [
             Source(spec.input_fn, mode, alone.config, alone.params)
             for mode, given in ((ModeKeys.TRAIN, [train_spec]), (ModeKeys.EVAL, specs))

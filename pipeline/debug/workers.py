@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -28,18 +28,6 @@ _SHARD = (
     "Set dataset.shard(input_context.num_input_pipelines, input_context.input_pipeline_id) before "
     "shuffle() and batch()."
 )
-
-
-class Finding(NamedTuple):
-    """A problem of a program.
-
-    Attributes:
-      text: the problem and the remedy.
-      is_certain: whether a training fails or is wrong with it; False for a doubt.
-    """
-
-    text: str
-    is_certain: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +86,8 @@ class Workers:
       whole: pipeline of a single worker.
       pipelines: pipelines of the first, a middle and the last worker, then of the others as far as
         there was time.
+      mistakes: problems with which a training fails or is wrong.
+      doubts: possible problems.
     """
 
     def __init__(self, source: Source, division: Division, *, secs: float) -> None:
@@ -111,10 +101,14 @@ class Workers:
         for place, worker in enumerate([] if self.pipelines else workers):
             if place >= _LEAST_WORKERS and time.monotonic() >= end:
                 break
-            self.pipelines.append(read(source, division.context(worker), secs=each_secs))
+            context = InputContext(number, worker, division.num_replicas)
+            self.pipelines.append(read(source, context, secs=each_secs))
         self._good = [each for each in self.pipelines if not each.error]
         self._was_read = all(each.has_ended for each in [self.whole, *self._good])
         self._all_read = self._was_read and len(self._good) == number
+        self.mistakes: list[str] = []
+        self.doubts: list[str] = []
+        self._judge()
 
     @property
     def first(self) -> Pipeline | None:
@@ -132,75 +126,78 @@ class Workers:
             number = f"{len(self._good)} of {self.division.num_workers} workers"
             yield f"read{' whole' if self._was_read else ''}: {number}, {total}{there}"
 
-    def findings(self) -> Iterator[Finding]:
-        """Yields problems of the input and of its division."""
+    def _judge(self) -> None:
+        """Finds problems of the input and of its division."""
         if failed := [each for each in self.pipelines if each.error]:
-            yield self._mistake(f"fails for {_numbers(failed)}: {failed[0].error}")
+            self._mistake(f"fails for {_numbers(failed)}: {failed[0].error}")
         if self.whole.error or not self._good:
             return
         if self.whole.has_ended and not self.whole.examples:
-            yield Finding(str(self._source.empty_error()))
+            self.mistakes.append(str(self._source.empty_error()))
         elif self._source.yields_global_batches:
-            yield from self._split()
+            self._judge_split()
         elif self.division.num_workers > 1:
-            found = [*self._kinds(), *self._empty()]
-            found += self._compared() if self._was_read else self._heads()
-            yield from found
-            if not any(each.is_certain for each in found):
-                yield from self._uneven()
+            self._judge_kinds()
+            self._judge_empty()
+            if self._was_read:
+                self._judge_examples()
+            else:
+                self._judge_heads()
+            if not self.mistakes:
+                self._judge_sizes()
 
-    def _mistake(self, text: str) -> Finding:
-        return Finding(f"{self._source.name} {text}")
+    def _mistake(self, text: str) -> None:
+        self.mistakes.append(f"{self._source.name} {text}")
 
-    def _doubt(self, text: str) -> Finding:
-        return Finding(f"{self._source.name} {text}", is_certain=False)
+    def _doubt(self, text: str) -> None:
+        self.doubts.append(f"{self._source.name} {text}")
 
-    def _split(self) -> Iterator[Finding]:
+    def _judge_split(self) -> None:
         """Judges global batches, of which each worker takes its part."""
         division, rows = self.division, self.whole.rows
         if rows < division.num_replicas and not division.num_ps:
-            yield self._doubt(
+            self._doubt(
                 f"yields batches of {rows} examples for {division.num_replicas} replicas: "
                 f"some have nothing to do. Set a batch size of {division.num_replicas} or more."
             )
         if division.num_workers > 1:
             again = read(self._source, InputContext(1, 0, division.num_replicas))
             if again.examples[:rows] != self.whole.examples[:rows]:
-                yield self._mistake(
+                self._mistake(
                     "takes no input_context and yields other data at a second call: "
                     "expected the same in each worker, which takes its part of each batch. Set "
                     "seeds, or take input_context."
                 )
 
-    def _kinds(self) -> Iterator[Finding]:
+    def _judge_kinds(self) -> None:
         first, *others = [tf.nest.map_structure(relaxed, each.spec) for each in self._good]
         if other := next((each for each in others if each != first), None):
-            yield self._doubt(
+            self._doubt(
                 f"yields {other} to a worker, and {first} to another one: expected the same "
                 "dtypes and shapes."
             )
 
-    def _empty(self) -> Iterator[Finding]:
+    def _judge_empty(self) -> None:
         """Finds workers without examples, for which all others would wait."""
         if empty := [each for each in self._good if each.has_ended and not each.examples]:
             files = self.whole.num_files
             have = f"{files} files" if files else f"{len(self.whole.examples):,} examples"
-            finding = self._doubt if self.division.num_ps else self._mistake
-            yield finding(
+            report = self._doubt if self.division.num_ps else self._mistake
+            report(
                 f"yields no examples for {_numbers(empty)} of {self.division.num_workers}, and has "
                 f"{have}: expected a batch for each. Write more files, or read all files in each "
                 f"worker. {_SHARD}"
             )
 
-    def _heads(self) -> Iterator[Finding]:
+    def _judge_heads(self) -> None:
         """Finds workers that begin with the same examples, where not all are known."""
         size = min(len(each.examples) for each in self._good)
         heads = {tuple(each.examples[:size]) for each in self._good}
         # One example again and again is the data of a benchmark.
         if len(self._good) > 1 and len(heads) == 1 and len(set(*heads)) > 1:
-            yield self._ignored("the same data in the same order")
+            self._ignored("the same data in the same order")
 
-    def _compared(self) -> Iterator[Finding]:
+    def _judge_examples(self) -> None:
         """Finds examples that several workers have, or none."""
         there = collections.Counter(self.whole.examples)
         total = collections.Counter(itertools.chain(*(each.examples for each in self._good)))
@@ -211,42 +208,42 @@ class Workers:
         again = (total - there).total() - foreign
         missing = (there - total).total() if self._all_read else 0
         if foreign > dropped:
-            yield self._doubt(
+            self._doubt(
                 "yields other values at each reading: whether the workers' "
                 "examples are disjoint cannot be compared."
             )
         elif all(collections.Counter(each.examples) == there for each in self._good):
-            yield self._ignored(f"all {len(self.whole.examples):,} examples")
+            self._ignored(f"all {len(self.whole.examples):,} examples")
         elif again or missing > dropped * (1 + len(self._good)):
-            yield self._mistake(
+            self._mistake(
                 f"yields {again:,} examples to several workers, and "
                 f"{missing:,} to none: expected each of {there.total():,} once. {_SHARD} Or set "
                 "one seed of shuffle() for all workers."
             )
         elif missing:
-            yield self._doubt(
+            self._doubt(
                 f"leaves out {missing:,} of {there.total():,} examples, in "
                 "incomplete last batches. Set drop_remainder=False, or another batch size."
             )
 
-    def _ignored(self, what: str) -> Finding:
-        return self._mistake(
+    def _ignored(self, what: str) -> None:
+        self._mistake(
             f"yields {what} to each worker, as if it ignored its "
             f"input_context: expected another part for each. {_SHARD}"
         )
 
-    def _uneven(self) -> Iterator[Finding]:
+    def _judge_sizes(self) -> None:
         """Finds workers that read more than others, and files that all of them open."""
         files, number = self.whole.num_files, self.division.num_workers
         counts = [len(each.examples) for each in self._good]
         step = self._good[0].rows * self.division.num_replicas // number
         if self._was_read and max(counts) - min(counts) > max(step, max(counts) // 10):
-            yield self._doubt(
+            self._doubt(
                 f"yields from {min(counts):,} to {max(counts):,} examples to a worker, so "
                 f"that some wait for others. Write a multiple of {number} files of one size."
             )
         elif 0 < files < number:
-            yield self._doubt(
+            self._doubt(
                 f"reads {files} files for {number} workers: each opens all of them. Write a "
                 f"multiple of {number} files."
             )

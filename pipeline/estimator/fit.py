@@ -21,9 +21,9 @@ from ..data.source import InputContext, Source
 from ..distribute import names, strategies
 from ..errors import UserTypeError, UserValueError
 from ..hooks.stops import RepeatInputHook
-from . import keras_model
 from .estimator import Estimator, train_and_evaluate
 from .keras_callbacks import KerasCallbacks, checked
+from .keras_model import check_compiled, compiled_modules
 from .specs import EvalSpec, TrainSpec
 
 _INPUT_ARGUMENTS = ("mode", "params", "config", "input_context", "first_batch")
@@ -121,7 +121,6 @@ def fit(
     Raises:
       UserError: an argument, the compiled model or a callback is refused, with the remedy.
     """
-    keras_model.check_make_model(make_model)
     train_fn = _prepared("input_fn", input_fn, class_weight)
     check("epochs", epochs, integer(1, example=10))
     check("steps_per_epoch", steps_per_epoch, _STEPS)
@@ -134,9 +133,7 @@ def fit(
     if steps_per_epoch is None:
         _check_countable(train_fn, config)
 
-    modules = keras_model.compiled_modules(
-        make_model, lambda model: keras_model.check_compiled(model, config)
-    )
+    modules = compiled_modules(make_model, lambda model: check_compiled(model, config))
     estimator = Estimator(_model_fn, modules=modules, config=config)
     if steps_per_epoch is None:
         state = estimator.state  # A cluster has to be connected before any tensor is made.
@@ -146,14 +143,11 @@ def fit(
     total = min(epochs * steps_per_epoch, max_steps or epochs * steps_per_epoch)
     hook = KerasCallbacks(
         callbacks,
+        estimator,
         epochs=epochs,
-        max_step=total,
         steps_per_epoch=steps_per_epoch,
+        max_step=total,
         validates=bool(evaluations),
-        keeps=config.keep_checkpoint_max,
-        prints=config.progress,
-        model=lambda: estimator.state.modules["network"],
-        synchronize=lambda: estimator.state.synchronize(),
     )
     train_and_evaluate(
         estimator,
@@ -178,11 +172,7 @@ def _model_fn(features: Any, labels: Any, mode: str, network: Any, optimizer: An
 def _config(
     config: RunConfig, callbacks: Sequence[Any], steps_per_epoch: int | None, *, validates: bool
 ) -> RunConfig:
-    """Returns the RunConfig with the defaults of `fit`.
-
-    Raises:
-      UserValueError: another job would make the validation.
-    """
+    """Returns the RunConfig with the defaults of `fit`."""
     if config.evaluation == "evaluator" and validates:
         raise UserValueError(
             "RunConfig.evaluation is 'evaluator': expected 'inline', since callbacks get the "
@@ -209,11 +199,7 @@ def _saving(config: RunConfig, steps_per_epoch: int) -> RunConfig:
 def _prepared(
     name: str, input_fn: Any, class_weight: Mapping[int, float] | None = None
 ) -> Callable[..., Any]:
-    """Returns the input_fn with weights of examples after the labels.
-
-    Raises:
-      UserTypeError: it is not a function, or requires other arguments.
-    """
+    """Returns the input_fn with weights of examples after the labels."""
     if not callable(input_fn):
         raise UserTypeError(
             f"{name} is {shown(input_fn)}: expected a function that returns the dataset. Set "
@@ -227,8 +213,7 @@ def _prepared(
         if not isinstance(dataset, tf.data.Dataset):
             return dataset  # Its check has the message.
         spec = dataset.element_spec
-        has_weights = type(spec) is tuple and len(spec) == 3
-        if has_weights:
+        if type(spec) is tuple and len(spec) == 3:
             dataset = dataset.map(lambda x, y, weights: (x, Weighted(y, weights)))
         return dataset if class_weight is None else dataset.map(_by_class(class_weight))
 
@@ -262,24 +247,20 @@ def _by_class(class_weight: Mapping[int, float]) -> Callable[[Any, Any], Any]:
 
 def _check_countable(input_fn: Callable[..., Any], config: RunConfig) -> None:
     """Refuses trainings in which the steps of a pass are not the elements of the dataset."""
-    reason = None
     if strategies.on_servers(config):
         reason = "the workers of parameter servers read at their own speeds"
     elif calling.accepts(input_fn, "input_context"):
         reason = "input_fn takes input_context, so that each process reads other data"
-    if reason is not None:
-        raise UserValueError(
-            f"steps_per_epoch is None, and {reason}: expected a number. Set steps_per_epoch="
-            "number of examples // global batch size."
-        )
+    else:
+        return
+    raise UserValueError(
+        f"steps_per_epoch is None, and {reason}: expected a number. Set steps_per_epoch="
+        "number of examples // global batch size."
+    )
 
 
 def _steps_of_pass(input_fn: Callable[..., Any], config: RunConfig) -> int:
-    """Returns the number of steps of a pass over the data.
-
-    Raises:
-      UserValueError: the data are empty, or have no end.
-    """
+    """Returns the number of steps of a pass over the data."""
     source = Source(input_fn, ModeKeys.TRAIN, config)
     dataset = source.dataset(InputContext())
     number = int(dataset.cardinality())

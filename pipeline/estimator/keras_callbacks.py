@@ -18,6 +18,7 @@ from ..hooks.stock import as_text
 from ..model_dir import reachable
 from ..model_dir.evaluated import higher_is_better
 from ..run.progress import show_line
+from .estimator import Estimator
 
 _callbacks = keras.callbacks
 # Callbacks whose methods for batches do nothing with the options that are allowed.
@@ -89,35 +90,22 @@ class KerasCallbacks(Hook):
     def __init__(
         self,
         callbacks: Sequence[keras.callbacks.Callback],
+        estimator: Estimator,
         *,
         epochs: int,
-        max_step: int,
         steps_per_epoch: int,
+        max_step: int,
         validates: bool,
-        keeps: int | None,
-        prints: bool,
-        model: Callable[[], keras.Model],
-        synchronize: Callable[[], None],
     ) -> None:
-        """Takes the callbacks.
+        """Takes the callbacks, a result of `checked`.
 
-        Args:
-          callbacks: result of `checked`.
-          epochs: number of epochs.
-          max_step: global step at which training ends.
-          steps_per_epoch: number of steps of an epoch.
-          validates: whether an evaluation follows each epoch.
-          keeps: number of checkpoints that are kept; None or 0 for all.
-          prints: whether to print a line for each epoch if the log does not show it.
-          model: returns the model that is trained.
-          synchronize: makes the variables of all replicas equal.
+        `max_step` is the global step at which training ends, and `validates` whether an evaluation
+        follows each epoch.
         """
         self.every_steps = steps_per_epoch
         self.history: dict[str, list[Any]] = {}
-        self._callbacks = callbacks
+        self._callbacks, self._estimator = callbacks, estimator
         self._epochs, self._max_step, self._validates = epochs, max_step, validates
-        self._keeps, self._prints = keeps, prints
-        self._model, self._synchronize = model, synchronize
 
     def begin(self, run: Run) -> None:
         """Forgets an earlier training; callbacks begin when the state is known."""
@@ -191,16 +179,20 @@ class KerasCallbacks(Hook):
     def end(self, run: Run) -> None:
         """Ends the callbacks; the values that they set are saved with the last step."""
         if run.has_ended and self._active:
-            self._synchronize()
-            self._call("on_train_end", dict(self._last_logs()))
+            self._estimator.state.synchronize()
+            rows = _rows(self.history)
+            self._call("on_train_end", rows[-1] if rows else {})
             run.has_changed = True
+
+    @property
+    def _model(self) -> keras.Model:
+        return self._estimator.state.modules["network"]
 
     def _start(self) -> None:
         """Begins the callbacks, or continues those of a checkpoint."""
         if self._started:
             return
-        self._started, run = True, self._run
-        model = self._model()
+        self._started, run, model = True, self._run, self._model
         model.stop_training = False
         steps = self.every_steps
         for name, each in self._active.items():
@@ -230,12 +222,12 @@ class KerasCallbacks(Hook):
         if path:
             with tf.io.gfile.GFile(os.path.join(self._run.model_dir, path), "rb") as file:
                 arrays = np.load(io.BytesIO(file.read()))
-            for key in arrays.files:
+            lists: dict[str, list[np.ndarray]] = {}
+            for key in arrays.files:  # In the order in which they were written.
                 owner, attribute, _ = key.split("/")
                 if owner == name:
-                    number = sum(each.startswith(f"{owner}/{attribute}/") for each in arrays.files)
-                    values = [arrays[f"{owner}/{attribute}/{i}"] for i in range(number)]
-                    setattr(callback, attribute, values)
+                    lists.setdefault(attribute, []).append(arrays[key])
+            vars(callback).update(lists)
         if isinstance(callback, _callbacks.CSVLogger) and not callback.append:
             for epoch, logs in enumerate(_rows(self.history)):
                 callback.on_epoch_end(epoch, logs)
@@ -249,26 +241,22 @@ class KerasCallbacks(Hook):
     def _end_epoch(self, run: Run, validation: Mapping[str, Any]) -> None:
         epoch = run.step // self.every_steps - 1
         logs, self._pending = {**(self._pending or {}), **validation}, None
-        self._synchronize()
+        self._estimator.state.synchronize()
         self._call("on_epoch_end", epoch, logs)  # Some add the learning rate.
         for name, value in logs.items():
             self.history.setdefault(name, []).append(_plain(value))
         if run.leads:
             line = f"epoch {epoch + 1}/{self._epochs}{as_text(logs)}"
-            show_line(line, prints=self._prints)
+            show_line(line, prints=self._estimator.config.progress)
         if self._stopped is None:
             self._begin_epoch(run)
 
     def _call(self, method: str, *args: Any) -> None:
         for name, each in self._active.items():
             getattr(each, method)(*args)
-            if self._model().stop_training and self._stopped is None:
+            if self._model.stop_training and self._stopped is None:
                 self._stopped = f"{name} set model.stop_training"
                 self._run.request_stop(self._stopped)
-
-    def _last_logs(self) -> dict[str, Any]:
-        rows = _rows(self.history)
-        return rows[-1] if rows else {}
 
     def _partial(self) -> dict[str, Any] | None:
         if self._read_report is None:
@@ -277,7 +265,7 @@ class KerasCallbacks(Hook):
 
     def _changed_rate(self) -> float | None:
         """Returns the learning rate that callbacks have set, which no other state has."""
-        rate, was_set = _rate(self._model()), self._saved.get("learning_rate") is not None
+        rate, was_set = _rate(self._model), self._saved.get("learning_rate") is not None
         return rate if was_set or rate != self._first_rate else None
 
     def _attributes(self, name: str) -> dict[str, Any]:
@@ -303,7 +291,8 @@ class KerasCallbacks(Hook):
         self._arrays, self._path = found, f"callbacks/step-{self._run.step}.npz"
         path, content = os.path.join(self._run.model_dir, self._path), io.BytesIO()
         np.savez(content, **found)
-        reachable.call(path, _write_npz, path, content.getvalue(), self._keeps)
+        keeps = self._estimator.config.keep_checkpoint_max
+        reachable.call(path, _write_npz, path, content.getvalue(), keeps)
         return self._path
 
 
@@ -338,11 +327,7 @@ def _joined(first: Mapping[str, Any] | None, second: Mapping[str, Any]) -> dict[
         return _plain(np.asarray(before) * (1 - share) + np.asarray(after) * share)
 
     metrics = {n: mean(first["metrics"].get(n, v), v) for n, v in second["metrics"].items()}
-    return {
-        "examples": examples,
-        "loss": mean(first["loss"], second["loss"]),
-        "metrics": metrics,
-    }
+    return {"examples": examples, "loss": mean(first["loss"], second["loss"]), "metrics": metrics}
 
 
 def _rows(history: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

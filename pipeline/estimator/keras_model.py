@@ -14,19 +14,6 @@ from ..errors import SpecError, UserTypeError
 _STEPS = ("train_step", "test_step", "compute_loss", "compute_metrics")
 
 
-def check_make_model(make_model: Any) -> None:
-    """Checks that `make_model` can be called under a strategy.
-
-    Raises:
-      UserTypeError: it is a model, or not a function.
-    """
-    if isinstance(make_model, keras.Model) or not callable(make_model):
-        raise UserTypeError(
-            f"make_model is {shown(make_model)}: expected a function that makes and compiles the "
-            "model, which has to be made under the strategy. Set make_model to that function."
-        )
-
-
 def compiled_modules(
     make_model: Callable[[], keras.Model], check: Callable[[keras.Model], None] = lambda _: None
 ) -> dict[str, Callable[[], Any]]:
@@ -41,7 +28,11 @@ def compiled_modules(
     Raises:
       UserTypeError: `make_model` is a model, or not a function.
     """
-    check_make_model(make_model)
+    if isinstance(make_model, keras.Model) or not callable(make_model):
+        raise UserTypeError(
+            f"make_model is {shown(make_model)}: expected a function that makes and compiles the "
+            "model, which has to be made under the strategy. Set make_model to that function."
+        )
     made: list[keras.Model] = []
 
     def network() -> keras.Model:

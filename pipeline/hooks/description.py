@@ -22,15 +22,8 @@ class DescriptionHook(Hook):
     def __init__(
         self, modules: Mapping[str, Any], hparams: Mapping[str, Any], *, writes_events: bool
     ) -> None:
-        """Takes the modules, and the hyperparameters by name.
-
-        Args:
-          modules: modules by name.
-          hparams: hyperparameters by name.
-          writes_events: whether to write for TensorBoard.
-        """
-        self._modules = modules
-        self._hparams = hparams
+        """Takes modules and hyperparameters by name, and whether to write for TensorBoard."""
+        self._modules, self._hparams = modules, hparams
         self._writes_events = writes_events
 
     def begin(self, run: Run) -> None:

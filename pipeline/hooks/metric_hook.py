@@ -45,15 +45,14 @@ class MetricHook(Hook):
     evaluation: str | None = None
     min_steps: int = 0
 
-    restore_best: ClassVar[bool] = False  # A field of StopIfNoImprovement.
+    # Fields of some subclasses.
+    higher_is_better: ClassVar[Any] = None
+    baseline: ClassVar[Any] = None
+    restore_best: ClassVar[Any] = False
     _checks: ClassVar[Mapping[str, Check]] = {}
 
     def __post_init__(self) -> None:
-        checks = {
-            "metric": _NAME,
-            "evaluation": _EVALUATION,
-            "min_steps": integer(0, example=1000),
-        }
+        checks = {"metric": _NAME, "evaluation": _EVALUATION, "min_steps": integer(0, example=1000)}
         check_fields(self, {**checks, **self._checks})
 
     def begin(self, run: Run) -> None:
@@ -141,45 +140,31 @@ class PatientHook(MetricHook):
 
 
 class Patience:
-    """Counts how long a metric has not improved. NaN is never an improvement.
+    """Counts how long the metric of a hook has not improved. NaN is never an improvement.
 
     Attributes:
       best: step and value of the best evaluation; None before the first.
-      last: step and value of the last evaluation.
     """
 
-    def __init__(
-        self, hook: PatientHook, *, higher_is_better: bool, baseline: float | None = None
-    ) -> None:
-        """Takes the limits of a hook.
-
-        Args:
-          hook: the hook.
-          higher_is_better: whether larger values are better.
-          baseline: value that an improvement has to beat as well; None for none.
-        """
+    def __init__(self, hook: PatientHook) -> None:
         self._hook = hook
-        self._sign = 1 if higher_is_better else -1
-        self._baseline = baseline
         self._since: int | None = None
         self._evaluations = 0
         self.best: tuple[int, float] | None = None
-        self.last: tuple[int, float] | None = None
 
     def add(self, step: int, value: float) -> str | None:
         """Counts an evaluation; returns the time without improvement in words if it is over."""
-        self.last = step, value
+        hook = self._hook
         self._evaluations += 1
         if self._since is None:
             self.restart(step)
         if self._beats(value, self.best and self.best[1]):
             self.best = step, value
-            if self._beats(value, self._baseline):
+            if self._beats(value, hook.baseline):
                 self.restart(step)
-        most = self._hook
-        if most.max_steps is not None and step - self._since >= most.max_steps:
+        if hook.max_steps is not None and step - self._since >= hook.max_steps:
             return f"{step - self._since} steps"
-        if most.max_evaluations is not None and self._evaluations >= most.max_evaluations:
+        if hook.max_evaluations is not None and self._evaluations >= hook.max_evaluations:
             return f"{self._evaluations} evaluations"
         return None
 
@@ -190,7 +175,7 @@ class Patience:
     def _beats(self, value: float, other: float | None) -> bool:
         if other is None or math.isnan(value):
             return not math.isnan(value)
-        better = self._sign * value > self._sign * other
+        better = value > other if self._hook.higher_is_better else value < other
         return better and abs(value - other) > self._hook.min_delta
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from absl import logging
 
-from ..contract.hooks import Hook, MetricWriter, Report, Run
+from ..contract.hooks import Hook, MetricWriter, Run
 from ..contract.run_config import RunConfig
 from .events import by_element
 from .summary import values_of
 
-# Calls that wait for a remote writer; more are dropped.
+# Calls that wait for a remote writer; more points are dropped.
 MAX_WAITING = 1000
 # Seconds for which the end of a training waits for remote writers.
 END_SECS = 5.0
@@ -24,12 +24,7 @@ class MetricWritersHook(Hook):
     """Calls the writers after some steps, and after each evaluation, in the process that leads."""
 
     def __init__(self, config: RunConfig, hparams: Mapping[str, Any]) -> None:
-        """Takes the writers.
-
-        Args:
-          config: has the writers, and the steps between two calls.
-          hparams: hyperparameters by name.
-        """
+        """Takes a RunConfig, which has the writers, and the hyperparameters by name."""
         self.every_steps = config.save_summary_steps or None
         self._writers = config.metric_writers
         self._hparams = hparams
@@ -46,8 +41,8 @@ class MetricWritersHook(Hook):
 
     def after_step(self, run: Run) -> None:
         """Writes the results of the steps."""
-        if self._calls:
-            self._write_report(run.report)
+        if self._calls and run.report.num_steps:
+            self._write(run.step, values_of(run.report), "train")
 
     def after_evaluation(self, run: Run, name: str, metrics: Mapping[str, Any]) -> None:
         """Writes the results of an evaluation."""
@@ -57,8 +52,7 @@ class MetricWritersHook(Hook):
 
     def end(self, run: Run) -> None:
         """Writes the results of the rest of the steps."""
-        if self._calls and run.report.num_steps:
-            self._write_report(run.report)
+        self.after_step(run)
 
     def close(self) -> None:
         """Ends the writers; called at the end of each training, also after an error."""
@@ -68,9 +62,6 @@ class MetricWritersHook(Hook):
         deadline = time.monotonic() + END_SECS
         for each in calls:
             each.wait(deadline)
-
-    def _write_report(self, report: Report) -> None:
-        self._write(report.step, values_of(report), "train")
 
     def _write(self, step: int, values: Mapping[str, Any], name: str) -> None:
         for calls in self._calls:
@@ -117,20 +108,19 @@ class _InThread(_Calls):
 
     def __init__(self, writer: MetricWriter) -> None:
         super().__init__(writer)
-        self._queue: queue.Queue[tuple[Any, ...]] = queue.Queue(MAX_WAITING)
+        self._queue: queue.Queue[tuple[Any, ...]] = queue.Queue()
         self._current = ""  # Method that is being called.
-        self._has_ended = self._is_abandoned = False
+        self._is_abandoned = False
         name = f"metrics-{self._name}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def call(self, method: str, *args: Any) -> None:
-        """Puts a call into the queue, or drops it if the queue is full."""
-        self._has_ended = method == "end"
-        try:
-            self._queue.put_nowait((method, *args))
-        except queue.Full:
-            self._num_dropped += method == "write"
+        """Puts a call into the queue; drops a point if too many calls wait."""
+        if method == "write" and self._queue.qsize() >= MAX_WAITING:
+            self._num_dropped += 1
+        else:
+            self._queue.put((method, *args))
 
     def wait(self, deadline: float) -> None:
         """Waits for the calls before, or abandons the writer."""
@@ -145,8 +135,5 @@ class _InThread(_Calls):
 
     def _run(self) -> None:
         while self._current != "end" and not self._is_abandoned:
-            try:
-                self._current, *args = self._queue.get(timeout=0 if self._has_ended else None)
-            except queue.Empty:  # The queue was full when the end was put there.
-                self._current, args = "end", []
+            self._current, *args = self._queue.get()
             super().call(self._current, *args)

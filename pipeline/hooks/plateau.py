@@ -68,7 +68,7 @@ class ReduceOnPlateau(PatientHook):
         Args:
           history: evaluations by step.
         """
-        patience, cool_until = Patience(self, higher_is_better=self.higher_is_better), 0
+        patience, cool_until = Patience(self), 0
         found: list[int] = []
         for step, value in self.values(history):
             over = patience.add(step, value)

@@ -112,11 +112,7 @@ class WandbWriter(MetricWriter):
     is_remote = True
 
     def __init__(
-        self,
-        *,
-        project: str | None = None,
-        run_name: str | None = None,
-        mode: str | None = None,
+        self, *, project: str | None = None, run_name: str | None = None, mode: str | None = None
     ) -> None:
         """Sets where to write; connects to nothing yet.
 

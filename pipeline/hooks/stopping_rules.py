@@ -120,14 +120,13 @@ class StopIfNoImprovement(PatientHook, StoppingRule):
 
     def decide(self, history: History) -> str | None:
         """Returns the reason to stop; None to continue."""
-        patience = Patience(self, higher_is_better=self.higher_is_better, baseline=self.baseline)
+        patience = Patience(self)
         for step, value in self.values(history):
             if over := patience.add(step, value):
-                best = "best: none"
-                if patience.best is not None:
-                    best = f"best {patience.best[1]:.6g} at step {patience.best[0]}"
+                best = patience.best
+                words = f"best {best[1]:.6g} at step {best[0]}" if best else "best: none"
                 change = "increase" if self.higher_is_better else "decrease"
-                return f"no {change} in {over}; {best}, {value:.6g} at step {step}"
+                return f"no {change} in {over}; {words}, {value:.6g} at step {step}"
         return None
 
 

@@ -16,12 +16,7 @@ _MIN_PIXELS = 256
 
 
 def values_of(tag: str, summary: Summary) -> list[Any]:
-    """Returns the values of an event, `Summary.Value` protocol buffers.
-
-    Args:
-      tag: name of the summary.
-      summary: the summary, as arrays.
-    """
+    """Returns the values of an event for a summary: `Summary.Value` protocol buffers."""
     return list(_WRITERS[summary.kind.name](tag, summary))
 
 

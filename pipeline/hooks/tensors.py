@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from absl import logging
 
 from ..contract.hooks import Hook, Run
-from ..errors import UserValueError
 
 
 class TensorHook(Hook):
@@ -22,19 +21,8 @@ class TensorHook(Hook):
         self.wants_tensors = True if tensors is None else tuple(tensors)
 
     def after_step(self, run: Run) -> None:
-        """Logs the arrays of this step, in the process that leads.
-
-        Raises:
-          UserValueError: a name is not in `EstimatorSpec.tensors`.
-        """
-        arrays = run.report.tensors
-        names = tuple(arrays) if self.wants_tensors is True else self.wants_tensors
-        missing = [name for name in names if name not in arrays]
-        if missing:
-            raise UserValueError(
-                f"TensorHook.tensors has {missing}: expected names of EstimatorSpec.tensors, "
-                f"{sorted(arrays)}."
-            )
+        """Logs the arrays of this step, in the process that leads."""
         if run.leads:
-            values = "".join(f" | {name} = {arrays[name]}" for name in names)
+            tensors = run.report.tensors.items()
+            values = "".join(f" | {name} = {array}" for name, array in tensors)
             logging.info("train | step %d%s", run.step, values)

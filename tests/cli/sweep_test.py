@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import fcntl
 import io
 import json
 import os
@@ -28,6 +29,7 @@ record = model_dir / "eval" / "evaluations.jsonl"
 with open(model_dir / "starts", "a") as file:
     file.write(flags["x"] + "\\n")
 number = int(model_dir.name[-4:])
+print("slot", os.environ.get("SLOT"))
 
 def evaluate(step, value, **metrics):
     line = {"step": step, "metrics": {"loss": value, **metrics}, "checkpoint": f"model.ckpt-{step}"}
@@ -106,17 +108,24 @@ def test_the_table_has_the_best_first(finished):
     assert "step 3" in (finished.folder / "sweep" / "trial-0000.log").read_text()
 
 
-def test_more_trials_are_added_and_ended_ones_not_repeated(finished):
+def test_more_trials_are_added_one_in_each_slot_and_ended_ones_not_repeated(finished):
     before = {row["trial"]: row for row in finished.rows()}
-    assert finished.run("--trials=6", "--parallel=2") == 0, finished.err
+    assert finished.run("--trials=6", "--slot=SLOT=a", "--slot=SLOT=b") == 0, finished.err
     after = {row["trial"]: row for row in finished.rows()}
     assert len(after) == 6 and all(after[key] == row for key, row in before.items())
     assert [finished.starts(number) for number in range(6)] == [1] * 6
+    for number, slot in ((4, "a"), (5, "b")):
+        log = finished.folder / "sweep" / f"trial-{number:04d}.log"
+        assert f"slot {slot}" in log.read_text()
 
 
 def test_another_sweep_in_the_folder_is_refused(finished):
     assert finished.run("--trials=6", search="x=uniform(0, 2)") == 2
     assert "belongs to another sweep" in finished.err and "x=uniform(0, 2)" in finished.err
+    with open(finished.folder / "sweep" / "lock") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert finished.run("--trials=6") == 2
+    assert f"is in use by a sweep, process {os.getpid()} on " in finished.err
 
 
 @pytest.mark.slow
@@ -207,6 +216,9 @@ def test_commands_are_printed_and_collected(tmp_path):
     assert "trial 1 has not ended" in sweep.out and "complete" in sweep.out
     assert sweep.run("--trials=2", "--print_commands", "--sampler=random") == 0
     assert sweep.out.splitlines() == [second]
+    flags = ["--metric=loss", "--search=x=uniform(0, 1)", "--trials=1", "--print_commands"]
+    assert sweep.main(*flags, "--", "program.py") == 0, sweep.err
+    assert "--model_dir=runs/program-sweep/trial-0000" in sweep.out
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,8 @@ def make(folder, **options):
     return ge.Estimator(model_fn, modules=modules, config=ge.RunConfig(str(folder), **options))
 
 
-@pytest.mark.parametrize(
-    "devices", [None, pytest.param(("CPU:0", "CPU:1"), marks=pytest.mark.slow)]
-)
+@pytest.mark.thin
+@pytest.mark.parametrize("devices", [None, ("CPU:0", "CPU:1")])
 def test_the_curve_has_a_suggestion_and_a_divergence(tmp_path, devices):
     estimator = make(tmp_path, devices=devices, keep_checkpoint_max=2)
     found = ge.find_learning_rate(estimator, input_fn, lowest=1e-4, highest=100.0, steps=60)
@@ -70,26 +69,19 @@ def test_rates_at_which_nothing_falls(tmp_path):
     assert "suggestion none" in "\n".join(found.lines())
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"steps": 1}, "steps is 1: expected an int > 1"),
-        ({"lowest": 1.0, "highest": 0.1}, "lowest is 1.0 and highest is 0.1"),
-    ],
-)
-def test_wrong_arguments_are_refused(tmp_path, options, text):
-    with pytest.raises(ge.UserValueError, match=text):
-        ge.find_learning_rate(make(tmp_path), input_fn, **options)
-
-
-def test_modules_without_an_optimizer_are_refused(tmp_path):
-    def model_fn(features, labels, mode, network):
+def test_wrong_arguments_and_modules_without_an_optimizer_are_refused(tmp_path):
+    def without_optimizer(features, labels, mode, network):
         raise AssertionError("not called")
 
-    modules = {"network": lambda: keras.layers.Dense(1)}
-    estimator = ge.Estimator(model_fn, modules=modules, config=ge.RunConfig(str(tmp_path)))
-    with pytest.raises(ge.UserValueError, match="expected an optimizer among them"):
-        ge.find_learning_rate(estimator, input_fn)
+    one, modules = make(tmp_path), {"network": lambda: keras.layers.Dense(1)}
+    other = ge.Estimator(without_optimizer, str(tmp_path), modules=modules)
+    for estimator, options, text in (
+        (one, {"steps": 1}, "steps is 1: expected an int > 1"),
+        (one, {"lowest": 1.0, "highest": 0.1}, "lowest is 1.0 and highest is 0.1"),
+        (other, {}, "expected an optimizer among them"),
+    ):
+        with pytest.raises(ge.UserValueError, match=text):
+            ge.find_learning_rate(estimator, input_fn, **options)
 
 
 @pytest.mark.slow

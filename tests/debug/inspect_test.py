@@ -1,5 +1,6 @@
 """inspect describes a training on this machine and on simulated clusters, and finds mistakes."""
 
+import dataclasses
 import json
 import pathlib
 import random
@@ -22,8 +23,12 @@ def rows():
     return tf.data.Dataset.from_tensor_slices((ROWS, LABELS))
 
 
+def part(data, context):
+    return data.shard(context.num_input_pipelines, context.input_pipeline_id)
+
+
 def sharded(mode, input_context):
-    data = rows().shard(input_context.num_input_pipelines, input_context.input_pipeline_id)
+    data = part(rows(), input_context)
     data = data.repeat() if mode == ge.ModeKeys.TRAIN else data
     return data.batch(input_context.get_per_replica_batch_size(16))
 
@@ -43,12 +48,6 @@ def inspect(folder, train=sharded, evaluated=sharded, estimator=None, **options)
     found = ge.inspect(estimator, spec, eval_spec, secs=1e6, **options)
     assert not (folder / "run").exists()
     return found
-
-
-def eval_findings(folder, input_fn, **options):
-    """Returns mistakes and doubts about an evaluation's input."""
-    found = inspect(folder, evaluated=input_fn, **options)
-    return found.mistakes, found.doubts
 
 
 def test_a_right_training_has_a_report_and_no_findings(tmp_path):
@@ -112,8 +111,8 @@ def test_the_memory_of_each_strategy_and_the_checkpoints(tmp_path):
     ) in copies
     assert "  all of it on each of 2 replicas" in copies
     for line in (
-        "a checkpoint of 4.800 MB; kept: at most 5, 24.000 MB; in addition one every 50 steps and "
-        "at the steps [7]",
+        "a checkpoint of 4.800 MB; kept: at most 5, 24.000 MB, keep_checkpoint_every_n_steps=50, "
+        "keep_checkpoint_steps=(7,)",
         "  keeps the best 2 by accuracy",
     ):
         assert line in copies
@@ -123,9 +122,14 @@ def test_the_memory_of_each_strategy_and_the_checkpoints(tmp_path):
         {"train_distribute": ge.central_storage, "devices": ("CPU:0", "CPU:1")},
     ):
         assert once in report(config)
-    assert "  variables, optimizers and averages on 4 servers, the rest on each replica" in report(
-        {}, num_workers=3, num_ps=4
-    )
+    servers = report({}, num_workers=3, num_ps=4)
+    assert servers[0] == "topology (simulated): a chief, 3 workers at their own pace, 4 servers"
+    for line in (
+        "  variables, optimizers and averages on 4 servers, the rest on each replica",
+        "  a step of a worker takes a batch of 16 examples",
+        "  global batch 16, split between 1 replicas (no input_context)",  # Of the chief alone.
+    ):
+        assert line in servers
 
 
 def test_the_schedule_has_a_line_for_each_part(tmp_path):
@@ -138,11 +142,12 @@ def test_the_schedule_has_a_line_for_each_part(tmp_path):
         ge.EvalSpec(sharded, 2, name="b", exporters=[ge.FinalExporter()]),
     ]
     found = ge.inspect(make(tmp_path, save_checkpoints_steps=0), spec, evaluations, secs=0.1)
+    assert found.report[0] == "topology: workers 1 x replicas 1 = 1 in step"
     start = found.report.index("begins with initial values, or warm_start_from")
     assert found.report[start + 1 :] == [
         "ends at max_epochs 2",
         "saves nothing",
-        "no summaries",
+        "log_step_count_steps 100, save_summary_steps 100",
         "hook LoggingHook, every_steps 10",
         "saving listener SavingListener",
         "evaluates eval_a at the start and every 5 steps and at the end: all data",
@@ -150,45 +155,24 @@ def test_the_schedule_has_a_line_for_each_part(tmp_path):
         "evaluates eval_b at the end: 2 steps",
         "  FinalExporter to export/b/final",
     ]
-    plain = ge.inspect(make(tmp_path), ge.TrainSpec(whole, max_steps=1), secs=0.1).report
-    assert {"log lines every 100 steps", "summaries every 100 steps"} <= {*plain}
-
-
-def test_one_process_and_parameter_servers(tmp_path):
-    assert inspect(tmp_path).report[0] == "topology: workers 1 x replicas 1 = 1 in step"
-    found = inspect(tmp_path, num_workers=4, num_ps=2)
-    assert (
-        found.report[0] == "topology (simulated): a chief, 4 workers at their own pace, 2 servers"
-    )
-    assert "  a step of a worker takes a batch of 4 examples" in found.report
-    assert "  global batch 16 = 16 x 1 replicas" in found.report, "the chief evaluates alone"
 
 
 def ignores(mode, input_context):
     return whole(mode)
 
 
-def _shard(data, context):
-    return data.shard(context.num_input_pipelines, context.input_pipeline_id)
-
-
 def overlaps(mode, input_context):
-    return _shard(rows().shuffle(64, seed=input_context.input_pipeline_id), input_context).batch(2)
+    return part(rows().shuffle(64, seed=input_context.input_pipeline_id), input_context).batch(2)
 
 
 def of_two_files(input_context):
-    worker = input_context.input_pipeline_id
-    number = input_context.num_input_pipelines
-    files = tf.data.Dataset.from_tensor_slices(FILES).shard(number, worker)
+    files = part(tf.data.Dataset.from_tensor_slices(FILES), input_context)
     return files.flat_map(tf.data.TextLineDataset).map(lambda text: (ROWS[0], 1)).batch(2)
 
 
 def all_of_two_files(input_context):
-    context = input_context
-    lines = tf.data.TextLineDataset(FILES)
-    lines = lines.shard(context.num_input_pipelines, context.input_pipeline_id)
-    parsed = lines.map(lambda text: (tf.fill([4], tf.strings.to_number(text)), 1))
-    return parsed.batch(2)
+    lines = part(tf.data.TextLineDataset(FILES), input_context)
+    return lines.map(lambda text: (tf.fill([4], tf.strings.to_number(text)), 1)).batch(2)
 
 
 FILES = []
@@ -203,8 +187,12 @@ def two_files(tmp_path):
 
 
 def random_values(mode, input_context):
+    return drawn(mode)
+
+
+def drawn(mode):
     noise = np.random.default_rng().normal(size=ROWS.shape).astype(np.float32)
-    return tf.data.Dataset.from_tensor_slices((noise, LABELS)).batch(4)
+    return tf.data.Dataset.from_tensor_slices((noise, LABELS)).batch(16)
 
 
 def uneven(mode, input_context):
@@ -216,8 +204,7 @@ def uneven(mode, input_context):
 
 
 def drops(mode, input_context):
-    number, worker = input_context.num_input_pipelines, input_context.input_pipeline_id
-    return rows().shard(number, worker).batch(3, drop_remainder=True)
+    return part(rows(), input_context).batch(3, drop_remainder=True)
 
 
 def fails_for_two(mode, input_context):
@@ -245,36 +232,23 @@ def other_kinds(mode, input_context):
     ("input_fn", "is_mistake", "text"),
     [
         (ignores, True, "yields all 64 examples to each worker, as if it ignored its"),
-        pytest.param(overlaps, True, "examples to several workers, and", marks=pytest.mark.slow),
+        (overlaps, True, "examples to several workers, and"),
         (of_two_files, True, "no examples for workers 2, 3 of 4, and has 2 files"),
-        pytest.param(
-            all_of_two_files,
-            False,
-            "reads 2 files for 4 workers: each opens all",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            random_values, False, "yields other values at each reading", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            uneven, False, "yields from 8 to 40 examples to a worker", marks=pytest.mark.slow
-        ),
+        (all_of_two_files, False, "reads 2 files for 4 workers: each opens all"),
+        (random_values, False, "yields other values at each reading"),
+        (drawn, True, "takes no input_context and yields other data at a second call"),
+        (uneven, False, "yields from 8 to 40 examples to a worker"),
         (drops, False, "leaves out 3 of 63 examples"),
         (fails_for_two, True, "fails for worker 2: KeyError: 'part-2'"),
-        pytest.param(nothing, True, "returned an empty dataset", marks=pytest.mark.slow),
-        pytest.param(
-            endless, True, "returned endless data, and steps is None", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            other_kinds, False, "expected the same dtypes and shapes", marks=pytest.mark.slow
-        ),
+        (nothing, True, "returned an empty dataset"),
+        (endless, True, "returned endless data, and steps is None"),
+        (other_kinds, False, "expected the same dtypes and shapes"),
     ],
 )
 def test_a_division_that_is_wrong(tmp_path, two_files, input_fn, is_mistake, text):
-    mistakes, doubts = eval_findings(tmp_path, input_fn, num_workers=4)
-    assert text in "\n".join(mistakes if is_mistake else doubts)
-    if not is_mistake:
-        assert mistakes == []
+    found = inspect(tmp_path, evaluated=input_fn, num_workers=4)
+    assert text in "\n".join(found.mistakes if is_mistake else found.doubts)
+    assert is_mistake or found.mistakes == []
 
 
 def test_endless_data_in_the_same_order_and_small_batches(tmp_path):
@@ -287,22 +261,11 @@ def test_endless_data_in_the_same_order_and_small_batches(tmp_path):
         found.check()
 
 
-def test_batches_that_differ_by_call(tmp_path):
-    def drawn(mode):
-        noise = np.random.default_rng().normal(size=ROWS.shape).astype(np.float32)
-        return tf.data.Dataset.from_tensor_slices((noise, LABELS)).batch(16)
-
-    mistakes, _ = eval_findings(tmp_path, drawn, num_workers=2)
-    assert "takes no input_context and yields other data at a second call" in mistakes[0]
-    assert inspect(tmp_path, drawn, whole).mistakes == []
-
-
 def test_ragged_sparse_and_text_examples_are_compared(tmp_path):
     def model_fn(features, labels, mode, network, optimizer):
         return small.model_fn(features["x"], labels, mode, network, optimizer)
 
     def mixed(mode, input_context):
-        number, worker = input_context.num_input_pipelines, input_context.input_pipeline_id
         texts = tf.strings.as_string(tf.range(64))
         features = {
             "x": ROWS,
@@ -310,12 +273,11 @@ def test_ragged_sparse_and_text_examples_are_compared(tmp_path):
             "ragged": tf.RaggedTensor.from_row_lengths(tf.range(63 * 32), tf.range(64)),
             "sparse": tf.sparse.from_dense(np.eye(64)),
         }
-        data = tf.data.Dataset.from_tensor_slices((features, LABELS))
-        return data.shard(number, worker).batch(3 if number == 1 else 2)
+        data = part(tf.data.Dataset.from_tensor_slices((features, LABELS)), input_context)
+        return data.batch(3 if input_context.num_input_pipelines == 1 else 2)
 
-    estimator = make(tmp_path, fn=model_fn)
     spec = ge.TrainSpec(mixed, max_steps=1)
-    found = ge.inspect(estimator, spec, secs=1e6, num_workers=4)
+    found = ge.inspect(make(tmp_path, fn=model_fn), spec, secs=1e6, num_workers=4)
     assert found.mistakes == found.doubts == []
     assert "  features['ragged'] int32 (None, None) RaggedTensorSpec" in found.report
 
@@ -372,11 +334,11 @@ def test_functions_and_specs_that_fail_leave_the_rest(tmp_path):
 def test_a_loss_that_is_a_sum_is_a_doubt(tmp_path):
     def summed(features, labels, mode, network, optimizer):
         spec = small.model_fn(features, labels, mode, network, optimizer)
-        if mode == ge.ModeKeys.PREDICT:
-            return spec
-        return ge.EstimatorSpec(mode, loss=tf.reduce_sum(spec.loss), train_op=spec.train_op)
+        is_predicting = mode == ge.ModeKeys.PREDICT
+        return spec if is_predicting else dataclasses.replace(spec, loss=tf.reduce_sum(spec.loss))
 
-    found = inspect(tmp_path, estimator=make(tmp_path, fn=summed))
+    found = inspect(tmp_path, drawn, whole, estimator=make(tmp_path, fn=summed))
+    assert found.mistakes == []  # One worker may draw its data.
     assert "for twice that batch: expected a mean over the batch" in found.doubts[0]
 
 
@@ -405,9 +367,7 @@ TrainSpec.max_steps = 4
 @gin.configurable(module="inspect_test")
 def inspected_input(mode, input_context, ignores: bool = False):
     data = tf.data.Dataset.from_tensor_slices((ROWS, ROWS[:, :1]))
-    if not ignores:
-        data = data.shard(input_context.num_input_pipelines, input_context.input_pipeline_id)
-    return data.batch(2)
+    return (data if ignores else part(data, input_context)).batch(2)
 
 
 @pytest.mark.slow

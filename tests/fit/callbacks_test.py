@@ -4,41 +4,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_test import Break, by_keras, data, difference, assert_same, make_model
+from fit_test import Break, by_keras, data, difference, make_model
 
 import gin_estimator as ge
-
-
-def best_of(_):
-    return keras.callbacks.EarlyStopping(
-        "val_loss", patience=1, min_delta=10, restore_best_weights=True
-    )
-
-
-CALLBACKS = {
-    "early stopping": best_of,
-    "plateau": lambda _: keras.callbacks.ReduceLROnPlateau("val_loss", 0.5, 1, min_delta=10),
-    "schedule": lambda _: keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
-    "direction": lambda _: keras.callbacks.EarlyStopping("val_accuracy", patience=1, mode="max"),
-}
-
-
-@pytest.mark.thin
-@pytest.mark.parametrize("kind", CALLBACKS)
-def test_rates_and_ends_are_those_of_fit(kind, tmp_path):
-    make = CALLBACKS[kind]
-    expected = by_keras(make_model, data, data, epochs=4, callbacks=[make(tmp_path)])
-    options = {"epochs": 4, "validation": data, "config": ge.RunConfig(str(tmp_path))}
-    result = ge.fit(make_model, data, callbacks=[make(tmp_path)], **options)
-    assert_same(result, expected)
-    loss = result.model.evaluate(data(), verbose=0)[0]
-    assert result.estimator.evaluate(data)["loss"] == pytest.approx(loss, abs=1e-6)
-
-
-def test_a_direction_that_keras_finds_by_its_own_metrics(tmp_path):
-    callback = keras.callbacks.EarlyStopping("accuracy", patience=9)
-    result = ge.fit(make_model, data, callbacks=[callback], config=ge.RunConfig(str(tmp_path)))
-    assert callback.best == pytest.approx(result.history["accuracy"][0])
 
 
 def test_files_of_models_rows_and_events(tmp_path):
@@ -53,23 +21,21 @@ def test_files_of_models_rows_and_events(tmp_path):
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     for folder in (ours, theirs):
         folder.mkdir()
-    by_keras(make_model, data, data, epochs=3, callbacks=callbacks(theirs))
-    config = ge.RunConfig(str(tmp_path / "run"))
-    options = {"validation": data, "config": config}
+    by_keras(make_model, data, data, epochs=2, callbacks=callbacks(theirs))
+    options = {"epochs": 2, "validation": data, "config": ge.RunConfig(str(tmp_path / "run"))}
     with pytest.raises(KeyboardInterrupt):
-        ge.fit(make_model, data, epochs=3, callbacks=callbacks(ours), hooks=[Break(10)], **options)
-    result = ge.fit(make_model, data, epochs=3, callbacks=callbacks(ours), **options)
-    assert difference(keras.models.load_model(ours / "3.keras"), result.model) == 0
-    for epoch in (1, 2, 3):
+        ge.fit(make_model, data, callbacks=callbacks(ours), hooks=[Break(6)], **options)
+    result = ge.fit(make_model, data, callbacks=callbacks(ours), **options)
+    assert difference(keras.models.load_model(ours / "2.keras"), result.model) == 0
+    for epoch in (1, 2):
         other = keras.models.load_model(theirs / f"{epoch}.keras")
         found = keras.models.load_model(ours / f"{epoch}.keras")
         assert difference(found, other) < 1e-5
         found.load_weights(ours / f"{epoch}.weights.h5")
         assert difference(found, other) < 1e-5
     rows, expected = ([*open(folder / "rows.csv")] for folder in (ours, theirs))
-    assert len(rows) == 4 and rows[0] == expected[0]
-    numbers = [[float(v) for v in row.split(",")] for row in rows[1:]]
-    others = [[float(v) for v in row.split(",")] for row in expected[1:]]
+    assert len(rows) == 3 and rows[0] == expected[0]
+    numbers, others = (np.loadtxt(each[1:], delimiter=",") for each in (rows, expected))
     np.testing.assert_allclose(numbers, others, atol=1e-5)
     assert list((ours / "events/validation").glob("events.*"))
 
@@ -119,14 +85,8 @@ def test_own_callbacks_and_lambdas_get_the_calls_of_fit(tmp_path, validates):
     ours, theirs, our_calls, their_calls = Own(), Own(), [], []
     validation = data if validates else None
     by_keras(make_model, data, validation, epochs=5, callbacks=call(theirs, their_calls))
-    config = ge.RunConfig(str(tmp_path))
-    options = {"epochs": 5, "validation": validation, "config": config}
+    options = {"epochs": 5, "validation": validation, "config": ge.RunConfig(str(tmp_path))}
     result = ge.fit(make_model, data, callbacks=call(ours, our_calls), **options)
     assert ours.calls == theirs.calls and our_calls == their_calls
     assert not any(each.any() for each in result.model.get_weights())
     assert not result.estimator.get_variable_value("network/dense/kernel").any()
-
-    again = Own()
-    last = ge.fit(make_model, data, callbacks=[again], **options)
-    assert last.history == result.history and "epoch 3" not in again.calls
-    assert last.estimator.last_run.step == 12

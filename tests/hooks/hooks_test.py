@@ -1,23 +1,14 @@
 """Hooks of a training: the steps of their calls, their reports, and the files of stock hooks."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import gin_estimator as ge
-from small import (
-    X,
-    Y,
-    checkpoints,
-    eval_input,
-    make,
-    model_fn,
-    points,
-    strategy,
-    train_input,
-    weights,
-)
+from small import checkpoints, eval_input, make, model_fn, points, poisoned, train_input
 
 
 class Recorder(ge.Hook):
@@ -34,16 +25,9 @@ class Recorder(ge.Hook):
         self.calls.append(("end", run.report))
 
 
-class Own(ge.Hook):
-    def __init__(self, steps):
-        self.steps = steps
-        self.calls = []
-
+class Own(Recorder):
     def next_step(self, step):
-        return next((each for each in self.steps if each > step), None)
-
-    def after_step(self, run):
-        self.calls.append(run.step)
+        return next((each for each in (4, 9) if each > step), None)
 
 
 class Loops(ge.Hook):
@@ -55,10 +39,10 @@ class Loops(ge.Hook):
 
 
 def test_hooks_are_called_exactly_at_their_steps(tmp_path):
-    threes, own, loops = Recorder(3), Own([4, 9]), Loops()
+    threes, own, loops = Recorder(3), Own(), Loops()
     make(tmp_path).train(train_input, [threes, own, loops], max_steps=10)
     assert [step for step, _ in threes.calls] == [3, 6, 9, "end"]
-    assert own.calls == [4, 9]
+    assert [step for step, _ in own.calls] == [4, 9, "end"]
     assert [report.num_steps for _, report in threes.calls] == [3, 3, 3, 1]
     assert [report.num_examples for _, report in threes.calls] == [24, 24, 24, 8]
     # Calls begin with one step and double, and end at each step of a hook.
@@ -72,40 +56,21 @@ def test_hooks_are_called_exactly_at_their_steps(tmp_path):
     assert report.scalars["learning_rate"] == pytest.approx(0.1)
 
 
-def test_a_report_is_the_mean_over_its_steps(tmp_path):
-    each, both = Recorder(1), Recorder(2)
-    make(tmp_path).train(train_input, [each, both], max_steps=4)
-    losses = [report.loss for step, report in each.calls if step != "end"]
-    assert [r.loss for s, r in both.calls if s != "end"] == pytest.approx(
-        [np.mean(losses[:2]), np.mean(losses[2:])]
-    )
-
-
 class NotAhead(ge.Hook):
     def next_step(self, step):
         return step
 
 
-class Never(ge.Hook):
-    def after_step(self, run):
-        pass
-
-
 def test_hooks_that_cannot_be_called_are_refused(tmp_path):
-    one = make(tmp_path)
-    with pytest.raises(ge.UserValueError, match=r"NotAhead.next_step\(0\) returned 0.*Return 1"):
-        one.train(train_input, [NotAhead()], max_steps=1)
-    with pytest.raises(ge.UserTypeError, match="Never.every_steps is None"):
-        one.train(train_input, [Never()], max_steps=1)
-    for every in (0, -1, 2.5, True):
-        with pytest.raises(ge.UserError, match=f"Recorder.every_steps is {every}"):
-            one.train(train_input, [Recorder(every)], max_steps=1)
-    hook = Recorder(1)
-    with pytest.raises(ge.UserValueError, match="twice"):
-        one.train(train_input, [hook, hook], max_steps=1)
-    with pytest.raises(ge.UserTypeError, match=r"Hook"):
-        one.train(train_input, [Recorder], max_steps=1)
-    for hook in (Recorder(1), ge.LoggingHook(1), ge.TensorHook(1)):
+    one, hook = make(tmp_path), Recorder(1)
+    for hooks, text in (
+        ([NotAhead()], r"NotAhead.next_step\(0\) returned 0.*Return 1"),
+        ([hook, hook], "twice"),
+        *(([Recorder(every)], f"Recorder.every_steps is {every}") for every in (0, 2.5, True)),
+    ):
+        with pytest.raises(ge.UserError, match=text):
+            one.train(train_input, hooks, max_steps=1)
+    for hook in (ge.LoggingHook(1), ge.TensorHook(1)):
         with pytest.raises(ge.UserTypeError, match=f"has a {type(hook).__name__}"):
             one.evaluate(eval_input, hooks=[hook])
 
@@ -128,7 +93,7 @@ def test_reasons_to_stop_accumulate(tmp_path):
 
 
 def test_stop_at_step(tmp_path):
-    one = make(tmp_path)
+    one = make(tmp_path, save_checkpoints_steps=4)
     one.train(train_input, [ge.StopAtStepHook(num_steps=3)])
     assert one.state.step == 3
     one.train(train_input, [ge.StopAtStepHook(num_steps=3)])  # A finished run does not count.
@@ -138,36 +103,13 @@ def test_stop_at_step(tmp_path):
     one.train(train_input, [ge.StopAtStepHook(last_step=5)])
     assert one.state.step == 9
     with pytest.raises(RuntimeError, match="killed"):
-        one.train(train_input, [ge.StopAtStepHook(num_steps=6), Fail(13)], max_steps=None)
+        one.train(train_input, [ge.StopAtStepHook(num_steps=6), Fail(13)])
     again = make(tmp_path)
-    again.train(train_input, [ge.StopAtStepHook(num_steps=6)])
+    again.train(train_input, [ge.StopAtStepHook(num_steps=6)])  # From step 12.
     assert again.state.step == 15
     for options in ({}, {"num_steps": 1, "last_step": 2}, {"last_step": 0}, {"last_step": "5"}):
         with pytest.raises(ge.UserValueError, match="expected one int greater than 0"):
             ge.StopAtStepHook(**options)
-
-
-class StopAfter(ge.Hook):
-    every_steps = 3
-
-    def after_step(self, run):
-        run.request_stop("enough")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("hook", [ge.StopAtStepHook(num_steps=3), StopAfter()])
-def test_hooks_stop_two_replicas_as_one(tmp_path, hook):
-    def network():
-        keras.utils.set_random_seed(1)
-        return keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(3)])
-
-    found = []
-    for name in ("default", "mirrored 2"):
-        one = make(tmp_path / name, network=network, train_distribute=strategy(name))
-        one.train(train_input, [hook], max_steps=9)
-        assert one.state.step == 3 and checkpoints(tmp_path / name) == [0, 3]
-        found.append(weights(one))
-    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
 
 
 class Fail(ge.Hook):
@@ -212,31 +154,19 @@ def test_saving_listeners(tmp_path):
     assert checkpoints(tmp_path) == [0, 2, 4]
 
 
-def schedule_fn(features, labels, mode, network, optimizer):
+def arrays_fn(features, labels, mode, network, optimizer):
     spec = model_fn(features, labels, mode, network, optimizer)
-    if mode == ge.ModeKeys.PREDICT:
-        return spec
-    logits = network(features, training=False)
-    hot = tf.one_hot(labels, 3)
-    array = ge.metric(keras.metrics.F1Score, hot, tf.nn.softmax(logits))
-    return ge.EstimatorSpec(
-        mode,
-        loss=spec.loss,
-        train_op=spec.train_op,
-        metrics={**spec.metrics, "f1": array},
-        scalars={"batch_mean": tf.reduce_mean(features)},
-    )
+    probabilities = tf.nn.softmax(network(features, training=False))
+    f1 = ge.metric(keras.metrics.F1Score, tf.one_hot(labels, 3), probabilities)
+    scalars = {"batch_mean": tf.reduce_mean(features)}
+    return dataclasses.replace(spec, metrics={**spec.metrics, "f1": f1}, scalars=scalars)
 
 
-def test_points_for_tensorboard(tmp_path):
+def test_reports_and_points_for_tensorboard(tmp_path):
     rate = keras.optimizers.schedules.PiecewiseConstantDecay([1, 3], [0.4, 0.2, 0.1])
-    one = make(
-        tmp_path,
-        fn=schedule_fn,
-        optimizer=lambda: keras.optimizers.SGD(rate),
-        save_summary_steps=2,
-        save_checkpoints_steps=3,
-    )
+    optimizer = lambda: keras.optimizers.SGD(rate)  # noqa: E731
+    options = {"save_summary_steps": 2, "save_checkpoints_steps": 3}
+    one = make(tmp_path, fn=arrays_fn, optimizer=optimizer, **options)
     seen = []
 
     class Look(ge.Hook):
@@ -245,20 +175,20 @@ def test_points_for_tensorboard(tmp_path):
         def after_step(self, run):
             seen.append(sorted(points(tmp_path)["loss"]))  # Points are on disk at once.
 
-    every = Recorder(2)
+    each, both = Recorder(1), Recorder(2)
     spec = ge.EvalSpec(eval_input, name="test")
-    train = ge.TrainSpec(train_input, 5, [Look(), every])
+    train = ge.TrainSpec(train_input, 5, [Look(), each, both])
     metrics, _ = ge.train_and_evaluate(one, train, spec)
+    losses = [report.loss for _, report in each.calls]
+    means = [np.mean(losses[:2]), np.mean(losses[2:4])]
+    assert [report.loss for _, report in both.calls[:2]] == pytest.approx(means)
     assert seen == [[2], [2, 4]]
     found = points(tmp_path)
     assert set(found) == {
         *("loss", "accuracy", "f1/0", "f1/1", "f1/2", "batch_mean", "learning_rate"),
         *("global_step/sec", "examples/sec", "model"),
     } | ({"input_wait"} & set(found))
-    assert {step: pytest.approx(r.loss) for step, r in every.calls[:2]} == {
-        step: found["loss"][step] for step in (2, 4)
-    }
-    assert sorted(found["loss"]) == [2, 4, 5]
+    assert found["loss"] == pytest.approx({2: means[0], 4: means[1], 5: losses[4]})
     # The rate of the step itself, which the schedule computes from the updates before.
     assert found["learning_rate"] == pytest.approx({2: 0.4, 4: 0.2, 5: 0.1})
     evaluated = points(tmp_path / "eval_test")
@@ -268,7 +198,14 @@ def test_points_for_tensorboard(tmp_path):
     assert points(tmp_path / "eval_more")["loss"] == pytest.approx({5: metrics["loss"]})
 
 
-def test_no_event_file_without_a_value_and_the_speed_alone(tmp_path):
+def test_event_files_have_a_value_and_are_replaced_if_they_are_deleted(tmp_path):
+    class Delete(ge.Hook):
+        every_steps = 3
+
+        def after_step(self, run):
+            for path in tmp_path.glob("events.*"):
+                path.unlink()
+
     one = make(tmp_path, save_summary_steps=None)
     one.train(train_input, max_steps=2)
     one.evaluate(eval_input)
@@ -277,18 +214,8 @@ def test_no_event_file_without_a_value_and_the_speed_alone(tmp_path):
     assert {tag: sorted(each) for tag, each in points(tmp_path).items()} == {
         "global_step/sec": [4, 5]
     }
-
-
-def test_a_deleted_event_file_is_replaced(tmp_path):
-    class Delete(ge.Hook):
-        every_steps = 3
-
-        def after_step(self, run):
-            for path in tmp_path.glob("events.*"):
-                path.unlink()
-
-    make(tmp_path, save_summary_steps=2).train(train_input, [Delete()], max_steps=5)
-    assert sorted(points(tmp_path)["loss"]) == [4, 5]
+    one.train(train_input, [ge.SummaryHook(2), Delete()], max_steps=11)
+    assert sorted(points(tmp_path)["loss"]) == [10, 11]
 
 
 def test_log_lines(tmp_path, caplog):
@@ -307,7 +234,6 @@ def test_log_lines(tmp_path, caplog):
     one.train(train_input, max_steps=3)
     warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert warnings == ["train | step 3 is at max_steps 3 already"]
-    assert len(X) == len(Y)
 
 
 def test_a_state_is_restored_or_dropped(tmp_path, caplog):
@@ -334,22 +260,16 @@ def test_a_state_is_restored_or_dropped(tmp_path, caplog):
     assert "states of hooks that are gone: ['Count']" in caplog.text
 
 
-def nan_input():
-    values = X.copy()
-    values[26] = np.nan  # In the fourth batch.
-    return tf.data.Dataset.from_tensor_slices((values, Y)).batch(8).repeat()
-
-
 def test_a_nan_ends_training_before_other_hooks_and_checkpoints(tmp_path):
     every = Recorder(1)
     one = make(tmp_path, save_summary_steps=1, save_checkpoints_steps=2)
     with pytest.raises(ge.NanLossDuringTrainingError, match="in step 4"):
-        one.train(nan_input, [every], max_steps=9)
+        one.train(poisoned, [every], max_steps=9)
     assert [step for step, _ in every.calls] == [1, 2, 3]
     assert checkpoints(tmp_path) == [0, 2]
     assert sorted(points(tmp_path)["loss"]) == [1, 2, 3]
 
 
 def test_a_warning_of_nan_names_the_first_step(tmp_path, caplog):
-    make(tmp_path, on_nan="warn").train(nan_input, max_steps=9)
+    make(tmp_path, on_nan="warn").train(poisoned, max_steps=9)
     assert "the loss is NaN or infinite in step 4." in caplog.text

@@ -152,6 +152,8 @@ def test_divergence_and_reasons():
     assert ge.StopIfNoDecrease("m", max_steps=1000).decide(record([NAN, NAN])) == (
         "no decrease in 1000 steps; best: none, nan at step 2000"
     )
+    with pytest.raises(ge.UserTypeError, match=r"has shape \(2,\): expected one number"):
+        ge.StopIfHigher("m", 0.5).decide(record([[0.1, 0.9]]))
 
 
 @pytest.mark.parametrize(

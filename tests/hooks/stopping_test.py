@@ -4,6 +4,7 @@ The model learns nothing: its metric is a function of the step, so that each rul
 at a known step.
 """
 
+import dataclasses
 import json
 import logging
 
@@ -13,29 +14,17 @@ import pytest
 import tensorflow as tf
 
 import gin_estimator as ge
-from small import X, Y, checkpoints, data, make, weights
+import small
+from small import checkpoints, data, eval_input, make, poisoned, train_input, weights
 
 # By tens of steps.
 VALUES = [0.1, 0.2, 0.3, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0, 0.0]
 
 
 def model_fn(features, labels, mode, network, optimizer, step):
-    logits = network(features, training=mode == ge.ModeKeys.TRAIN)
+    spec = small.model_fn(features, labels, mode, network, optimizer)
     value = tf.gather(tf.constant(VALUES), tf.minimum(step // 10, len(VALUES) - 1))
-    return ge.EstimatorSpec(
-        mode,
-        loss=keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True),
-        train_op=ge.TrainOp(optimizer, network.trainable_variables),
-        metrics={"score": tf.fill([tf.shape(features)[0]], value)},
-    )
-
-
-def endless():
-    return data().repeat()
-
-
-def finite():
-    return data()
+    return dataclasses.replace(spec, metrics={"score": tf.fill([tf.shape(features)[0]], value)})
 
 
 def unknown_length():
@@ -54,17 +43,6 @@ class Rates(ge.Hook):
         self.found[run.step] = round(float(run.report.scalars["learning_rate"]), 6)
 
 
-class Weights(ge.Hook):
-    """Reads the weights at the step of a checkpoint."""
-
-    def __init__(self, step):
-        self.step, self.kernel, self.estimator = step, None, None
-
-    def after_evaluation(self, run, name, metrics):
-        if metrics["global_step"] == self.step and self.kernel is None:
-            self.kernel = self.estimator.state.variables()["network/dense/kernel"].numpy()
-
-
 class KillAt(ge.Hook):
     def __init__(self, step):
         self.every_steps = step
@@ -77,12 +55,9 @@ def run(model_dir, *rules, max_steps=100, hooks=(), optimizer=None, train=(), on
     """Trains a new Estimator, or `one`; returns it and the metrics."""
     options = {"save_checkpoints_steps": 10, "save_summary_steps": None, "tf_random_seed": 1}
     one = one or make(model_dir, fn=model_fn, optimizer=optimizer, **{**options, **config})
-    for hook in hooks:
-        if isinstance(hook, Weights):
-            hook.estimator = one
-    spec = ge.EvalSpec(finite, early_stopping=rules)
+    spec = ge.EvalSpec(eval_input, early_stopping=rules)
     train_spec = ge.TrainSpec(
-        **{"input_fn": endless, "max_steps": max_steps, "hooks": hooks, **dict(train)}
+        **{"input_fn": train_input, "max_steps": max_steps, "hooks": hooks, **dict(train)}
     )
     results = ge.train_and_evaluate(one, train_spec, spec)
     return one, results and results[0]
@@ -129,12 +104,12 @@ def test_a_rule_ends_a_training_also_after_a_kill_and_at_once_when_started_again
 @pytest.mark.slow
 def test_the_best_weights_are_restored(tmp_path):
     rule = ge.StopIfNoIncrease("score", max_steps=30, restore_best=True)
-    plain, model_dir = Weights(30), tmp_path / "run"
-    one, metrics = run(model_dir, rule, hooks=[plain], keep_checkpoint_max=2)
+    plain, _ = run(tmp_path / "plain", max_steps=30)
+    model_dir = tmp_path / "run"
+    one, metrics = run(model_dir, rule, keep_checkpoint_max=2)
     assert (metrics["global_step"], metrics["score"]) == (30, pytest.approx(0.6))
     assert checkpoints(model_dir) == [30]
-    kernel = one.state.variables()["network/dense/kernel"].numpy()
-    np.testing.assert_array_equal(kernel, plain.kernel)
+    np.testing.assert_array_equal(weights(one), weights(plain))
     reason, step, details = ended(model_dir)
     assert (reason, step) == ("stopped", 30) and "best 0.6 at step 30" in details[0]
     again, metrics = run(model_dir, rule)  # Ends at once.
@@ -160,9 +135,9 @@ def test_wrong_rules_are_refused_before_the_first_step(tmp_path):
     refused("max_epochs is 0", train={"max_epochs": 0})
     refused("max_secs is '5x'", train={"max_secs": "5x"})
     with pytest.raises(ge.UserTypeError, match="StopIfHigher objects|StoppingRule"):
-        ge.EvalSpec(finite, early_stopping=ge.StopIfHigher)
+        ge.EvalSpec(eval_input, early_stopping=ge.StopIfHigher)
     with pytest.raises(ge.UserValueError, match=r"StopIfHigher\('score'\).evaluation is None"):
-        make(tmp_path, fn=model_fn).train(endless, [ge.StopIfHigher("score", 1.0)], max_steps=1)
+        make(tmp_path, fn=model_fn).train(train_input, [ge.StopIfHigher("score", 1.0)], max_steps=1)
     assert not checkpoints(tmp_path)
 
 
@@ -190,7 +165,7 @@ def constant():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", [pytest.param(constant, marks=pytest.mark.slow), schedule])
+@pytest.mark.parametrize("optimizer", [constant, schedule])
 def test_rates_are_lowered_also_after_a_kill(optimizer, tmp_path):
     options = {"optimizer": optimizer, "save_checkpoints_steps": 2, "max_steps": 10}
     rates = Rates()
@@ -206,7 +181,7 @@ def test_rates_are_lowered_also_after_a_kill(optimizer, tmp_path):
     assert rates.found == {7: 0.125, 8: 0.125, 9: 0.0625, 10: 0.0625}
     np.testing.assert_array_equal(weights(one), weights(two))
     rates = Rates()
-    two.train(endless, [rates], max_steps=11)  # Without the hook the rate is as configured.
+    two.train(train_input, [rates], max_steps=11)  # Without the hook the rate is as configured.
     assert rates.found == {11: 0.5}
 
 
@@ -219,12 +194,6 @@ def test_limits_of_rates_and_two_replicas(tmp_path):
     assert [rates.found[n] for n in (3, 5, 7, 9)] == [0.5, 0.25, 0.2, 0.2]
 
 
-def poisoned():
-    values = X.copy()
-    values[26] = np.nan  # In the fourth batch of each pass.
-    return tf.data.Dataset.from_tensor_slices((values, Y)).batch(8).repeat()
-
-
 def without_dropout():
     keras.utils.set_random_seed(1)
     return keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(3)])
@@ -233,12 +202,13 @@ def without_dropout():
 def all_stops(folder, **config):
     """Ends a training in each way; returns the step, the reasons, and a metric with the weights."""
     best = ge.StopIfNoIncrease("score", max_steps=30, restore_best=True)
-    passes = {"input_fn": finite, "max_epochs": 3, "max_steps": None}
+    passes = {"input_fn": eval_input, "max_epochs": 3, "max_steps": None}
     trainings = {
         "rule": ([RULE], {}),
         "best": ([best], {}),
         "passes": ([], {"train": passes}),
         "rates": ([], {"hooks": [halves()], "max_steps": 50}),
+        "hook": ([], {"hooks": [ge.StopAtStepHook(3)]}),
         "average": ([], {"average": ge.ExponentialAverage(0.9), "max_steps": 20}),
         "left out": ([], {"train": {"input_fn": poisoned}, "on_nan": "restore", "max_steps": 11}),
     }
@@ -260,24 +230,16 @@ def assert_same_stops(actual, expected):
 def test_two_replicas_end_as_one(tmp_path):
     expected = all_stops(tmp_path / "one")
     assert {name: step for name, (step, *_) in expected.items()} == {
-        **{"rule": 50, "best": 30, "passes": 15},
+        **{"rule": 50, "best": 30, "passes": 15, "hook": 3},
         **{"rates": 50, "average": 20, "left out": 11},
     }
     assert_same_stops(all_stops(tmp_path / "two", devices=("CPU:0", "CPU:1")), expected)
 
 
-SLOW = pytest.mark.slow
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@pytest.mark.parametrize(  # The first kill of each input is at the end of a pass.
     "input_fn, steps, kill",
-    [
-        (finite, 5, 10),  # At the end of a pass.
-        pytest.param(finite, 5, 6, marks=SLOW),
-        pytest.param(unknown_length, 10, 20, marks=SLOW),
-        pytest.param(unknown_length, 10, 11, marks=SLOW),
-    ],
+    [(eval_input, 5, 10), (eval_input, 5, 6), (unknown_length, 10, 20), (unknown_length, 10, 11)],
 )
 def test_passes_count_over_restarts(input_fn, steps, kill, tmp_path):
     def train(model_dir, max_epochs, *hooks, one=None):
@@ -301,20 +263,19 @@ def test_passes_count_over_restarts(input_fn, steps, kill, tmp_path):
 
 def test_seconds_count_over_restarts(tmp_path):
     one = make(tmp_path, fn=model_fn, max_call_secs=0.05, save_checkpoints_steps=10**6)
-    ge.train_and_evaluate(one, ge.TrainSpec(endless, max_secs=0.3))
+    ge.train_and_evaluate(one, ge.TrainSpec(train_input, max_secs=0.3))
     step = one.state.step
     assert step and ended(tmp_path) == ("stopped", step, ["StopAfterSecsHook: 0.3 s"])
-    ge.train_and_evaluate(one, ge.TrainSpec(endless, max_secs="0.3s"))
+    ge.train_and_evaluate(one, ge.TrainSpec(train_input, max_secs="0.3s"))
     assert one.state.step == step
-    ge.train_and_evaluate(one, ge.TrainSpec(endless, max_secs=600, max_steps=step + 5))
+    ge.train_and_evaluate(one, ge.TrainSpec(train_input, max_secs=600, max_steps=step + 5))
     assert ended(tmp_path) == ("finished", step + 5, [])
 
 
 def test_the_profiler_records_once(tmp_path):
     one = make(tmp_path, save_checkpoints_steps=100, save_summary_steps=None)
-    one.train(endless, [ge.ProfilerHook(3, 2)], max_steps=8)
+    one.train(train_input, [ge.ProfilerHook(3, 2)], max_steps=8)
     assert len(list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))) == 1
-    one.train(
-        endless, [ge.ProfilerHook(10, 50, str(tmp_path / "cut"))], max_steps=12
-    )  # The end cuts it short.
+    cut_short = ge.ProfilerHook(10, 50, str(tmp_path / "cut"))
+    one.train(train_input, [cut_short], max_steps=12)
     assert len(list(tmp_path.glob("cut/plugins/profile/*/*.xplane.pb"))) == 1

@@ -120,7 +120,8 @@ class Ids(ge.Hook):
         self.tensors, self.summaries = run.report.tensors, run.report.summaries
 
 
-@pytest.mark.parametrize("name", ["default", pytest.param("mirrored 2", marks=pytest.mark.slow)])
+@pytest.mark.thin
+@pytest.mark.parametrize("name", ["default", "mirrored 2"])
 def test_summaries_of_steps_and_of_evaluations(name, tmp_path, monkeypatch):
     hook, weights = Ids(), []
     for takes in (True, False):

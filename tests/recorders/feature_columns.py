@@ -11,23 +11,10 @@ import json
 import sys
 
 import tensorflow as tf
-from tensorflow.python.feature_column.feature_column_v2 import (
-    FeatureTransformationCache,
-)
+from tensorflow.python.feature_column.feature_column_v2 import FeatureTransformationCache
 
 # The last is not UTF-8, and stands in JSON as Python's 'surrogateescape' has it.
-WORDS = [
-    "EWR",
-    "JFK",
-    "LGA",
-    "Zürich",
-    "a b",
-    "a\0b",
-    "a_X_b",
-    "7",
-    " ",
-    "\udcff\udcfe",
-]
+WORDS = ["EWR", "JFK", "LGA", "Zürich", "a b", "a\0b", "a_X_b", "7", " ", "\udcff\udcfe"]
 IDS = [0, 1, 2, -1, 10, 5, -(2**40), 2**63 - 1, -(2**63) + 1, 3]
 HOURS = [5.99, 6.0, 8.5, 9.0, 23.0, -1.0, 0.0, 12.0, 12.0, 100.0]
 TAGS = [["a", "b"], [], ["c"], ["a", "a", "c"], [], ["Zürich"], ["7"], [], ["b"], ["c"]]
@@ -79,12 +66,7 @@ CASES = {
     ),
     "bag": (
         fc.categorical_column_with_vocabulary_list("tags", ["c", "a"], num_oov_buckets=2),
-        {
-            "kind": "bag of words",
-            "column": "tags",
-            "vocabulary": ["c", "a"],
-            "unknown": 2,
-        },
+        {"kind": "bag of words", "column": "tags", "vocabulary": ["c", "a"], "unknown": 2},
     ),
     "buckets": (hours, {"kind": "number", "column": "hour", "buckets": BUCKETS}),
     "cross of words and ids": cross("word", "id"),

@@ -34,10 +34,7 @@ CASES = {
     ),
     "multi_label": (
         lambda column: HEADS.MultiLabelHead(
-            3,
-            weight_column=column,
-            thresholds=[0.4],
-            classes_for_class_based_metrics=[1],
+            3, weight_column=column, thresholds=[0.4], classes_for_class_based_metrics=[1]
         ),
         logits(3),
         rng.integers(2, size=[11, 3]),
@@ -98,10 +95,7 @@ def multi():
     given, clicks = logits(2), rng.integers(2, size=[11, 1])
     prices = logits(1)
     loss = head.loss(
-        {
-            "click": tf.constant(clicks, tf.int64),
-            "price": tf.constant(prices, tf.float32),
-        },
+        {"click": tf.constant(clicks, tf.int64), "price": tf.constant(prices, tf.float32)},
         tf.constant(given, tf.float32),
         {"w": tf.constant(WEIGHTS, tf.float32)},
         tf.estimator.ModeKeys.TRAIN,
@@ -120,11 +114,7 @@ def main():
         cases[name]["plain"] = recorded(make(None), labels, given, WEIGHTS)
         cases[name]["weighted"] = recorded(make("w"), labels, given, WEIGHTS)
     cases["multi"] = multi()
-    values = {
-        "tensorflow": tf.__version__,
-        "weights": WEIGHTS.tolist(),
-        "cases": cases,
-    }
+    values = {"tensorflow": tf.__version__, "weights": WEIGHTS.tolist(), "cases": cases}
     with open(sys.argv[1], "w") as file:
         json.dump(values, file, indent=1)
         file.write("\n")

@@ -97,18 +97,15 @@ def model_fn_of(network, optimizer, is_new=False):
         if mode == tf.estimator.ModeKeys.PREDICT:
             served = tf.estimator.export.PredictOutput({"logits": logits})
             return tf.estimator.EstimatorSpec(
-                mode,
-                predictions={"logits": logits},
-                export_outputs={"serving_default": served},
+                mode, predictions={"logits": logits}, export_outputs={"serving_default": served}
             )
         loss = v1.losses.sparse_softmax_cross_entropy(labels, logits)
         step = v1.train.get_or_create_global_step()
         made = optimizer()
-        if hasattr(made, "get_updates"):
-            with tf.control_dependencies(v1.get_collection("update_ops")):
+        with tf.control_dependencies(v1.get_collection("update_ops")):
+            if hasattr(made, "get_updates"):
                 op = made.get_updates(loss, v1.trainable_variables())[0]
-        else:
-            with tf.control_dependencies(v1.get_collection("update_ops")):
+            else:
                 op = made.minimize(loss, step)
         return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=op)
 
@@ -151,12 +148,7 @@ def trained(name, out):
         saved_model(estimator, out)
     losses = Losses()
     estimator.train(data(x, y), hooks=[losses], max_steps=FIRST + NEXT)
-    return {
-        "x": x.tolist(),
-        "y": y.tolist(),
-        "logits": logits,
-        "losses": losses.values,
-    }
+    return {"x": x.tolist(), "y": y.tolist(), "logits": logits, "losses": losses.values}
 
 
 def saved_model(estimator, out):
@@ -188,16 +180,12 @@ def vocabulary(out):
         model_fn_of(network, lambda: v1.train.GradientDescentOptimizer(0.0), True),
         config=config,
         warm_start_from=tf.estimator.WarmStartSettings(
-            str(out / "embedding/model.ckpt-5"),
-            var_name_to_vocab_info={"words/table": info},
+            str(out / "embedding/model.ckpt-5"), var_name_to_vocab_info={"words/table": info}
         ),
     )
     estimator.train(data(x, y), max_steps=1)
     logits = [p["logits"].tolist() for p in estimator.predict(data(x))]
-    return {
-        "table": estimator.get_variable_value("words/table").tolist(),
-        "logits": logits,
-    }
+    return {"table": estimator.get_variable_value("words/table").tolist(), "logits": logits}
 
 
 def keras_model(out):
@@ -221,12 +209,7 @@ def keras_model(out):
     model.save_weights(folder / "legacy.h5")
     logits = model(X).numpy().tolist()
     history = model.fit(X, Y, batch_size=len(X), epochs=NEXT, shuffle=False, verbose=0)
-    return {
-        "x": X.tolist(),
-        "y": Y.tolist(),
-        "logits": logits,
-        "losses": history.history["loss"],
-    }
+    return {"x": X.tolist(), "y": Y.tolist(), "logits": logits, "losses": history.history["loss"]}
 
 
 def main():

@@ -77,11 +77,7 @@ def make(model, kind, model_dir):
     adagrad = legacy.Adagrad(0.05)
     options = {
         "Linear": {"feature_columns": wide, "optimizer": ftrl},
-        "DNN": {
-            "feature_columns": deep,
-            "hidden_units": HIDDEN,
-            "optimizer": adagrad,
-        },
+        "DNN": {"feature_columns": deep, "hidden_units": HIDDEN, "optimizer": adagrad},
         "DNNLinearCombined": {
             "linear_feature_columns": wide,
             "linear_optimizer": ftrl,
