@@ -40,7 +40,7 @@ class Loops(ge.Hook):
 
 def test_hooks_are_called_exactly_at_their_steps(tmp_path):
     threes, own, loops = Recorder(3), Own(), Loops()
-    make(tmp_path).train(train_input, [threes, own, loops], max_steps=10)
+    make(tmp_path, max_call_secs=600).train(train_input, [threes, own, loops], max_steps=10)
     assert [step for step, _ in threes.calls] == [3, 6, 9, "end"]
     assert [step for step, _ in own.calls] == [4, 9, "end"]
     assert [report.num_steps for _, report in threes.calls] == [3, 3, 3, 1]
