@@ -16,7 +16,7 @@ PYTEST := -m pytest -n 2 --dist loadfile -q $(PYTEST_FLAGS)
 
 help:
 	@echo 'make demo         train, evaluate and export the digits in $(MODEL_DIR); again: resume'
-	@echo 'make test         lint and the tests, about 6 minutes on two cores'
+	@echo 'make test         lint and the tests, about 5 minutes on two cores'
 	@echo 'make test-all     the slow tests: kill loops, large matrices'
 	@echo 'make test-oldest  the main tests on the oldest supported TensorFlow and Keras'
 	@echo 'make format       format the code'
