@@ -255,6 +255,7 @@ def zeros():
     return indices().map(lambda index: batch_of(index, 0.0))
 
 
+@pytest.mark.slow
 def test_a_gradient_of_nan_belongs_to_its_own_step(tmp_path, caplog):
     one = make(tmp_path, fn=root_fn, on_nan="restore", save_checkpoints_steps=1)
     with pytest.raises(ge.NanLossDuringTrainingError, match="more than max_restores=5") as error:

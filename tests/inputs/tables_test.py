@@ -53,6 +53,7 @@ def check_rows(features, labels):
     assert features.keys() == COLUMNS.keys() - {"y"}
 
 
+@pytest.mark.slow
 def test_csv_files_in_many_forms(tmp_path):
     path = tmp_path / "a.csv"
     write(path, *LINES)
