@@ -60,9 +60,6 @@ from .estimator.estimator import train_and_evaluate as train_and_evaluate
 from .estimator.fit import FitResult as FitResult
 from .estimator.fit import fit as fit
 from .estimator.keras_model import compiled_modules as compiled_modules
-from .estimator.specs import EvalSpec as EvalSpec
-from .estimator.specs import KeepBest as KeepBest
-from .estimator.specs import TrainSpec as TrainSpec
 from .export.exporters import BestExporter as BestExporter
 from .export.exporters import Exporter as Exporter
 from .export.exporters import FinalExporter as FinalExporter
@@ -96,5 +93,8 @@ from .hooks.stops import StopAtStepHook as StopAtStepHook
 from .hooks.summary import StepCounterHook as StepCounterHook
 from .hooks.summary import SummaryHook as SummaryHook
 from .hooks.tensors import TensorHook as TensorHook
+from .loop.specs import EvalSpec as EvalSpec
+from .loop.specs import KeepBest as KeepBest
+from .loop.specs import TrainSpec as TrainSpec
 from .run.run import run as run
 from .train.unfrozen import unfrozen as unfrozen

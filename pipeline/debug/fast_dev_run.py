@@ -11,7 +11,7 @@ from absl import logging
 from ..contract.hooks import Hook
 from ..errors import UserRuntimeError
 from ..estimator.estimator import Estimator, train_and_evaluate
-from ..estimator.specs import EvalSpec, TrainSpec
+from ..loop.specs import EvalSpec, TrainSpec
 from .summed_loss import summed_loss
 
 

@@ -17,10 +17,10 @@ from ..data.source import Source
 from ..distribute import names
 from ..errors import UserValueError
 from ..estimator.estimator import Estimator
-from ..estimator.saver import DEFAULT_SECS
-from ..estimator.specs import EvalSpec, TrainSpec, check_evaluations
-from ..estimator.trainer import Trainer
 from ..hooks import description, metric_hook
+from ..loop.saver import DEFAULT_SECS
+from ..loop.specs import EvalSpec, TrainSpec, check_evaluations
+from ..loop.trainer import Trainer
 from ..run import frames
 from .division import Division, division_of
 from .summed_loss import summed_loss

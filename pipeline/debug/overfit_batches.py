@@ -14,7 +14,7 @@ from ..contract.spec import ModeKeys
 from ..distribute import strategies
 from ..errors import UserRuntimeError, UserValueError
 from ..estimator.estimator import Estimator, train_and_evaluate
-from ..estimator.specs import EvalSpec, TrainSpec
+from ..loop.specs import EvalSpec, TrainSpec
 from ..model_dir.files import check_writable, read_json, write_atomic
 
 _MARKER = "overfit_batches.json"

@@ -21,7 +21,7 @@ from ..data import bad_batch as bad_batches
 from ..data.batch import Batch, as_pair, relaxed
 from ..distribute.names import parts_of, variable_of, variables_of
 from ..estimator.estimator import Estimator
-from ..estimator.train_state import TrainState
+from ..loop.train_state import TrainState
 from ..run import frames
 from ..train import losses, slices
 from ..train.step import BoundModelFn

@@ -19,7 +19,7 @@ from ..data.batch import Batch
 from ..data.source import Source
 from ..errors import UserValueError
 from ..estimator.estimator import Estimator
-from ..estimator.specs import EvalSpec, TrainSpec
+from ..loop.specs import EvalSpec, TrainSpec
 from ..run import frames
 from ..train.forward_steps import EvalStep
 from ..train.host_metrics import HostMetrics

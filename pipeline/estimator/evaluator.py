@@ -21,12 +21,12 @@ from ..errors import UnreadableCheckpointError
 from ..hooks.events import EventWriter
 from ..hooks.metric_writers_hook import MetricWritersHook
 from ..hooks.summary import write_evaluation
+from ..loop.evaluation import Evaluation
+from ..loop.evaluations import AfterEvaluation
+from ..loop.run_files import RunFiles
+from ..loop.train_state import TrainState
 from ..model_dir import claim, records
 from ..model_dir.evaluated import Evaluated
-from .evaluation import Evaluation
-from .evaluations import AfterEvaluation
-from .run_files import RunFiles
-from .train_state import TrainState
 
 _POLL_SECS = 2.0
 _LOG_SECS = 60.0

@@ -21,10 +21,10 @@ from ..data.source import InputContext, Source
 from ..distribute import names, strategies
 from ..errors import UserTypeError, UserValueError
 from ..hooks.stops import RepeatInputHook
+from ..loop.specs import EvalSpec, TrainSpec
 from .estimator import Estimator, train_and_evaluate
 from .keras_callbacks import KerasCallbacks, checked
 from .keras_model import check_compiled, compiled_modules
-from .specs import EvalSpec, TrainSpec
 
 _INPUT_ARGUMENTS = ("mode", "params", "config", "input_context", "first_batch")
 _STEPS = integer(1, example=100, optional=True)

@@ -12,7 +12,8 @@ import gin_estimator as ge
 from gin_estimator.checkpoint import files
 from gin_estimator.checkpoint.checkpoints import RUN_STATE
 from gin_estimator.checkpoint.reader import Reader
-from gin_estimator.estimator import evaluator, recorded
+from gin_estimator.estimator import evaluator
+from gin_estimator.loop import recorded
 from gin_estimator.model_dir import claim, records
 
 X = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")

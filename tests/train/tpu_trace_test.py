@@ -12,8 +12,8 @@ import tensorflow as tf
 
 import gin_estimator as ge
 from gin_estimator.data.batch import Batch
-from gin_estimator.estimator.evaluation import Evaluation
-from gin_estimator.estimator.trainer import Trainer
+from gin_estimator.loop.evaluation import Evaluation
+from gin_estimator.loop.trainer import Trainer
 
 NUM_CORES = 2
 

@@ -1,0 +1,1 @@
+"""The training loop: its parts, the schedule, and the evaluations between calls."""
