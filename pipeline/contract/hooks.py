@@ -77,16 +77,14 @@ class BadStep(NamedTuple):
 
 
 class Run:
-    """The state of a run that hooks can read, and a way to stop it.
+    """What hooks may read of a run, and ways to stop it or to skip a step.
 
     Attributes:
       model_dir: directory of the run.
       step: global step.
       max_step: global step at which training ends; None for the end of the input.
-      nonfinite_step: first step of the last call at which the loss was NaN or infinite, None if
-        there was none.
-      bad_step: the first step whose batches a hook asked to leave out; None for none.
-      cannot_leave_out: why `leave_out` cannot be called; None if it can.
+      is_chief: whether this process logs and writes for all that train in lockstep.
+      agree: function of a bool that returns whether any process passed True; each has to call it.
       stop_reasons: why training is going to end; empty while it continues.
       has_ended: whether the last step was made, so that a request to stop has no effect.
       has_changed: whether hooks have set variables or their states after the last step was saved,
@@ -97,35 +95,51 @@ class Run:
         EvalSpec.
       is_evaluator: whether an evaluator job makes the evaluations of the run here.
       rate_factors: factors of learning rates, by the hook that sets them.
-      leads: whether this process logs and writes for all that train in lockstep.
-      agree: function of a bool that returns whether any process passed True; each has to call it.
+      nonfinite_step: first step of the last call at which the loss was NaN or infinite, None if
+        there was none.
+      bad_step: the first step whose batches a hook asked to skip; None for none.
+      cannot_leave_out: why `leave_out` cannot be called; None if it can.
     """
 
     def __init__(
         self,
         model_dir: str,
         step: int,
-        max_step: int | None,
+        max_step: int | None = None,
         *,
-        leads: bool = True,
+        is_chief: bool = True,
         agree: Callable[[bool], bool] = bool,
+        is_evaluator: bool = False,
+        evaluations: dict[str, list[Any]] | None = None,
+        rate_factors: dict[Any, Any] | None = None,
+        cannot_leave_out: str | None = None,
     ) -> None:
         self.model_dir = model_dir
-        self.leads = leads
-        self.agree = agree
         self.step = step
         self.max_step = max_step
-        self.nonfinite_step: int | None = None
-        self.bad_step: BadStep | None = None
-        self.cannot_leave_out: str | None = None
+        self.is_chief = is_chief
+        self.agree = agree
+        self.is_evaluator = is_evaluator
+        self.evaluations = {} if evaluations is None else evaluations
+        self.rate_factors = {} if rate_factors is None else rate_factors
+        self.cannot_leave_out = cannot_leave_out
         self.stop_reasons: list[str] = []
         self.has_ended = False
         self.has_changed = False
-        self.evaluations: dict[str, list[Any]] = {}
         self.summaries: dict[str, Mapping[str, Summary]] = {}
-        self.is_evaluator = False
-        self.rate_factors: dict[Any, Any] = {}
+        self.nonfinite_step: int | None = None
+        self.bad_step: BadStep | None = None
         self.read_report: Callable[[], Report] | None = None
+
+    @property
+    def leads(self) -> bool:
+        """The earlier name of `is_chief`."""
+        return self.is_chief
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the run has reached `max_step`."""
+        return self.max_step is not None and self.step >= self.max_step
 
     @property
     def report(self) -> Report:
@@ -139,6 +153,10 @@ class Run:
     def stop_reason(self) -> str | None:
         """Why training is going to end, in one text; None while it continues."""
         return "; ".join(self.stop_reasons) or None
+
+    def advance(self, step: int, nonfinite_step: int | None) -> None:
+        """Sets the results of one compiled call; only the training loop calls it."""
+        self.step, self.nonfinite_step = step, nonfinite_step
 
     def request_stop(self, reason: str) -> None:
         """Ends training after the current call, in all processes; reasons accumulate."""

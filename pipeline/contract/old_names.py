@@ -65,7 +65,7 @@ ARGUMENTS = {
     **dict.fromkeys(("StopIfNoIncrease", "StopIfNoDecrease", "ReduceOnPlateau"), _PATIENT_RULE),
     "EstimatorSpec": {
         "training_hooks": _HOOKS,
-        "training_chief_hooks": f"{_HOOKS}; run.leads is True in the chief",
+        "training_chief_hooks": f"{_HOOKS}; run.is_chief is True in the chief",
         "evaluation_hooks": _HOOKS,
         "prediction_hooks": "pass hooks to predict()",
         "scaffold": "Estimator(warm_start_from=...) for initial values",

@@ -21,10 +21,11 @@ from ..model_dir import staged
 from . import fingerprint
 from .batch import as_pair, num_rows
 from .input import Input, delete
+from .open_input import OpenInput
 from .position import Position, begins
 
 
-class TrainingInput:
+class TrainingInput(OpenInput):
     """The live iterator of a training run.
 
     Attributes:
@@ -82,15 +83,8 @@ class TrainingInput:
         self._position = dataclasses.replace(self._position, elements=elements)
         self._examples += num_examples
 
-    def leave_out(self, step: int) -> list[Any] | None:
-        """Reads the batches of one step, which is not made. Every process must call it.
-
-        Args:
-          step: global step.
-
-        Returns:
-          The elements of this process; None if no process has data left in this pass.
-        """
+    def skip(self, step: int) -> list[Any] | None:
+        """Reads the batches of one step; see `OpenInput.skip`."""
         elements = self._data.read(self.iterator)
         if not self._replicas.any(bool(elements)):
             return None
@@ -111,22 +105,7 @@ class TrainingInput:
         return step == self.end_step
 
     def next_pass(self, step: int, *, after_rest: bool, num_passes: float | None = None) -> bool:
-        """Begins another pass at the end of the data, if this training may.
-
-        A training ends with its pass. But where it continued an earlier one at the very end of
-        a pass, it begins the next; with `after_rest` also if it read the rest of that pass.
-
-        Args:
-          step: global step.
-          after_rest: whether a number of steps was asked for, not a step to train to.
-          num_passes: number of passes of this and earlier trainings, instead of these rules.
-
-        Returns:
-          Whether it has begun.
-
-        Raises:
-          UserValueError: the data are empty.
-        """
+        """Begins another pass at the end of the data; see `OpenInput.next_pass`."""
         if not self._position.elements:
             raise self._data.source.empty_error()
         if num_passes is not None:

@@ -18,9 +18,9 @@ from ..distribute import names
 from ..errors import UserValueError
 from ..estimator.estimator import Estimator
 from ..hooks import description, metric_hook
-from ..loop.saver import DEFAULT_SECS
+from ..loop.checkpointing import DEFAULT_SECS
+from ..loop.program import TrainProgram
 from ..loop.specs import EvalSpec, TrainSpec, check_evaluations
-from ..loop.trainer import Trainer
 from ..run import frames
 from .division import Division, division_of
 from .summed_loss import summed_loss
@@ -182,7 +182,7 @@ def _model(
         check_evaluations(specs, saves=alone.config.save_checkpoints_steps != 0)
     with _reported(found.mistakes):
         fn, given = train_spec.input_fn, alone.params
-        Trainer(alone.state, alone.model_fn, fn, params=given, hooks=hooks)
+        TrainProgram(alone.state, alone.model_fn, fn, params=given, hooks=hooks)
         if warning := summed_loss(alone, fn):
             found.doubts.append(warning)
     for spec in specs:

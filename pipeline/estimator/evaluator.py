@@ -22,8 +22,8 @@ from ..hooks.events import EventWriter
 from ..hooks.metric_writers_hook import MetricWritersHook
 from ..hooks.summary import write_evaluation
 from ..loop.evaluation import Evaluation
-from ..loop.evaluations import AfterEvaluation
-from ..loop.run_files import RunFiles
+from ..loop.evaluation_log import EvaluationLog
+from ..loop.inline_evaluations import Export
 from ..loop.train_state import TrainState
 from ..model_dir import claim, records
 from ..model_dir.evaluated import Evaluated
@@ -57,14 +57,14 @@ class Evaluator:
         self,
         state: TrainState,
         evaluations: Sequence[Evaluation],
-        run_files: RunFiles,
+        log: EvaluationLog,
         *,
         max_steps: int | None,
-        export: AfterEvaluation,
+        export: Export,
         hparams: Mapping[str, Any],
     ) -> None:
         """Takes the parts; training ends at `max_steps`, or at the end of its input."""
-        self._state, self._evaluations, self._files = state, evaluations, run_files
+        self._state, self._evaluations, self._log = state, evaluations, log
         self._model_dir = state.config.model_dir
         self._max_steps, self._export = max_steps, export
         self._delay_secs = min(each.spec.start_delay_secs for each in evaluations)
@@ -72,6 +72,7 @@ class Evaluator:
         self._logged_at = -_LOG_SECS
         self._found_end: records.Ended | None = None
         self._found: dict[Evaluation, Evaluated] = {}  # Made before this job was started.
+        self._made: dict[Evaluation, Evaluated] = {}
         self._unreadable: set[tuple[str, int]] = set()
         self._last_step = -1  # Checkpoints up to this step were taken.
         self._claims: list[Callable[[], None]] = []
@@ -113,8 +114,7 @@ class Evaluator:
             logging.info("eval | training was started again: evaluating from its first step")
             self._last_step = -1
             self._found.clear()
-            for each in self._evaluations:
-                each.result = None
+            self._made.clear()
         new = [path for path in paths if files.step_of(path) > self._last_step]
         if ended is not None and len(new) <= 1:
             details = "".join(f" | {detail}" for detail in ended.details)
@@ -143,7 +143,7 @@ class Evaluator:
                     checkpoints = Checkpoints(self._model_dir, state.variables(optimizers=False))
                     run_state = checkpoints.restore(path, partial=True)
                     state.restored(path)
-                    self._files.run_id = run_state.get("run_id")
+                    self._log.run_id = run_state.get("run_id")
                     self._evaluate(path, due, finished)
             except UnreadableCheckpointError as error:
                 reason: object = error
@@ -164,33 +164,36 @@ class Evaluator:
             for each in self._evaluations:
                 with attempt(f"{each.title} of step {files.step_of(path)} failed."):
                     if each in due:
-                        result = each()
-                        self._files.add(each.spec, result, path)
+                        result = self._made[each] = each()
+                        self._log.write(each.spec, result, path)
                         if self._state.config.save_summary_steps:
                             write_evaluation(self._writers[each], result.metrics, each.summaries)
-                        self._write_metrics(each)
+                        self._write_metrics(each, result)
                         self._logged_at = time.monotonic()
                     if each in due or finished:
-                        self._export(each, path, finished)
+                        self._export(each, self._made[each], path, finished)
 
-    def _write_metrics(self, each: Evaluation) -> None:
+    def _write_metrics(self, each: Evaluation, result: Evaluated) -> None:
         """Calls the metric writers; they begin after the training has begun its own."""
         if self._run is None:
-            self._run = Run(self._model_dir, each.result.step, self._max_steps)
-            self._run.is_evaluator = True
+            self._run = Run(self._model_dir, result.step, self._max_steps, is_evaluator=True)
             self._metric_writers.begin(self._run)
-        self._metric_writers.after_evaluation(self._run, each.spec.name, each.result.metrics)
+        self._metric_writers.after_evaluation(self._run, each.spec.name, result.metrics)
 
     def _is_due(self, each: Evaluation, step: int, finished: bool) -> bool:
         if finished:  # The last step is evaluated again after a restart.
-            return each.result is None or each.result.step != step
+            made = self._made.get(each)
+            return made is None or made.step != step
         last, every = self._last(each), each.spec.every_steps
         if last and (step <= last.step or (every and step // every == last.step // every)):
             return False
-        return not each.is_throttled(step, last, default_secs=_THROTTLE_SECS)
+        if each.wait_secs(last, default_secs=_THROTTLE_SECS) <= 0:
+            return True
+        each.log_throttled(step, last, default_secs=_THROTTLE_SECS)
+        return False
 
     def _last(self, each: Evaluation) -> Evaluated | None:
-        return each.result or self._found.get(each)
+        return self._made.get(each) or self._found.get(each)
 
     def _step_of(self, each: Evaluation) -> int:
         last = self._last(each)

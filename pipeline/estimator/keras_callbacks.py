@@ -115,7 +115,7 @@ class KerasCallbacks(Hook):
         self._read_report: Callable[[], Report] | None = None
         self._stopped: str | None = None
         self._arrays: dict[str, Any] = {}
-        leads = [each for each in self._callbacks if run.leads or not isinstance(each, _WRITERS)]
+        leads = [each for each in self._callbacks if run.is_chief or not isinstance(each, _WRITERS)]
         self._active = dict(zip(_numbered(leads), leads, strict=True))
 
     def restore(self, run: Run, state: Any) -> None:
@@ -245,7 +245,7 @@ class KerasCallbacks(Hook):
         self._call("on_epoch_end", epoch, logs)  # Some add the learning rate.
         for name, value in logs.items():
             self.history.setdefault(name, []).append(_plain(value))
-        if run.leads:
+        if run.is_chief:
             line = f"epoch {epoch + 1}/{self._epochs}{as_text(logs)}"
             show_line(line, prints=self._estimator.config.progress)
         if self._stopped is None:

@@ -28,7 +28,7 @@ class DescriptionHook(Hook):
 
     def begin(self, run: Run) -> None:
         """Logs and writes, in the process that leads."""
-        if not run.leads:
+        if not run.is_chief:
             return
         writer = EventWriter(run.model_dir)
         if not run.step:
@@ -42,7 +42,7 @@ class DescriptionHook(Hook):
 
     def end(self, run: Run) -> None:
         """Writes that the run has ended, unless a signal ended it."""
-        writes = run.leads and run.has_ended and self._writes_events and self._hparams
+        writes = run.is_chief and run.has_ended and self._writes_events and self._hparams
         if writes and (hparams := _hparams_plugin()):
             _, end = hparams
             pb = end.session_end_pb(end.api_pb2.STATUS_SUCCESS)

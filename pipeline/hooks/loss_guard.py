@@ -96,5 +96,5 @@ class LossGuard(Hook):
             run.leave_out(step, reason)
         elif self._on == "stop":
             run.request_stop(f"LossGuard: {reason}")
-        elif run.leads:
+        elif run.is_chief:
             logging.warning("train | %s", reason)

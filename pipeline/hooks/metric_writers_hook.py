@@ -34,7 +34,7 @@ class MetricWritersHook(Hook):
 
     def begin(self, run: Run) -> None:
         """Begins the writers."""
-        if run.leads:
+        if run.is_chief:
             self._calls = [(_InThread if w.is_remote else _Calls)(w) for w in self._writers]
             for calls in self._calls:
                 calls.call("begin", copy.copy(run), self._hparams)

@@ -84,7 +84,7 @@ class ReduceOnPlateau(PatientHook):
         steps, variable = self.reductions(history), run.rate_factors[self]
         before, after = float(variable.numpy()), self.factor ** len(steps)
         variable.assign(after)
-        if run.leads and steps and before != float(variable.numpy()):
+        if run.is_chief and steps and before != float(variable.numpy()):
             logging.info(
                 "train | step %d | the learning rate is multiplied by %.6g | no improvement of %s "
                 "up to step %d",

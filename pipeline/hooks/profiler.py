@@ -38,7 +38,7 @@ class ProfilerHook(Hook):
         """Starts or stops recording, in the process that leads."""
         if self._is_recording:
             self.close()
-        elif run.leads and run.step == self._bounds[0]:
+        elif run.is_chief and run.step == self._bounds[0]:
             tf.profiler.experimental.start(self._logdir or run.model_dir)
             self._is_recording = True
 

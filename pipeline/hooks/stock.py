@@ -23,13 +23,13 @@ class LoggingHook(Hook):
 
     def after_step(self, run: Run) -> None:
         """Logs the report, in the process that leads."""
-        if run.leads:
+        if run.is_chief:
             logging.info("%s", _line(run.report, run.max_step))
 
     def end(self, run: Run) -> None:
         """Logs the rest of the steps."""
         report = run.report
-        if run.leads and report.num_steps:
+        if run.is_chief and report.num_steps:
             logging.info("%s", _line(report, None))
 
 

@@ -23,7 +23,7 @@ class StepCounterHook(Hook):
 
     def after_step(self, run: Run) -> None:
         """Writes a point, in the process that leads."""
-        if run.leads:
+        if run.is_chief:
             report = run.report
             self._writer.write(report.step, self._values(report))
             self._writer.write_summaries(report.step, report.summaries)
@@ -31,7 +31,7 @@ class StepCounterHook(Hook):
     def end(self, run: Run) -> None:
         """Writes a point for the rest of the steps."""
         report = run.report
-        if run.leads and report.num_steps:
+        if run.is_chief and report.num_steps:
             self._writer.write(report.step, self._values(report))
 
     def _values(self, report: Report) -> Mapping[str, Any]:
@@ -64,7 +64,7 @@ class SummaryHook(StepCounterHook):
 
     def after_evaluation(self, run: Run, name: str, metrics: Mapping[str, Any]) -> None:
         """Writes a point of an evaluation."""
-        if run.leads and self._writes_evaluations:
+        if run.is_chief and self._writes_evaluations:
             folder = os.path.join(run.model_dir, f"eval_{name}" if name else "eval")
             writer = self._evaluations.setdefault(folder, EventWriter(folder))
             write_evaluation(writer, metrics, run.summaries.get(name, {}))

@@ -22,7 +22,7 @@ class TensorHook(Hook):
 
     def after_step(self, run: Run) -> None:
         """Logs the arrays of this step, in the process that leads."""
-        if run.leads:
+        if run.is_chief:
             tensors = run.report.tensors.items()
             values = "".join(f" | {name} = {array}" for name, array in tensors)
             logging.info("train | step %d%s", run.step, values)

@@ -1,1 +1,1 @@
-"""The training loop: its parts, the schedule, and the evaluations between calls."""
+"""The training loop and its parts."""

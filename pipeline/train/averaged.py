@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..distribute.averages import Averages
-from .loop import Steps
+from .loop import Detail, Steps
 from .step import Batches, Step
 from .totals import Totals
 
@@ -37,8 +37,8 @@ def averaged_calls(loop: Callable[..., Steps], averages: Averages) -> Callable[.
     Only then all values belong to one step. They count for all steps of the call.
     """
 
-    def run(iterator: Any, start: int, stop: int, *, shows: int = 0) -> Steps:
-        steps = loop(iterator, start, stop, shows=shows)
+    def run(iterator: Any, start: int, stop: int, *, detail: Detail = Detail.SUMS) -> Steps:
+        steps = loop(iterator, start, stop, detail=detail)
         averages.update(tf.constant(start, tf.int64), tf.constant(steps.step, tf.int64))
         return steps
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import gin_estimator as ge
-from gin_estimator.estimator import train_state
+from gin_estimator.loop import train_state
 from small import X, Y, eval_input, make, model_fn, train_input
 
 

@@ -13,7 +13,7 @@ from gin_estimator.checkpoint import files
 from gin_estimator.checkpoint.checkpoints import RUN_STATE
 from gin_estimator.checkpoint.reader import Reader
 from gin_estimator.estimator import evaluator
-from gin_estimator.loop import recorded
+from gin_estimator.loop import job_evaluations
 from gin_estimator.model_dir import claim, records
 
 X = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
@@ -232,7 +232,7 @@ class Appends(ge.Hook):
 
 @pytest.mark.oldest
 def test_training_sends_recorded_evaluations_to_hooks(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorded, "_POLL_SECS", 0.0)
+    monkeypatch.setattr(job_evaluations, "_POLL_SECS", 0.0)
     options = {"evaluation": "evaluator", "async_checkpoint": False}
     first, second = Appends(), Appends()
     ge.train_and_evaluate(

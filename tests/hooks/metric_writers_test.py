@@ -2,7 +2,6 @@
 
 import csv
 import json
-import logging
 import math
 import pathlib
 import re
@@ -105,7 +104,7 @@ class Hangs(Records):
 
 
 def test_a_training_calls_the_writers(tmp_path, caplog, monkeypatch):
-    caplog.set_level(logging.INFO)
+    caplog.set_level("INFO", logger="absl")
     monkeypatch.setattr(metric_writers_hook, "END_SECS", 0.3)
     monkeypatch.setattr(metric_writers_hook, "MAX_WAITING", 3)
     local, hanging, remote = Records(), Hangs(), Records()

@@ -6,7 +6,6 @@ at a known step.
 
 import dataclasses
 import json
-import logging
 
 import keras
 import numpy as np
@@ -74,7 +73,7 @@ REASON = "StopIfNoIncrease('score'): no increase in 20 steps; best 0.6 at step 3
 
 @pytest.mark.slow
 def test_a_rule_ends_a_training_also_after_a_kill_and_at_once_when_started_again(tmp_path, caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level("INFO", logger="absl")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     one, metrics = run(whole, RULE)
     assert metrics["global_step"] == 50 and one.last_run.stop_reasons == [REASON]

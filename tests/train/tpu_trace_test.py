@@ -13,7 +13,7 @@ import tensorflow as tf
 import gin_estimator as ge
 from gin_estimator.data.batch import Batch
 from gin_estimator.loop.evaluation import Evaluation
-from gin_estimator.loop.trainer import Trainer
+from gin_estimator.loop.program import TrainProgram
 
 NUM_CORES = 2
 
@@ -85,8 +85,8 @@ def nodes_of(loop, iterator):
 
 def trained_nodes(folder, strategy, model_fn=model_fn, **config):
     estimator = make_estimator(folder, strategy, **config)
-    trainer = Trainer(estimator.state, model_fn, input_fn)
-    return nodes_of(trainer._run_steps, trainer._runner.open(0, None, None).iterator)
+    program = TrainProgram(estimator.state, model_fn, input_fn)
+    return nodes_of(program.run_steps, program.runner.open(0, None, None).iterator)
 
 
 def named(nodes, op):
@@ -142,8 +142,8 @@ def test_xla_compiles_a_whole_training_step(tmp_path):
 
     def trained(jit_compile):
         estimator = make_estimator(tmp_path, None, network, save_checkpoints_steps=0)
-        trainer = Trainer(estimator.state, model_fn, input_fn)
-        step = trainer._run_steps._step
+        program = TrainProgram(estimator.state, model_fn, input_fn)
+        step = program.run_steps._step
 
         @tf.function(jit_compile=jit_compile, autograph=False)
         def run(x, y, number):

@@ -1,16 +1,16 @@
-"""The batches that a training leaves out, since they made a loss not finite or too high.
+"""The steps that a training skips, since their batches made a loss not finite or too high.
 
-a hook asks for it
-restore the newest checkpoint, train up to the step
-read the batches of the step, write them and the weights
+a hook refuses a step: training goes back to the newest checkpoint
+train up to the step
+read its batches, write them and the weights
 continue with the next batches
 
-A checkpoint has the position in the input after the batches that were left out before it. A
+A checkpoint has the position in the input after the batches that were skipped before it. A
 training that is killed before the next checkpoint meets the same step again.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -24,37 +24,42 @@ from ..distribute import strategies
 from ..errors import UserValueError
 from ..hooks.stock import NanLossDuringTrainingError
 from ..model_dir.files import delete_folder, writing
+from .parts import Part, Start
 from .train_state import TrainState
 
 
-class LeftOut:
-    """The steps of one run whose batches are left out; the same in all processes.
+class SkippedSteps(Part):
+    """The steps of one training that are skipped; the same in all processes.
 
-    Steps are in order, and those whose batches were read come first. So another bad step
-    invalidates the later ones: they would get other batches.
+    After a rewind, training meets future steps again, with the same batches. A bad step before
+    them shifts the batches of all later steps: then the future steps are forgotten.
     """
 
     def __init__(self, state: TrainState) -> None:
-        """Takes the state, which is written before each of the steps."""
+        """Takes the state; its values before each of the steps are written."""
         self._state, self._config = state, state.config
-        self._steps: list[BadStep] = []
-        self._num_read = 0
+        self._past: list[BadStep] = []
+        self._future: list[BadStep] = []
         self._written: set[str] = set()
 
-    @property
-    def checks_gradients(self) -> bool:
-        """Whether steps look for gradients that are not finite."""
-        return self._config.on_nan in ("restore", "record")
+    def restore(self, run: Run, start: Start) -> None:
+        """Takes the steps that were skipped before the checkpoint; the later ones come again."""
+        saved = [BadStep(*each) for each in start.states.get("left_out", [])]
+        steps = [*self._past, *self._future]
+        self._past, self._future = saved, steps[len(saved) :]
 
-    def begin(self, run: Run, saved: Sequence[Sequence[Any]]) -> None:
-        """Begins a training, or begins again from a checkpoint that has `saved`."""
-        run.cannot_leave_out = _obstacle(self._config, self._state)
-        self._num_read = len(saved)
-        self._steps = self._steps or [BadStep(*each) for each in saved]
+    def state(self) -> Mapping[str, Any]:
+        """Returns the steps that were skipped."""
+        return {"left_out": [[each.step, each.reason] for each in self._past]}
 
-    def saved(self) -> list[Sequence[Any]]:
-        """Returns the steps whose batches were read, as JSON."""
-        return [[each.step, each.reason] for each in self._steps[: self._num_read]]
+    def next_step(self, step: int) -> float:
+        """Returns the next global step before a skipped one, infinite for none."""
+        starts = [each.step - 1 for each in self._future]
+        return min((start for start in starts if start > step), default=math.inf)
+
+    def is_due(self, step: int) -> bool:
+        """Returns whether batches are skipped at a global step."""
+        return any(each.step - 1 == step for each in self._future)
 
     def add(self, bad: BadStep, saved_step: int) -> None:
         """Adds a step.
@@ -72,24 +77,15 @@ class LeftOut:
                 f"leave_out({bad.step}) was called after the checkpoint of step {saved_step}: "
                 "expected a step of the last call. Call it in after_loop."
             )
-        before = [each for each in self._steps[: self._num_read] if each.step <= bad.step]
-        self._steps = [*before, bad]
+        before = [each for each in self._past if each.step <= bad.step]
+        self._past, self._future = before, [bad]
         if len(before) >= self._config.max_restores and not bad.ends:
-            reasons = "".join(f"\n  {each.reason}" for each in self._steps)
+            reasons = "".join(f"\n  {each.reason}" for each in [*before, bad])
             raise NanLossDuringTrainingError(
                 f"more than max_restores={self._config.max_restores} steps went wrong:{reasons}\n"
                 "Lower the learning rate, set TrainOp(clip_norm=1.0), look at the batches in "
                 f"{self._config.model_dir}/bad_batches, or set a higher RunConfig.max_restores."
             )
-
-    def next_step(self, step: int) -> float:
-        """Returns the next global step at which batches are left out, infinite for none."""
-        starts = [each.step - 1 for each in self._steps[self._num_read :]]
-        return min((start for start in starts if start > step), default=math.inf)
-
-    def is_due(self, step: int) -> bool:
-        """Returns whether batches are left out at a global step."""
-        return any(each.step - 1 == step for each in self._steps[self._num_read :])
 
     def write(self, elements: Sequence[Any], num_batches: int) -> None:
         """Writes and logs the batches that were read, once; every process must call it.
@@ -101,21 +97,15 @@ class LeftOut:
         Raises:
           NanLossDuringTrainingError: training was to end after this.
         """
-        bad = self._steps[self._num_read]
-        number = [each.step for each in self._steps[: self._num_read]].count(bad.step)
+        bad = self._future.pop(0)
+        number = [each.step for each in self._past].count(bad.step)
         folder = bad_batch.folder_of(self._config.model_dir, bad.step, number)
-        self._num_read += 1
+        self._past.append(bad)
         if folder not in self._written:
             self._written.add(folder)
             with writing(self._config.model_dir, folder):
                 self._write(folder, bad, elements)
-            if self._state.replicas.is_chief:
-                places = [place for each in elements for place in bad_batch.nonfinite(each)]
-                found = f"NaN or Inf in {'; '.join(places)}" if places else "all of it is finite"
-                words = "step %d | batch %d of the pass is left out, %s | %s | see %s"
-                logging.warning(
-                    f"train | {words}", bad.step, num_batches, found, bad.reason, folder
-                )
+            self._log(folder, bad, elements, num_batches)
         if bad.ends:
             raise NanLossDuringTrainingError(
                 f"{bad.reason}. Its batches are in {folder}: set --job=replay "
@@ -136,9 +126,17 @@ class LeftOut:
         if replicas.is_chief:
             bad_batch.write_record(folder, bad.step, bad.reason)
 
+    def _log(self, folder: str, bad: BadStep, elements: Sequence[Any], num_batches: int) -> None:
+        if not self._state.replicas.is_chief:
+            return
+        places = [place for each in elements for place in bad_batch.nonfinite(each)]
+        found = f"NaN or Inf in {'; '.join(places)}" if places else "all of it is finite"
+        line = "train | step %d | batch %d of the pass is left out, %s | %s | see %s"
+        logging.warning(line, bad.step, num_batches, found, bad.reason, folder)
 
-def _obstacle(config: RunConfig, state: TrainState) -> str | None:
-    """Returns why a training cannot leave out batches."""
+
+def why_unsupported(config: RunConfig, state: TrainState) -> str | None:
+    """Returns why a training cannot skip steps; None if it can."""
     if config.save_checkpoints_steps == 0:
         return "RunConfig.save_checkpoints_steps is 0"
     if strategies.on_servers(config):

@@ -1,0 +1,49 @@
+"""The hooks that a RunConfig adds to each training."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..contract.hooks import Hook
+from ..contract.run_config import RunConfig
+from .description import DescriptionHook
+from .metric_writers_hook import MetricWritersHook
+from .progress import ProgressHook
+from .stock import LoggingHook, NanHook
+from .summary import SummaryHook
+
+
+def stock_hooks(
+    config: RunConfig,
+    modules: Mapping[str, Any],
+    hparams: Mapping[str, Any],
+    hooks: Sequence[Hook],
+    *,
+    is_chief: bool,
+) -> list[Hook]:
+    """Returns the hooks of a RunConfig, in the order of their calls.
+
+    Args:
+      config: how to run.
+      modules: modules by name.
+      hparams: hyperparameters by name.
+      hooks: hooks of the user; one of a class replaces the stock hook of that class.
+      is_chief: whether this process has the progress bar.
+    """
+    stock: list[Hook] = [NanHook(config.on_nan)]
+    if config.log_step_count_steps and not _has(hooks, LoggingHook):
+        stock.append(LoggingHook(config.log_step_count_steps))
+    writes_events = config.save_summary_steps and config.save_checkpoints_steps != 0
+    if writes_events and not _has(hooks, SummaryHook):
+        stock.append(
+            SummaryHook(config.save_summary_steps, writes_evaluations=not config.has_evaluator)
+        )
+    stock.append(DescriptionHook(modules, hparams, writes_events=bool(writes_events)))
+    if config.metric_writers:
+        stock.append(MetricWritersHook(config, hparams))
+    if config.progress and is_chief:
+        stock.append(ProgressHook())
+    return stock
+
+
+def _has(hooks: Sequence[Hook], kind: type[Hook]) -> bool:
+    return any(isinstance(hook, kind) for hook in hooks)

@@ -1,0 +1,167 @@
+"""The training input, the traced model_fn, and the compiled loop over both."""
+
+import functools
+import math
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from absl import logging
+
+from ..contract.hooks import Hook
+from ..contract.run_config import RunConfig
+from ..contract.spec import EstimatorSpec, ModeKeys
+from ..contract.summaries import Kind
+from ..data.source import Source
+from ..distribute import strategies
+from ..errors import UserValueError
+from ..hooks.plateau import scale_rates
+from ..hooks.stops import StopAfterEpochsHook
+from ..train import runners
+from ..train.loop import Steps
+from ..train.metrics import MetricSet
+from ..train.shown import kinds_of
+from ..train.step import BoundModelFn, TrainStep
+from ..train.untrained import log_untrained
+from .train_state import TrainState
+
+_MAX_LOSSES = 1000  # Of a call that keeps the loss of each step.
+
+
+class TrainProgram:
+    """The input and the compiled loop of a training; all variables exist.
+
+    Attributes:
+      state: the variables.
+      input_fn: the training input.
+      params: hyperparameters.
+      hooks: hooks of the user.
+      runner: opens the input, and runs steps on the strategy.
+      run_steps: the compiled loop.
+      metrics: metrics of mode TRAIN.
+      tensors: names of `EstimatorSpec.tensors`.
+      kinds: kinds of the summaries by name.
+      num_passes: number of passes over the data; None for one.
+      max_steps_per_call: maximum number of steps of a call.
+    """
+
+    def __init__(
+        self,
+        state: TrainState,
+        model_fn: Callable[..., Any],
+        input_fn: Callable[..., Any],
+        *,
+        params: Any = None,
+        hooks: Sequence[Hook] = (),
+    ) -> None:
+        """Calls input_fn and traces model_fn; the trace creates all variables.
+
+        The arguments are passed on by the Estimator.
+
+        Raises:
+          UserValueError: a hook, an option and the strategy do not fit together.
+        """
+        config = state.config
+        self.state, self.input_fn, self.params, self.hooks = state, input_fn, params, hooks
+        source = Source(input_fn, ModeKeys.TRAIN, config, params)
+        self.runner = runners.create(source, state.replicas, config)
+        self.num_passes = _num_passes(hooks)
+        if (self.num_passes or math.inf) < math.inf and self.runner.endless:
+            raise UserValueError(
+                f"max_epochs is {self.num_passes}, and {source.name} returns endless data: "
+                "expected data with an end. Drop its repeat(), or set max_steps."
+            )
+        self._num_losses = _losses_to_keep(hooks, config, state.replicas.num_processes)
+        self.max_steps_per_call = self._num_losses or config.steps_per_loop
+        self.metrics, self.tensors, self.kinds, self.run_steps = state.program(
+            self._cache_key(model_fn),
+            lambda: self._compile(state.bind(model_fn, ModeKeys.TRAIN, params)),
+        )
+
+    @property
+    def element_spec(self) -> tuple[Any, Any]:
+        """Type specs of one replica's features and labels."""
+        return self.runner.element_spec
+
+    def _cache_key(self, model_fn: Callable[..., Any]) -> Hashable:
+        """Returns all that the program depends on; hooks may scale learning rates."""
+        state, strategy = self.state, self.state.replicas.strategy
+        scaling = scale_rates(self.hooks, state.modules, state.rate_factors, strategy)
+        return ModeKeys.TRAIN, id(model_fn), self.runner.kind, scaling, self._num_losses
+
+    def _compile(
+        self, bound: BoundModelFn
+    ) -> tuple[MetricSet, Sequence[str], dict[str, Kind], Callable[..., Steps]]:
+        """Traces model_fn; TensorFlow compiles the loop at its first call."""
+        state, config = self.state, self.state.config
+        spec = state.build(bound, self.runner.element_spec)
+        metrics = MetricSet(spec.metrics)
+        log_untrained(spec.train_op, state.modules)
+        make_step = functools.partial(
+            TrainStep,
+            bound,
+            spec,
+            state.modules,
+            metrics,
+            state.replicas,
+            loss_scale=state.loss_scale,
+            jit_compile=config.jit_compile,
+            log_norms=config.log_norms,
+            checks_gradients=_checks_gradients(config),
+        )
+        kinds = _summary_kinds(spec, state)
+        step = make_step()
+        detailed = [
+            make_step(shows_tensors=True) if spec.tensors else step,
+            make_step(shows_tensors=True, shows_summaries=True) if kinds else step,
+        ]
+        loop = self.runner.loop(
+            step,
+            detailed,
+            spec.train_op,
+            state.modules,
+            config,
+            num_losses=self._num_losses,
+            averages=state.averages,
+        )
+        return metrics, tuple(spec.tensors), kinds, loop
+
+
+def _num_passes(hooks: Sequence[Hook]) -> float | None:
+    epochs = [hook.num_epochs for hook in hooks if isinstance(hook, StopAfterEpochsHook)]
+    return min(epochs, default=None)
+
+
+def _checks_gradients(config: RunConfig) -> bool:
+    """Returns whether steps look for gradients that are not finite."""
+    return config.on_nan in ("restore", "record")
+
+
+def _losses_to_keep(hooks: Sequence[Hook], config: RunConfig, num_processes: int) -> int:
+    """Returns of how many steps a call keeps the losses; 0 if nothing needs them.
+
+    Raises:
+      UserValueError: a hook wants values of single steps on parameter servers.
+    """
+    for name in ("wants_tensors", "wants_losses"):
+        if strategies.on_servers(config) and any(getattr(hook, name) for hook in hooks):
+            raise UserValueError(
+                f"a hook has {name} on parameter servers, whose workers are at different "
+                "steps: expected False. Evaluate with metrics instead, such as by "
+                "EvalSpec(early_stopping=StopIfHigher('loss', 100.0))."
+            )
+    # A call of several processes does not end at a loss of NaN: it is found afterwards.
+    stays = config.on_nan == "warn" or num_processes > 1
+    keeps = stays or _checks_gradients(config) or any(hook.wants_losses for hook in hooks)
+    return min(config.steps_per_loop, _MAX_LOSSES) if keeps else 0
+
+
+def _summary_kinds(spec: EstimatorSpec, state: TrainState) -> dict[str, Kind]:
+    """Returns the kinds of the summaries that training reports, by name."""
+    config = state.config
+    if spec.summaries and strategies.on_servers(config):
+        logging.warning(
+            "EstimatorSpec.summaries are not shown in training on parameter servers, whose "
+            "workers are at different steps. Evaluations show them."
+        )
+        return {}
+    return kinds_of(spec, under_xla=config.jit_compile or state.replicas.shares_trace)
