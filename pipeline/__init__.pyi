@@ -41,6 +41,7 @@ from .distribute.strategies import tpu as tpu
 from .distribute.tables import EmbeddingTable as EmbeddingTable
 from .errors import CheckpointMismatchError as CheckpointMismatchError
 from .errors import ClaimedError as ClaimedError
+from .errors import NanLossDuringTrainingError as NanLossDuringTrainingError
 from .errors import PeerLostError as PeerLostError
 from .errors import PreemptedError as PreemptedError
 from .errors import Refusal as Refusal
@@ -79,8 +80,6 @@ from .hooks.profiler import ProfilerHook as ProfilerHook
 from .hooks.remote_writers import MlflowWriter as MlflowWriter
 from .hooks.remote_writers import WandbWriter as WandbWriter
 from .hooks.stock import LoggingHook as LoggingHook
-from .hooks.stock import NanHook as NanHook
-from .hooks.stock import NanLossDuringTrainingError as NanLossDuringTrainingError
 from .hooks.stopping_rules import StopIfDiverged as StopIfDiverged
 from .hooks.stopping_rules import StopIfHigher as StopIfHigher
 from .hooks.stopping_rules import StopIfLower as StopIfLower

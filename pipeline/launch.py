@@ -118,7 +118,7 @@ def _tasks(jobs: Mapping[str, Sequence[str]], command: Sequence[str]) -> list[pr
                 **os.environ,
                 "TF_CONFIG": tf_config(jobs, job, index),
             },
-            leads=(job, index) == (leader, 0),
+            is_chief=(job, index) == (leader, 0),
             replaceable=job == "evaluator" or (job == "worker" and "ps" in jobs),
         )
         for job, addresses in jobs.items()

@@ -2,9 +2,9 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ..errors import UserTypeError, UserValueError
+from ..errors import UserRuntimeError, UserTypeError
 from .checks import check, integer, objects
 from .old_names import kind_of_hook
 from .summaries import Summary
@@ -62,8 +62,8 @@ class Report:
         return min(1.0, self.input_seconds / self.seconds)
 
 
-class BadStep(NamedTuple):
-    """A step whose batches are left out.
+class SkippedStep(NamedTuple):
+    """A step whose batches are read and not trained on.
 
     Attributes:
       step: global step after it.
@@ -74,6 +74,16 @@ class BadStep(NamedTuple):
     step: int
     reason: str
     ends: bool = False
+
+
+class SkipRequests(Protocol):
+    """Takes the requests of hooks to skip a step; the training loop has them."""
+
+    def check_supported(self, problem: str, remedy: str) -> None:
+        """Refuses a training that cannot skip steps; see `Run.check_can_skip`."""
+
+    def request(self, step: SkippedStep) -> None:
+        """Asks to skip a step; of several requests after one call the smallest step counts."""
 
 
 class Run:
@@ -87,18 +97,12 @@ class Run:
       agree: function of a bool that returns whether any process passed True; each has to call it.
       stop_reasons: why training is going to end; empty while it continues.
       has_ended: whether the last step was made, so that a request to stop has no effect.
-      has_changed: whether hooks have set variables or their states after the last step was saved,
-        so that it is saved again at the end.
+      saves_again: whether a hook has called `request_last_save`.
       evaluations: the evaluations of this run up to its step, by name of the EvalSpec; each has
         `step` and `metrics`.
       summaries: `EstimatorSpec.summaries` of the last evaluation, as arrays, by name of the
         EvalSpec.
       is_evaluator: whether an evaluator job makes the evaluations of the run here.
-      rate_factors: factors of learning rates, by the hook that sets them.
-      nonfinite_step: first step of the last call at which the loss was NaN or infinite, None if
-        there was none.
-      bad_step: the first step whose batches a hook asked to skip; None for none.
-      cannot_leave_out: why `leave_out` cannot be called; None if it can.
     """
 
     def __init__(
@@ -111,8 +115,7 @@ class Run:
         agree: Callable[[bool], bool] = bool,
         is_evaluator: bool = False,
         evaluations: dict[str, list[Any]] | None = None,
-        rate_factors: dict[Any, Any] | None = None,
-        cannot_leave_out: str | None = None,
+        skips: SkipRequests | None = None,
     ) -> None:
         self.model_dir = model_dir
         self.step = step
@@ -121,20 +124,20 @@ class Run:
         self.agree = agree
         self.is_evaluator = is_evaluator
         self.evaluations = {} if evaluations is None else evaluations
-        self.rate_factors = {} if rate_factors is None else rate_factors
-        self.cannot_leave_out = cannot_leave_out
         self.stop_reasons: list[str] = []
         self.has_ended = False
-        self.has_changed = False
+        self.saves_again = False
         self.summaries: dict[str, Mapping[str, Summary]] = {}
-        self.nonfinite_step: int | None = None
-        self.bad_step: BadStep | None = None
         self.read_report: Callable[[], Report] | None = None
+        self._skips = skips
 
-    @property
-    def leads(self) -> bool:
-        """The earlier name of `is_chief`."""
-        return self.is_chief
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raises an error that has the new name of an attribute."""
+            new = {"leads": "is_chief", "leave_out": "skip_step"}.get(name)
+            remedy = f" Write instead: {new}." if new else ""
+            raise AttributeError(f"Run has no attribute {name!r}.{remedy}", name=name, obj=self)
 
     @property
     def is_at_end(self) -> bool:
@@ -154,16 +157,23 @@ class Run:
         """Why training is going to end, in one text; None while it continues."""
         return "; ".join(self.stop_reasons) or None
 
-    def advance(self, step: int, nonfinite_step: int | None) -> None:
-        """Sets the results of one compiled call; only the training loop calls it."""
-        self.step, self.nonfinite_step = step, nonfinite_step
+    def advance(self, step: int) -> None:
+        """Sets the step after a compiled call; only the training loop calls it."""
+        self.step = step
 
     def request_stop(self, reason: str) -> None:
         """Ends training after the current call, in all processes; reasons accumulate."""
         if reason not in self.stop_reasons:
             self.stop_reasons.append(reason)
 
-    def leave_out(self, step: int, reason: str, *, ends: bool = False) -> None:
+    def request_last_save(self) -> None:
+        """Saves the last step again when all hooks have ended.
+
+        For hooks that set variables, or their own state, after the last step was saved.
+        """
+        self.saves_again = True
+
+    def skip_step(self, step: int, reason: str, *, ends: bool = False) -> None:
         """Returns training to the last checkpoint, and continues without the batches of a step.
 
         Hooks call it in `after_loop`, the same in all processes. Their `begin` and `restore` are
@@ -178,22 +188,19 @@ class Run:
         Raises:
           UserValueError: the training has no checkpoints, or its steps do not come again.
         """
-        self.check_leave_out(f"leave_out({step}) was called", "Call request_stop.")
-        if self.bad_step is None or step < self.bad_step.step:
-            self.bad_step = BadStep(step, reason, ends)
+        self.check_can_skip(f"skip_step({step}) was called", "Call request_stop.")
+        self._skips.request(SkippedStep(step, reason, ends))
 
-    def check_leave_out(self, problem: str, remedy: str) -> None:
-        """Refuses what needs `leave_out` if it cannot be called.
+    def check_can_skip(self, problem: str, remedy: str) -> None:
+        """Refuses what needs `skip_step` if it cannot be called.
 
         Args:
-          problem: beginning of the message: "RunConfig.on_nan is 'restore'".
-          remedy: end of the message: "Set on_nan='stop'."
+          problem: beginning of the message: "LossGuard.on is 'restore'".
+          remedy: end of the message: "Set on='stop'."
         """
-        if self.cannot_leave_out is not None:
-            raise UserValueError(
-                f"{problem}, and {self.cannot_leave_out}: expected checkpoints to return to, and "
-                f"steps that come again in the same order. {remedy}"
-            )
+        if self._skips is None:
+            raise UserRuntimeError(f"{problem}: expected a hook of a training. {remedy}")
+        self._skips.check_supported(problem, remedy)
 
 
 class Hook:

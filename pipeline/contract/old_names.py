@@ -86,6 +86,7 @@ NAMES = {
     "CheckpointSaverHook": "RunConfig(save_checkpoints_steps=1000)",
     "CheckpointSaverListener": "SavingListener",
     "LoggingTensorHook": "TensorHook",
+    "NanHook": "RunConfig(on_nan='stop'), the default",
     "NanTensorHook": "RunConfig(on_nan='stop'), the default",
     "SummarySaverHook": "RunConfig(save_summary_steps=100)",
     "FeedFnHook": "an input_fn that returns a tf.data.Dataset",

@@ -154,7 +154,7 @@ class RunConfig:
         logs a warning; 'restore' returns to the last checkpoint and continues without the batches
         of that step, which are written to `model_dir/bad_batches`; 'record' writes them and ends.
         The last two also look at gradients. They need checkpoints, and no parameter servers or TPU.
-      max_restores: maximum number of steps whose batches are left out in a run.
+      max_restores: maximum number of steps that a run skips.
       gradient_accumulation_steps: number of batches per replica whose gradients make one step.
       precision: 'float32', 'mixed_bfloat16' or 'mixed_float16': dtype in which layers compute.
         Variables stay float32. 'mixed_float16' scales the loss.

@@ -1,4 +1,4 @@
-"""The batches of a step that training leaves out, in a folder that plain TensorFlow reads.
+"""The batches of a step that training skips, in a folder that plain TensorFlow reads.
 
 step-70/                    the step whose loss was not finite
     model.ckpt-69             the weights before it, a checkpoint
@@ -32,7 +32,7 @@ class BadBatch:
     Attributes:
       folder: their folder, which also has the checkpoint before the step.
       step: global step after the step.
-      reason: why they were left out.
+      reason: why they were skipped.
       datasets: one dataset for each element that a process took from its input, with one element.
     """
 
@@ -43,7 +43,7 @@ class BadBatch:
 
 
 def folder_of(model_dir: str, step: int, number: int = 0) -> str:
-    """Returns the folder of a step; `number` batches were left out at the same step before."""
+    """Returns the folder of a step; `number` batches were skipped at the same step before."""
     suffix = f"-{number + 1}" if number else ""
     return os.path.join(model_dir, _FOLDER, f"step-{step}{suffix}")
 

@@ -181,9 +181,8 @@ def _model(
     with _reported(found.mistakes):
         check_evaluations(specs, saves=alone.config.save_checkpoints_steps != 0)
     with _reported(found.mistakes):
-        fn, given = train_spec.input_fn, alone.params
-        TrainProgram(alone.state, alone.model_fn, fn, params=given, hooks=hooks)
-        if warning := summed_loss(alone, fn):
+        TrainProgram(alone.model, train_spec.input_fn, hooks=hooks)
+        if warning := summed_loss(alone, train_spec.input_fn):
             found.doubts.append(warning)
     for spec in specs:
         with _reported(found.mistakes):

@@ -1,4 +1,4 @@
-"""Makes a step again that training has left out, and finds where its numbers went wrong.
+"""Makes a step again that training has skipped, and finds where its numbers went wrong.
 
 read the batches and the weights before the step
 which of them are not finite already?
@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from ..checkpoint import files
 from ..checkpoint.checkpoints import Checkpoints
-from ..contract.spec import EstimatorSpec
+from ..contract.spec import EstimatorSpec, ModeKeys
 from ..data import bad_batch as bad_batches
 from ..data.batch import Batch, as_pair, relaxed
 from ..distribute.names import parts_of, variable_of, variables_of
@@ -52,12 +52,13 @@ def replay(estimator: Estimator, bad_batch: str | os.PathLike[str]) -> list[str]
       UserValueError: the folder is not complete, or not one of a step.
     """
     found = bad_batches.read(bad_batch)
-    state, model_fn = estimator.training_alone()
-    spec = tf.nest.map_structure(relaxed, as_pair(found.datasets[0].element_spec))
-    state.build(model_fn, spec)
+    model = estimator.on_one_device()
+    state, model_fn = model.state, model.in_mode(ModeKeys.TRAIN)
+    element_spec = as_pair(found.datasets[0].element_spec)
+    model.build(ModeKeys.TRAIN, tf.nest.map_structure(relaxed, element_spec))
     checkpoints = Checkpoints(found.folder, state.variables(), asynchronous=False)
     path = files.latest(found.folder)
-    lines = [f"replay of {found.folder}", f"left out because {found.reason}"]
+    lines = [f"replay of {found.folder}", f"skipped because {found.reason}"]
     for index, dataset in enumerate(found.datasets):
         checkpoints.restore(path)
         state.restored(path)

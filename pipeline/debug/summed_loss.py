@@ -27,7 +27,7 @@ def summed_loss(estimator: Estimator, input_fn: Callable[..., Any]) -> str | Non
         return None
     source = Source(input_fn, ModeKeys.TRAIN, estimator.config, params)
     batch = as_pair(next(iter(source.dataset(InputContext()).take(1))))
-    model_fn = state.bind(estimator.model_fn, ModeKeys.TRAIN, params)
+    model_fn = estimator.model.in_mode(ModeKeys.TRAIN)
     try:
         results = [
             model_fn(*tf.nest.map_structure(change, batch), tf.zeros([], tf.int64)).loss

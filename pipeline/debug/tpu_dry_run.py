@@ -100,8 +100,8 @@ def _with_paths(stack: str) -> str:
 
 def _step(estimator: Estimator, mode: str, element_spec: tuple[Any, Any]) -> Step:
     state = estimator.state
-    model_fn = state.bind(estimator.model_fn, mode, estimator.params)
-    spec = state.build(model_fn, element_spec)
+    model_fn = estimator.model.in_mode(mode)
+    spec = estimator.model.build(mode, element_spec)
     metrics, kinds = MetricSet(spec.metrics), kinds_of(spec, under_xla=True)
     replicas = state.replicas
     if mode == ModeKeys.TRAIN:  # The step that hooks and TensorBoard see; others show nothing.

@@ -121,42 +121,55 @@ class Evaluator:
             if not paths:
                 logging.warning("eval | training %s without a checkpoint%s", ended.reason, details)
                 return True
-            if self._take(paths[-1], finished=True):
+            if self._take(paths[-1], is_newest=True, finished=True):
                 logging.info("eval | training %s at step %d%s", ended.reason, ended.step, details)
                 return True
         elif new:
-            self._take(new[0], finished=False)
+            self._take(new[0], is_newest=len(new) == 1, finished=False)
         else:
             after = f" after step {self._last_step}" if self._last_step >= 0 else ""
             self._wait(f"a checkpoint{after}, or the end of training")
         return False
 
-    def _take(self, path: str, *, finished: bool) -> bool:
+    def _take(self, path: str, *, is_newest: bool, finished: bool) -> bool:
         """Makes the evaluations of a checkpoint that are due; returns whether it was readable."""
-        step, state = files.step_of(path), self._state
+        step = files.step_of(path)
         due = [each for each in self._evaluations if self._is_due(each, step, finished)]
-        if due or finished:
-            for check in self._claims:
-                check()
-            try:
-                with retention.leased(path):
-                    checkpoints = Checkpoints(self._model_dir, state.variables(optimizers=False))
-                    run_state = checkpoints.restore(path, partial=True)
-                    state.restored(path)
-                    self._log.run_id = run_state.get("run_id")
-                    self._evaluate(path, due, finished)
-            except UnreadableCheckpointError as error:
-                reason: object = error
-                if files.path_of(self._model_dir, step) in files.committed(self._model_dir):
-                    self._unreadable.add(_identity(path))
-                else:
-                    reason = (
-                        "its checkpoint was deleted before it could be evaluated. Set a larger "
-                        "RunConfig.keep_checkpoint_max."
-                    )
-                logging.warning("eval | step %d is skipped: %s", step, reason)
-                return False
+        throttled = [] if finished else [each for each in due if self._wait_secs(each) > 0]
+        due = [each for each in due if each not in throttled]
+        if (due or finished) and not self._restore_and_evaluate(path, due, finished):
+            return False
+        if throttled and is_newest:  # Until they are over, or there is a newer one.
+            self._wait("throttle_secs")
+            return True
+        for each in throttled:
+            each.log_throttled(step, self._last(each), default_secs=_THROTTLE_SECS)
         self._last_step = step
+        return True
+
+    def _restore_and_evaluate(self, path: str, due: Sequence[Evaluation], finished: bool) -> bool:
+        """Evaluates a checkpoint; returns whether it was readable."""
+        step, state = files.step_of(path), self._state
+        for check in self._claims:
+            check()
+        try:
+            with retention.leased(path):
+                checkpoints = Checkpoints(self._model_dir, state.variables(optimizers=False))
+                run_state = checkpoints.restore(path, partial=True)
+                state.restored(path)
+                self._log.run_id = run_state.get("run_id")
+                self._evaluate(path, due, finished)
+        except UnreadableCheckpointError as error:
+            reason: object = error
+            if files.path_of(self._model_dir, step) in files.committed(self._model_dir):
+                self._unreadable.add(_identity(path))
+            else:
+                reason = (
+                    "its checkpoint was deleted before it could be evaluated. Set a larger "
+                    "RunConfig.keep_checkpoint_max."
+                )
+            logging.warning("eval | step %d is skipped: %s", step, reason)
+            return False
         return True
 
     def _evaluate(self, path: str, due: Sequence[Evaluation], finished: bool) -> None:
@@ -171,7 +184,7 @@ class Evaluator:
                         self._write_metrics(each, result)
                         self._logged_at = time.monotonic()
                     if each in due or finished:
-                        self._export(each, self._made[each], path, finished)
+                        self._export(each.spec, self._made[each], path, finished)
 
     def _write_metrics(self, each: Evaluation, result: Evaluated) -> None:
         """Calls the metric writers; they begin after the training has begun its own."""
@@ -184,13 +197,10 @@ class Evaluator:
         if finished:  # The last step is evaluated again after a restart.
             made = self._made.get(each)
             return made is None or made.step != step
-        last, every = self._last(each), each.spec.every_steps
-        if last and (step <= last.step or (every and step // every == last.step // every)):
-            return False
-        if each.wait_secs(last, default_secs=_THROTTLE_SECS) <= 0:
-            return True
-        each.log_throttled(step, last, default_secs=_THROTTLE_SECS)
-        return False
+        return each.is_due(step, self._last(each))
+
+    def _wait_secs(self, each: Evaluation) -> float:
+        return each.wait_secs(self._last(each), default_secs=_THROTTLE_SECS)
 
     def _last(self, each: Evaluation) -> Evaluated | None:
         return self._made.get(each) or self._found.get(each)

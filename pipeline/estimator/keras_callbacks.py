@@ -174,7 +174,7 @@ class KerasCallbacks(Hook):
         if self._pending is not None and run.step % self.every_steps == 0:
             named = {f"val_{key}": _plain(v) for key, v in metrics.items() if key != "global_step"}
             self._end_epoch(run, named)
-            run.has_changed = True  # The last step was saved before.
+            run.request_last_save()  # The last step was saved before.
 
     def end(self, run: Run) -> None:
         """Ends the callbacks; the values that they set are saved with the last step."""
@@ -182,7 +182,7 @@ class KerasCallbacks(Hook):
             self._estimator.state.synchronize()
             rows = _rows(self.history)
             self._call("on_train_end", rows[-1] if rows else {})
-            run.has_changed = True
+            run.request_last_save()
 
     @property
     def _model(self) -> keras.Model:

@@ -58,7 +58,7 @@ class LossGuard(Hook):
         """Begins an empty window; refuses a training that cannot return to a checkpoint."""
         self._losses.clear()
         if self._on == "restore":
-            run.check_leave_out("LossGuard.on is 'restore'", "Set on='stop'.")
+            run.check_can_skip("LossGuard.on is 'restore'", "Set on='stop'.")
 
     def restore(self, run: Run, state: Any) -> None:
         """Continues the window of the checkpoint."""
@@ -93,7 +93,7 @@ class LossGuard(Hook):
 
     def _act(self, run: Run, step: int, reason: str) -> None:
         if self._on == "restore":
-            run.leave_out(step, reason)
+            run.skip_step(step, reason)
         elif self._on == "stop":
             run.request_stop(f"LossGuard: {reason}")
         elif run.is_chief:

@@ -1,5 +1,6 @@
 """Lowers learning rates when a metric no longer improves."""
 
+import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -39,6 +40,10 @@ class ReduceOnPlateau(PatientHook):
     cooldown_steps: int = 0
     min_rate: float = 0.0
     optimizers: Sequence[str] | None = None
+    # Of the copies that a training makes.
+    _rate_factor: tf.Variable | None = dataclasses.field(
+        default=None, init=False, repr=False, compare=False
+    )
 
     _checks: ClassVar[Mapping[str, Check]] = {
         **PatientHook._checks,
@@ -62,6 +67,12 @@ class ReduceOnPlateau(PatientHook):
         if self.optimizers is not None:
             object.__setattr__(self, "optimizers", tuple(self.optimizers))
 
+    def scaling(self, rate_factor: tf.Variable) -> "ReduceOnPlateau":
+        """Returns a copy that sets this variable, by which optimizers multiply their rates."""
+        own = copy.copy(self)
+        object.__setattr__(own, "_rate_factor", rate_factor)
+        return own
+
     def reductions(self, history: History) -> list[int]:
         """Returns the steps of the evaluations after which the rates were reduced.
 
@@ -81,7 +92,7 @@ class ReduceOnPlateau(PatientHook):
 
     def act(self, run: Run, history: History) -> None:
         """Sets the factor of the learning rates."""
-        steps, variable = self.reductions(history), run.rate_factors[self]
+        steps, variable = self.reductions(history), self._rate_factor
         before, after = float(variable.numpy()), self.factor ** len(steps)
         variable.assign(after)
         if run.is_chief and steps and before != float(variable.numpy()):
@@ -100,7 +111,7 @@ def scale_rates(
     modules: Mapping[str, Any],
     factors: dict[Any, tf.Variable],
     strategy: tf.distribute.Strategy,
-) -> tuple[ReduceOnPlateau, ...]:
+) -> list[Hook]:
     """Makes optimizers multiply their rates by the factors of hooks.
 
     Call it before the training step is traced; programs that were traced for other hooks have
@@ -113,7 +124,7 @@ def scale_rates(
       strategy: strategy of the variables.
 
     Returns:
-      The hooks that have factors.
+      The hooks, with a copy of each ReduceOnPlateau that sets its factor.
 
     Raises:
       UserValueError: a hook names an optimizer that does not exist.
@@ -138,7 +149,8 @@ def scale_rates(
     for name, optimizer in optimizers.items():
         chosen = [h for h in reducing if h.optimizers is None or name in h.optimizers]
         _scale(optimizer, [(factors[hook], hook.min_rate) for hook in chosen])
-    return reducing
+    copies = {hook: hook.scaling(factors[hook]) for hook in reducing}
+    return [copies[h] if isinstance(h, ReduceOnPlateau) else h for h in hooks]
 
 
 def _scale(optimizer: Any, scales: Sequence[tuple[tf.Variable, float]]) -> None:

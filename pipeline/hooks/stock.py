@@ -1,4 +1,4 @@
-"""Hooks that every run has: logging, and stopping at a loss that is not finite."""
+"""The hook that logs the progress of a training."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,10 +8,6 @@ from absl import logging
 
 from ..contract.hooks import Hook, Report, Run
 from ..run.durations import clock
-
-
-class NanLossDuringTrainingError(RuntimeError):
-    """The loss was NaN or infinite."""
 
 
 class LoggingHook(Hook):
@@ -54,32 +50,3 @@ def as_text(metrics: Mapping[str, Any]) -> str:
         for name, value in metrics.items()
         if name != "global_step"
     )
-
-
-class NanHook(Hook):
-    """Applies `RunConfig.on_nan` after a loss that is NaN or infinite."""
-
-    def __init__(self, on_nan: str) -> None:
-        self._on_nan = on_nan
-        self._leaves_out = on_nan in ("restore", "record")
-
-    def begin(self, run: Run) -> None:
-        """Refuses a training that cannot return to a checkpoint, if it may have to."""
-        if self._leaves_out:
-            run.check_leave_out(f"RunConfig.on_nan is {self._on_nan!r}", "Set on_nan='stop'.")
-
-    def after_loop(self, run: Run) -> None:
-        """Raises NanLossDuringTrainingError, logs a warning, or has the batches left out."""
-        step = run.nonfinite_step
-        if step is None:
-            return
-        if self._leaves_out:
-            reason = f"the loss or a gradient is NaN or infinite in step {step}"
-            run.leave_out(step, reason, ends=self._on_nan == "record")
-            return
-        message = f"the loss is NaN or infinite in step {step}"
-        if self._on_nan == "stop":
-            raise NanLossDuringTrainingError(
-                f"{message}: lower the learning rate, or set on_nan='warn' or 'restore'."
-            )
-        logging.warning("%s.", message)

@@ -8,7 +8,7 @@ from ..contract.run_config import RunConfig
 from .description import DescriptionHook
 from .metric_writers_hook import MetricWritersHook
 from .progress import ProgressHook
-from .stock import LoggingHook, NanHook
+from .stock import LoggingHook
 from .summary import SummaryHook
 
 
@@ -29,7 +29,7 @@ def stock_hooks(
       hooks: hooks of the user; one of a class replaces the stock hook of that class.
       is_chief: whether this process has the progress bar.
     """
-    stock: list[Hook] = [NanHook(config.on_nan)]
+    stock: list[Hook] = []
     if config.log_step_count_steps and not _has(hooks, LoggingHook):
         stock.append(LoggingHook(config.log_step_count_steps))
     writes_events = config.save_summary_steps and config.save_checkpoints_steps != 0

@@ -31,14 +31,14 @@ class Task:
       name: name in front of its lines, 'worker 1'.
       command: program and arguments.
       environment: all environment variables.
-      leads: whether the others are expected to end soon after it.
+      is_chief: whether the others are expected to end soon after it.
       replaceable: whether it can be started again while the others continue.
     """
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str]
-    leads: bool = False
+    is_chief: bool = False
     replaceable: bool = False
 
 
@@ -179,7 +179,7 @@ class _Cluster:
             self._ask_to_end(number, f"got {number.name}")
 
     def _replace(self) -> None:
-        if any(end.task.leads for end in self._ends):
+        if any(end.task.is_chief for end in self._ends):
             return  # The others are about to end.
         for end in list(self._ends):
             failed = end.code not in (0, EXIT_REFUSED)  # A refusal would repeat itself.
@@ -190,7 +190,7 @@ class _Cluster:
                 self.start(end.task)
 
     def _judge(self) -> None:
-        leader = next((end for end in self._ends if end.task.leads), None)
+        leader = next((end for end in self._ends if end.task.is_chief), None)
         if failure := self._first_failure():
             self._code, reason = failure.code, str(failure)
         elif leader and self.running and time.monotonic() - leader.at >= self._exit_secs:

@@ -15,9 +15,10 @@ from .evaluation_log import EvaluationLog
 from .evaluations import Evaluations
 from .hook_list import HookList
 from .parts import Boundary, Start
+from .specs import EvalSpec
 
 # Takes an evaluation, its result, its checkpoint's path prefix, and whether training has ended.
-Export = Callable[[Evaluation, Evaluated, str | None, bool], None]
+Export = Callable[[EvalSpec, Evaluated, str | None, bool], None]
 
 
 @dataclasses.dataclass
@@ -118,12 +119,11 @@ class InlineEvaluations(Evaluations):
                         self._call_exporters(each, result, checkpoint, is_final=now.is_final)
 
     def _is_due(self, each: Evaluation, step: int, at_checkpoint: bool) -> bool:
-        if self._made(each, step) is not None:
-            return False
-        if step == self._start_step:
-            return each.spec.folder in self._owed
         every = each.spec.every_steps
-        return step % every == 0 if every else at_checkpoint
+        is_boundary = step % every == 0 if every else at_checkpoint
+        if step == self._start_step:
+            is_boundary = each.spec.folder in self._owed
+        return is_boundary and each.is_due(step, self.log.made(each.spec))
 
     def _made(self, each: Evaluation, step: int) -> Evaluated | None:
         """Returns the result of a step if hooks have got it since the start."""
@@ -148,6 +148,6 @@ class InlineEvaluations(Evaluations):
         is_stock = all(exporter.is_stock for exporter in each.spec.exporters)
         if self.replicas.is_chief and not is_stock:
             self.checkpoints.wait(alone=True)  # They may read the files.
-        self.export(each, result, checkpoint, is_final)
+        self.export(each.spec, result, checkpoint, is_final)
         if is_final:
             self._finished.add(each.spec.folder)

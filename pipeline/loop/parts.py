@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..contract.hooks import BadStep, Run
+from ..contract.hooks import Run, SkippedStep
 from ..train.loop import Detail
 
 
@@ -89,9 +89,9 @@ class Rewind(Exception):  # noqa: N818 (it is not an error)
     """Training goes back to its newest checkpoint; raised by all processes at the same step.
 
     Attributes:
-      bad_step: step to skip from now on; None for none.
+      skipped: step to skip from now on; None for none.
     """
 
-    def __init__(self, bad_step: BadStep | None = None) -> None:
-        super().__init__(bad_step)
-        self.bad_step = bad_step
+    def __init__(self, skipped: SkippedStep | None = None) -> None:
+        super().__init__(skipped)
+        self.skipped = skipped

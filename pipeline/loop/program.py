@@ -14,14 +14,15 @@ from ..contract.summaries import Kind
 from ..data.source import Source
 from ..distribute import strategies
 from ..errors import UserValueError
-from ..hooks.plateau import scale_rates
+from ..hooks.plateau import ReduceOnPlateau, scale_rates
 from ..hooks.stops import StopAfterEpochsHook
 from ..train import runners
 from ..train.loop import Steps
 from ..train.metrics import MetricSet
 from ..train.shown import kinds_of
-from ..train.step import BoundModelFn, TrainStep
+from ..train.step import TrainStep
 from ..train.untrained import log_untrained
+from .bound_model import BoundModel
 from .train_state import TrainState
 
 _MAX_LOSSES = 1000  # Of a call that keeps the loss of each step.
@@ -31,6 +32,7 @@ class TrainProgram:
     """The input and the compiled loop of a training; all variables exist.
 
     Attributes:
+      model: the model_fn.
       state: the variables.
       input_fn: the training input.
       params: hyperparameters.
@@ -46,11 +48,9 @@ class TrainProgram:
 
     def __init__(
         self,
-        state: TrainState,
-        model_fn: Callable[..., Any],
+        model: BoundModel,
         input_fn: Callable[..., Any],
         *,
-        params: Any = None,
         hooks: Sequence[Hook] = (),
     ) -> None:
         """Calls input_fn and traces model_fn; the trace creates all variables.
@@ -60,8 +60,9 @@ class TrainProgram:
         Raises:
           UserValueError: a hook, an option and the strategy do not fit together.
         """
+        state, params = model.state, model.params
         config = state.config
-        self.state, self.input_fn, self.params, self.hooks = state, input_fn, params, hooks
+        self.model, self.state, self.input_fn, self.params = model, state, input_fn, params
         source = Source(input_fn, ModeKeys.TRAIN, config, params)
         self.runner = runners.create(source, state.replicas, config)
         self.num_passes = _num_passes(hooks)
@@ -72,9 +73,10 @@ class TrainProgram:
             )
         self._num_losses = _losses_to_keep(hooks, config, state.replicas.num_processes)
         self.max_steps_per_call = self._num_losses or config.steps_per_loop
-        self.metrics, self.tensors, self.kinds, self.run_steps = state.program(
-            self._cache_key(model_fn),
-            lambda: self._compile(state.bind(model_fn, ModeKeys.TRAIN, params)),
+        strategy = state.replicas.strategy
+        self.hooks = scale_rates(hooks, state.modules, state.rate_factors, strategy)
+        self.metrics, self.tensors, self.kinds, self.run_steps = model.program(
+            self._cache_key(), self._compile
         )
 
     @property
@@ -82,23 +84,22 @@ class TrainProgram:
         """Type specs of one replica's features and labels."""
         return self.runner.element_spec
 
-    def _cache_key(self, model_fn: Callable[..., Any]) -> Hashable:
+    def _cache_key(self) -> Hashable:
         """Returns all that the program depends on; hooks may scale learning rates."""
-        state, strategy = self.state, self.state.replicas.strategy
-        scaling = scale_rates(self.hooks, state.modules, state.rate_factors, strategy)
-        return ModeKeys.TRAIN, id(model_fn), self.runner.kind, scaling, self._num_losses
+        scaling = tuple(hook for hook in self.hooks if isinstance(hook, ReduceOnPlateau))
+        return ModeKeys.TRAIN, self.runner.kind, scaling, self._num_losses
 
     def _compile(
-        self, bound: BoundModelFn
+        self,
     ) -> tuple[MetricSet, Sequence[str], dict[str, Kind], Callable[..., Steps]]:
         """Traces model_fn; TensorFlow compiles the loop at its first call."""
         state, config = self.state, self.state.config
-        spec = state.build(bound, self.runner.element_spec)
+        spec = self.model.build(ModeKeys.TRAIN, self.runner.element_spec)
         metrics = MetricSet(spec.metrics)
         log_untrained(spec.train_op, state.modules)
         make_step = functools.partial(
             TrainStep,
-            bound,
+            self.model.in_mode(ModeKeys.TRAIN),
             spec,
             state.modules,
             metrics,

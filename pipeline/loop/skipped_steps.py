@@ -17,14 +17,13 @@ import tensorflow as tf
 from absl import logging
 
 from ..checkpoint.checkpoints import Checkpoints
-from ..contract.hooks import BadStep, Run
+from ..contract.hooks import Run, SkippedStep
 from ..contract.run_config import RunConfig
 from ..data import bad_batch
 from ..distribute import strategies
-from ..errors import UserValueError
-from ..hooks.stock import NanLossDuringTrainingError
+from ..errors import NanLossDuringTrainingError, UserValueError
 from ..model_dir.files import delete_folder, writing
-from .parts import Part, Start
+from .parts import Part, Rewind, Start
 from .train_state import TrainState
 
 
@@ -38,19 +37,22 @@ class SkippedSteps(Part):
     def __init__(self, state: TrainState) -> None:
         """Takes the state; its values before each of the steps are written."""
         self._state, self._config = state, state.config
-        self._past: list[BadStep] = []
-        self._future: list[BadStep] = []
+        self._past: list[SkippedStep] = []
+        self._future: list[SkippedStep] = []
         self._written: set[str] = set()
+        self._requested: SkippedStep | None = None
 
     def restore(self, run: Run, start: Start) -> None:
         """Takes the steps that were skipped before the checkpoint; the later ones come again."""
-        saved = [BadStep(*each) for each in start.states.get("left_out", [])]
+        self._requested = None
+        old = start.states.get("left_out", [])  # The key until 0.2.0.
+        saved = [SkippedStep(*each) for each in start.states.get("skipped_steps", old)]
         steps = [*self._past, *self._future]
         self._past, self._future = saved, steps[len(saved) :]
 
     def state(self) -> Mapping[str, Any]:
         """Returns the steps that were skipped."""
-        return {"left_out": [[each.step, each.reason] for each in self._past]}
+        return {"skipped_steps": [[each.step, each.reason] for each in self._past]}
 
     def next_step(self, step: int) -> float:
         """Returns the next global step before a skipped one, infinite for none."""
@@ -61,7 +63,25 @@ class SkippedSteps(Part):
         """Returns whether batches are skipped at a global step."""
         return any(each.step - 1 == step for each in self._future)
 
-    def add(self, bad: BadStep, saved_step: int) -> None:
+    def check_supported(self, problem: str, remedy: str) -> None:
+        """Refuses a training that cannot skip steps; see `Run.check_can_skip`."""
+        if (reason := _why_unsupported(self._config, self._state)) is not None:
+            raise UserValueError(
+                f"{problem}, and {reason}: expected checkpoints to return to, and steps that come "
+                f"again in the same order. {remedy}"
+            )
+
+    def request(self, step: SkippedStep) -> None:
+        """Asks to skip a step; of several requests after one call the smallest step counts."""
+        if self._requested is None or step.step < self._requested.step:
+            self._requested = step
+
+    def raise_requested(self) -> None:
+        """Raises Rewind if a step of the last call is to be skipped."""
+        if self._requested is not None:
+            raise Rewind(self._requested)
+
+    def add(self, bad: SkippedStep, saved_step: int) -> None:
         """Adds a step.
 
         Args:
@@ -74,7 +94,7 @@ class SkippedSteps(Part):
         """
         if bad.step <= saved_step:
             raise UserValueError(
-                f"leave_out({bad.step}) was called after the checkpoint of step {saved_step}: "
+                f"skip_step({bad.step}) was called after the checkpoint of step {saved_step}: "
                 "expected a step of the last call. Call it in after_loop."
             )
         before = [each for each in self._past if each.step <= bad.step]
@@ -112,7 +132,7 @@ class SkippedSteps(Part):
                 f"--bad_batch={folder}, or call replay(estimator, {folder!r})."
             )
 
-    def _write(self, folder: str, bad: BadStep, elements: Sequence[Any]) -> None:
+    def _write(self, folder: str, bad: SkippedStep, elements: Sequence[Any]) -> None:
         replicas = self._state.replicas
         if replicas.is_chief and tf.io.gfile.exists(folder):  # Of a training before a kill.
             delete_folder(folder)
@@ -126,17 +146,18 @@ class SkippedSteps(Part):
         if replicas.is_chief:
             bad_batch.write_record(folder, bad.step, bad.reason)
 
-    def _log(self, folder: str, bad: BadStep, elements: Sequence[Any], num_batches: int) -> None:
+    def _log(
+        self, folder: str, bad: SkippedStep, elements: Sequence[Any], num_batches: int
+    ) -> None:
         if not self._state.replicas.is_chief:
             return
         places = [place for each in elements for place in bad_batch.nonfinite(each)]
         found = f"NaN or Inf in {'; '.join(places)}" if places else "all of it is finite"
-        line = "train | step %d | batch %d of the pass is left out, %s | %s | see %s"
+        line = "train | step %d | batch %d of the pass is skipped, %s | %s | see %s"
         logging.warning(line, bad.step, num_batches, found, bad.reason, folder)
 
 
-def why_unsupported(config: RunConfig, state: TrainState) -> str | None:
-    """Returns why a training cannot skip steps; None if it can."""
+def _why_unsupported(config: RunConfig, state: TrainState) -> str | None:
     if config.save_checkpoints_steps == 0:
         return "RunConfig.save_checkpoints_steps is 0"
     if strategies.on_servers(config):

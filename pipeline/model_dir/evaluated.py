@@ -32,7 +32,7 @@ class Evaluated:
         that are in no checkpoint.
       stop: reasons for which hooks of the evaluation asked to end training.
       run_id: id of the run that the checkpoint belongs to; None in records of the old release.
-      time: end of the evaluation in seconds since 1970.
+      time: start of the evaluation in seconds since 1970.
     """
 
     step: int

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import gin_estimator as ge
-from gin_estimator.loop import train_state
+from gin_estimator.loop import bound_model
 from small import X, Y, eval_input, make, model_fn, train_input
 
 
@@ -71,7 +71,7 @@ def test_calls_have_one_order_and_a_start_at_the_end_evaluates_again(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["train", "eval", "infer"])
 def test_the_programs_that_were_used_last_are_kept(tmp_path, mode, monkeypatch):
-    monkeypatch.setattr(train_state, "_MAX_PROGRAMS", 3)
+    monkeypatch.setattr(bound_model, "_MAX_PROGRAMS", 3)
     traces = []
 
     def counted(features, labels, mode, network, optimizer):

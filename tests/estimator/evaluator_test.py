@@ -132,7 +132,7 @@ def test_several_evaluations(run):
     second = spec(name="second", every_steps=10)
     third = spec(name="third", throttle_secs=600)
     metrics, exports = evaluate(run, spec(), second, third, metric_writers=[writer])
-    assert set(metrics) == {"", "second", "third"} and not exports
+    assert set(metrics) == {"", "second", "third"} and not any(exports.values())
     assert steps(run, "eval_second") == [0, 10, 20]
     assert steps(run, "eval_third") == [0, 20]  # The first, and the last whatever the time.
     # Those that were made after the end of the training, too.
@@ -141,6 +141,41 @@ def test_several_evaluations(run):
         "eval_second": [0, 10, 20],
         "eval_third": [0, 20],
     }
+
+
+class Saves(ge.Exporter):
+    """Saves the next checkpoint after each evaluation, as a training does meanwhile."""
+
+    name = "saves"
+
+    def __init__(self, files):
+        self.steps, self.files = [], files
+
+    def save(self):
+        if self.files:
+            for file, content in self.files.pop(0):
+                file.write_bytes(content)
+
+    def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
+        self.steps.append(eval_result["global_step"])
+        self.save()
+
+
+@pytest.mark.timeout(60)  # It would wait for ever.
+def test_a_checkpoint_within_throttle_secs_is_evaluated_later(run):
+    later = []
+    for suffix in ("5.*", "10.*", "20.*"):
+        found = [*run.glob(f"model.ckpt-{suffix}")]
+        later.append([(file, file.read_bytes()) for file in found])
+    ended = run / records.ENDED
+    later[-1].append((ended, ended.read_bytes()))
+    for file, _ in sum(later, []):
+        file.unlink()
+    for file in run.glob("model.ckpt-15.*"):
+        file.unlink()
+    exporter = Saves(later)
+    evaluate(run, spec(exporters=[exporter], throttle_secs=0.5), max_steps=None)
+    assert exporter.steps == steps(run) == [0, 5, 10, 20]
 
 
 def test_checkpoints_that_cannot_be_read_are_skipped(run, caplog):

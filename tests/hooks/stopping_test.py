@@ -209,7 +209,7 @@ def all_stops(folder, **config):
         "rates": ([], {"hooks": [halves()], "max_steps": 50}),
         "hook": ([], {"hooks": [ge.StopAtStepHook(3)]}),
         "average": ([], {"average": ge.ExponentialAverage(0.9), "max_steps": 20}),
-        "left out": ([], {"train": {"input_fn": poisoned}, "on_nan": "restore", "max_steps": 11}),
+        "skipped": ([], {"train": {"input_fn": poisoned}, "on_nan": "restore", "max_steps": 11}),
     }
     found = {}
     for name, (rules, options) in trainings.items():
@@ -230,7 +230,7 @@ def test_two_replicas_end_as_one(tmp_path):
     expected = all_stops(tmp_path / "one")
     assert {name: step for name, (step, *_) in expected.items()} == {
         **{"rule": 50, "best": 30, "passes": 15, "hook": 3},
-        **{"rates": 50, "average": 20, "left out": 11},
+        **{"rates": 50, "average": 20, "skipped": 11},
     }
     assert_same_stops(all_stops(tmp_path / "two", devices=("CPU:0", "CPU:1")), expected)
 

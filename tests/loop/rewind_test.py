@@ -29,7 +29,7 @@ class Refuses(ge.Hook):
 
     def after_loop(self, run):
         if self.step is not None and run.step >= self.step:
-            run.leave_out(self.step, "refused")
+            run.skip_step(self.step, "refused")
             self.step = None
 
     def after_step(self, run):
@@ -69,7 +69,7 @@ def test_a_hook_that_refuses_each_step_ends_the_training_with_its_reasons(tmp_pa
     class Always(Refuses):
         def after_loop(self, run):
             if run.step >= 3:
-                run.leave_out(3, "refused")
+                run.skip_step(3, "refused")
 
     one = make(tmp_path, save_checkpoints_steps=2, max_restores=2)
     with pytest.raises(ge.NanLossDuringTrainingError, match="more than max_restores=2") as error:

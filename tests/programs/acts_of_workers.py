@@ -49,7 +49,7 @@ class Steps(ge.Hook):
 
     def after_step(self, run):
         self.steps.append(run.step)
-        self.votes.append([run.leads, run.agree(TASK == 1), run.agree(False)])
+        self.votes.append([run.is_chief, run.agree(TASK == 1), run.agree(False)])
         time.sleep(self.sleep)
         if run.step == self.stop_at and TASK == 1:
             run.request_stop("enough")

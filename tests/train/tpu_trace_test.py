@@ -69,7 +69,7 @@ def model_fn_with(**op):
 model_fn = model_fn_with()
 
 
-def make_estimator(folder, strategy, network=make_network, **config):
+def make_estimator(folder, strategy, network=make_network, model_fn=model_fn, **config):
     modules = {"network": network, "optimizer": keras.optimizers.Adam}
     config = ge.RunConfig(str(folder), train_distribute=strategy, tf_random_seed=1, **config)
     return ge.Estimator(model_fn, modules=modules, config=config)
@@ -84,8 +84,8 @@ def nodes_of(loop, iterator):
 
 
 def trained_nodes(folder, strategy, model_fn=model_fn, **config):
-    estimator = make_estimator(folder, strategy, **config)
-    program = TrainProgram(estimator.state, model_fn, input_fn)
+    estimator = make_estimator(folder, strategy, model_fn=model_fn, **config)
+    program = TrainProgram(estimator.model, input_fn)
     return nodes_of(program.run_steps, program.runner.open(0, None, None).iterator)
 
 
@@ -111,7 +111,7 @@ def test_updates_every_second_step_are_programs_apart(tmp_path, strategy):
 
 def test_an_evaluation_sums_nothing_inside_of_its_program(tmp_path, strategy):
     estimator = make_estimator(tmp_path, strategy)
-    evaluation = Evaluation(estimator.state, model_fn, ge.EvalSpec(input_fn))
+    evaluation = Evaluation(estimator.model, ge.EvalSpec(input_fn))
     nodes = nodes_of(evaluation._loop, iter(evaluation._data.dataset))
     assert len(named(nodes, "TPUReplicateMetadata")) == 1
     assert not named(nodes, "CrossReplicaSum")
@@ -142,7 +142,7 @@ def test_xla_compiles_a_whole_training_step(tmp_path):
 
     def trained(jit_compile):
         estimator = make_estimator(tmp_path, None, network, save_checkpoints_steps=0)
-        program = TrainProgram(estimator.state, model_fn, input_fn)
+        program = TrainProgram(estimator.model, input_fn)
         step = program.run_steps._step
 
         @tf.function(jit_compile=jit_compile, autograph=False)

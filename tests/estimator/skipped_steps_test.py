@@ -1,4 +1,4 @@
-"""Trainings that leave out batches: after a loss of NaN, and by a LossGuard."""
+"""Trainings that skip batches: after a loss of NaN, and by a LossGuard."""
 
 import functools
 import logging
@@ -74,7 +74,7 @@ def expected(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def restored(tmp_path_factory):
-    """Returns an Estimator that has left out six batches, and its log."""
+    """Returns an Estimator that has skipped six batches, and its log."""
     records = []
     handler = logging.Handler()
     handler.emit = lambda record: records.append(record.getMessage())
@@ -91,8 +91,8 @@ def restored(tmp_path_factory):
 def test_batches_that_hold_nan_are_as_if_they_had_not_been_in_the_data(restored, expected):
     one, log = restored
     np.testing.assert_array_equal(weights(one), expected)
-    assert log.count("is left out") == 6
-    assert log.count("of the pass is left out, NaN or Inf in features, examples 0 |") == 6
+    assert log.count("is skipped") == 6
+    assert log.count("of the pass is skipped, NaN or Inf in features, examples 0 |") == 6
     assert checkpoints(one.model_dir) == [0, 5, 10, 15, 18]
     assert sorted(points(one.model_dir)["loss"]) == [*range(1, 19)]
 
@@ -116,7 +116,7 @@ def test_a_position_that_cannot_be_saved_is_skipped_to(tmp_path, expected):
 
 
 @pytest.mark.slow
-def test_a_guard_leaves_out_spikes_and_keeps_its_window(tmp_path, expected):
+def test_a_guard_skips_spikes_and_keeps_its_window(tmp_path, expected):
     guard = Guarded(max_loss=100.0, spike=50.0, window=3)
     one = make(tmp_path, max_restores=6, save_checkpoints_steps=5)
     one.train(spikes, [guard], max_steps=9)
@@ -140,7 +140,7 @@ def test_a_guard_stops_with_a_checkpoint_or_warns(tmp_path, caplog):
 
 
 class Above(ge.Hook):
-    """Asks to leave out the steps whose loss is above a limit."""
+    """Asks to skip the steps whose loss is above a limit."""
 
     wants_losses = True
 
@@ -151,23 +151,23 @@ class Above(ge.Hook):
         losses = run.report.losses
         for index in np.flatnonzero(losses > self.limit)[:1]:
             step = run.step - len(losses) + 1 + int(index)
-            run.leave_out(step, f"step {step} is above {self.limit}", ends=self.ends)
+            run.skip_step(step, f"step {step} is above {self.limit}", ends=self.ends)
 
 
 @pytest.mark.slow
-def test_a_hook_of_the_user_leaves_out_batches(tmp_path, expected, caplog):
+def test_a_hook_of_the_user_skips_batches(tmp_path, expected, caplog):
     one = make(tmp_path, max_restores=6, save_checkpoints_steps=5)
     np.testing.assert_array_equal(weights(one.train(spikes, [Above(100.0)])), expected)
-    assert caplog.text.count("is left out, all of it is finite | step") == 6
+    assert caplog.text.count("is skipped, all of it is finite | step") == 6
     with pytest.raises(ge.NanLossDuringTrainingError, match="step 19 is above -1"):
         one.train(spikes, [Above(-1.0, ends=True)])
     unsaved = make(tmp_path / "unsaved", save_checkpoints_steps=0)
-    with pytest.raises(ge.UserValueError, match=r"leave_out\(1\) was called, and .*request_stop"):
+    with pytest.raises(ge.UserValueError, match=r"skip_step\(1\) was called, and .*request_stop"):
         unsaved.train(spikes, [Above(-1.0)], max_steps=1)
 
 
 @pytest.mark.slow
-def test_two_train_ops_on_two_replicas_leave_out_the_batches(tmp_path):
+def test_two_train_ops_on_two_replicas_skip_the_batches(tmp_path):
     def model_fn(features, labels, mode, network, optimizer, other):
         logits = network(features)
         loss = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
@@ -261,7 +261,7 @@ def test_a_gradient_of_nan_belongs_to_its_own_step(tmp_path, caplog):
     with pytest.raises(ge.NanLossDuringTrainingError, match="more than max_restores=5") as error:
         one.train(zeros)
     assert str(error.value).count("a gradient is NaN or infinite in step") == 6
-    assert caplog.text.count("is left out, all of it is finite") == 5
+    assert caplog.text.count("is skipped, all of it is finite") == 5
     folder = sorted(tf.io.gfile.glob(f"{tmp_path}/bad_batches/*"))[0]
     lines = "\n".join(ge.replay(one, folder))
     assert 'eagerly-executing op "SqrtGrad"' in lines, lines

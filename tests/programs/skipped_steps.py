@@ -1,4 +1,4 @@
-"""Trains alone or as a worker, leaves out bad batches: `left_out.py MODEL_DIR RESULT SLEEP`.
+"""Trains alone or as a worker, skips bad batches: `skipped_steps.py MODEL_DIR RESULT SLEEP`.
 
 Prints `STEP n` after each step, and sleeps; writes the weights at the end. Three of twelve batches
 have a NaN in one example, in each of two passes.

@@ -1,4 +1,4 @@
-"""Bad batches are left out by trainings that are killed, on replicas, and by two workers."""
+"""Bad batches are skipped by trainings that are killed, on replicas, and by two workers."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ import pytest
 
 import tasks
 
-PROGRAM = pathlib.Path(__file__).parents[1] / "programs" / "left_out.py"
+PROGRAM = pathlib.Path(__file__).parents[1] / "programs" / "skipped_steps.py"
 NUM_BATCHES = 24
 SEED = os.environ.get("KILLS_SEED", "0")
 
@@ -26,7 +26,7 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     task = start(folder, "whole")
     assert task.wait(120) == 0, task.output
-    assert task.output.count("is left out") == 6
+    assert task.output.count("is skipped") == 6
     return np.load(folder / "whole.npy")
 
 
@@ -49,13 +49,13 @@ def test_killed_trainings_end_with_the_weights_of_those_that_were_not(tmp_path, 
 
 
 @pytest.mark.slow
-def test_two_workers_leave_out_what_one_process_does(tmp_path):
+def test_two_workers_skip_what_one_process_does(tmp_path):
     """One worker's part of each bad batch has the NaN."""
     arguments = tmp_path / "group", tmp_path / "worker-{index}.npy", 0
-    with tasks.workers(tmp_path, *arguments, program="left_out.py") as started:
+    with tasks.workers(tmp_path, *arguments, program="skipped_steps.py") as started:
         for task in started:
             assert task.wait(180) == 0, task.output
-        assert started[0].output.count("is left out") == 6
+        assert started[0].output.count("is skipped") == 6
     found = [np.load(tmp_path / f"worker-{index}.npy") for index in range(2)]
     np.testing.assert_array_equal(*found)
     assert np.isfinite(found[0]).all()
