@@ -178,7 +178,7 @@ class KerasCallbacks(Hook):
 
     def end(self, run: Run) -> None:
         """Ends the callbacks; the values that they set are saved with the last step."""
-        if run.has_ended and self._active:
+        if run.has_ended and self._callbacks:  # The same in all processes.
             self._estimator.state.synchronize()
             rows = _rows(self.history)
             self._call("on_train_end", rows[-1] if rows else {})

@@ -44,6 +44,8 @@ class Engine(Part):
         position = start.states.get("input")
         self._data = self._program.runner.open(start.step, start.checkpoint, position)
         self.has_ended = False
+        if run.max_step is None and self._program.runner.endless and run.is_chief:
+            logging.warning("train | no max_steps, and an input without end: stop it yourself")
         if start.checkpoint is None:
             return
         if run.is_chief:

@@ -39,6 +39,13 @@ def test_two_workers_train_as_one_replica(tmp_path, alone):
 
 
 @pytest.mark.slow
+def test_a_callback_of_one_worker_alone_does_not_stop_the_other(tmp_path):
+    with tasks.workers(tmp_path, tmp_path, program="fit_rows.py") as both:
+        assert [task.wait() for task in both] == [0, 0], both[0].output
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 3
+
+
+@pytest.mark.slow
 def test_a_worker_that_was_killed_changes_nothing(tmp_path, alone):
     arguments = (tmp_path / "run", "multi_worker")
     with tasks.workers(tmp_path, *arguments, program="fit.py") as both:
