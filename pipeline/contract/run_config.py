@@ -150,9 +150,10 @@ class RunConfig:
       changed_input: effect of another training input than the one that model_dir has read.
         'auto' begins other data at their start, and skips the examples that were read before if
         the same data have another pipeline; 'anew', 'skip' or 'error' in both cases.
-      on_nan: effect of a loss that is NaN or infinite. 'stop' ends training with an error; 'warn'
-        logs a warning; 'restore' returns to the last checkpoint and continues without the batches
-        of that step, which are written to `model_dir/bad_batches`; 'record' writes them and ends.
+      on_nan: effect of a loss that is NaN or infinite, or of such a variable before it is saved.
+        'stop' ends training with an error; 'warn' logs a warning; 'restore' returns to the last
+        checkpoint and continues without the batches of that step, which are written to
+        `model_dir/bad_batches`; 'record' writes them and ends.
         The last two also look at gradients. They need checkpoints, and no parameter servers or TPU.
       max_restores: maximum number of steps that a run skips.
       gradient_accumulation_steps: number of batches per replica whose gradients make one step.

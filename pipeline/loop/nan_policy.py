@@ -1,43 +1,106 @@
-"""What a training does about a loss that is NaN or infinite."""
+"""What a training does about NaN and infinity, in its losses and in its variables."""
 
+import numpy as np
 from absl import logging
 
-from ..contract.hooks import SkippedStep
+from ..checkpoint import files
+from ..checkpoint.reader import Reader
+from ..contract.hooks import Run, SkippedStep
 from ..errors import NanLossDuringTrainingError
 from ..train.loop import Steps
+from .parts import Part, Start
 from .skipped_steps import SkippedSteps
+from .train_state import TrainState
 
 
-class NanPolicy:
-    """Applies `RunConfig.on_nan` to the steps of each call."""
+class NanPolicy(Part):
+    """Applies `RunConfig.on_nan`.
 
-    def __init__(self, on_nan: str, skipped: SkippedSteps) -> None:
-        """Takes the option, and the steps that it may skip.
+    Losses are looked at after each call, and variables before each save: some layers turn NaN into
+    a number, so that the loss does not show it. The relu of some processors does.
+    """
+
+    def __init__(self, state: TrainState, skipped: SkippedSteps) -> None:
+        """Takes the variables, and the steps that may be skipped.
 
         Raises:
           UserValueError: the option needs checkpoints to return to, and there are none.
         """
-        self._on_nan, self._skipped = on_nan, skipped
-        self._skips = on_nan in ("restore", "record")
+        self._state, self._skipped = state, skipped
+        self._on_nan, self._model_dir = state.config.on_nan, state.config.model_dir
+        self._skips = self._on_nan in ("restore", "record")
         if self._skips:
-            skipped.check_supported(f"RunConfig.on_nan is {on_nan!r}", "Set on_nan='stop'.")
+            problem = f"RunConfig.on_nan is {self._on_nan!r}"
+            skipped.check_supported(problem, "Set on_nan='stop'.")
 
-    def check(self, steps: Steps) -> None:
-        """Logs a warning or asks to skip the step, if the loss or a gradient was not finite.
+    def restore(self, run: Run, start: Start) -> None:
+        """Looks at the variables of a checkpoint.
 
         Raises:
-          NanLossDuringTrainingError: `on_nan` is 'stop'.
+          NanLossDuringTrainingError: they have NaN, and `on_nan` is not 'warn'.
+        """
+        names = self._state.nonfinite() if start.checkpoint else []
+        if names:
+            good = _newest_finite(self._model_dir, names)
+            remedy = f"{good} has none: delete the later checkpoints" if good else "Start again"
+            problem = f"{start.checkpoint} has NaN or infinity in {listed(names)}"
+            self._report(problem, f"{remedy}, or set on_nan='warn'")
+
+    def check(self, steps: Steps) -> None:
+        """Looks at the losses of a call.
+
+        Raises:
+          NanLossDuringTrainingError: one is not finite, and `on_nan` is 'stop'.
         """
         step = steps.nonfinite_step
         if step is None:
             return
         if self._skips:
-            reason = f"the loss or a gradient is NaN or infinite in step {step}"
-            self._skipped.request(SkippedStep(step, reason, ends=self._on_nan == "record"))
+            self._skip(step, f"the loss or a gradient is NaN or infinite in step {step}")
+        else:
+            problem = f"the loss is NaN or infinite in step {step}"
+            self._report(problem, "Lower the learning rate, or set on_nan='warn' or 'restore'")
+
+    def check_variables(self, run: Run) -> None:
+        """Looks at the variables before they are saved; every process must call it.
+
+        Raises:
+          NanLossDuringTrainingError: they have NaN, and `on_nan` is 'stop'.
+          Rewind: they have NaN, and `on_nan` skips the step.
+        """
+        names = self._state.nonfinite()
+        if not self._state.replicas.any(bool(names)):
             return
-        message = f"the loss is NaN or infinite in step {step}"
-        if self._on_nan == "stop":
-            raise NanLossDuringTrainingError(
-                f"{message}: lower the learning rate, or set on_nan='warn' or 'restore'."
-            )
-        logging.warning("%s.", message)
+        problem = f"{listed(names)} became NaN or infinite up to step {run.step}, "
+        problem += "which the loss does not show"
+        if self._skips:
+            self._skip(run.step, problem)
+            self._skipped.raise_requested()
+        good = files.latest(self._model_dir)
+        place = f"{good} is the last good checkpoint. " if good else ""
+        remedy = "Look for NaN in the input, lower the learning rate, or set on_nan='restore'"
+        self._report(problem, f"{place}{remedy}, which checks gradients, or 'warn'")
+
+    def _skip(self, step: int, reason: str) -> None:
+        self._skipped.request(SkippedStep(step, reason, ends=self._on_nan == "record"))
+
+    def _report(self, problem: str, remedy: str) -> None:
+        if self._on_nan == "warn":
+            logging.warning("%s.", problem)
+            return
+        raise NanLossDuringTrainingError(f"{problem}. {remedy}.")
+
+
+def listed(names: list[str]) -> str:
+    """Returns the first names, or that variables of another process are meant."""
+    more = f" and {len(names) - 3} others" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}" if names else "variables of another process"
+
+
+def _newest_finite(model_dir: str, names: list[str]) -> str | None:
+    """Returns the path prefix of the newest checkpoint in which these are finite; None for none."""
+    for path in reversed(files.committed(model_dir)):
+        reader = Reader(path)
+        if all(np.isfinite(reader.value(name)).all() for name in names if name in reader.shapes):
+            return path
+    return None
