@@ -5,9 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import UserRuntimeError, UserTypeError
-from .checks import check, integer, objects
+from .checks import Check, check, integer, objects
 from .old_names import kind_of_hook
 from .summaries import Summary
+
+
+_TEXT = Check(lambda value: isinstance(value, str), "a text", "'enough'", error=UserTypeError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,6 +166,7 @@ class Run:
 
     def request_stop(self, reason: str) -> None:
         """Ends training after the current call, in all processes; reasons accumulate."""
+        check("request_stop.reason", reason, _TEXT)
         if reason not in self.stop_reasons:
             self.stop_reasons.append(reason)
 

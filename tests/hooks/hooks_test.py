@@ -88,6 +88,8 @@ def test_reasons_to_stop_accumulate(tmp_path):
     one = make(tmp_path)
     one.train(train_input, [Stop("a"), Stop("b"), Stop("a")], max_steps=9)
     assert one.last_run.stop_reasons == ["a", "b"]
+    with pytest.raises(ge.UserTypeError, match="request_stop.reason is 5: expected a text"):
+        one.last_run.request_stop(5)
     assert one.last_run.stop_reason == "a; b"
     assert checkpoints(tmp_path) == [0, 2]
 
