@@ -8,7 +8,7 @@ from ..loop.specs import EvalSpec
 
 
 class Results(SavingListener):
-    """What a training evaluates, and the results of the last evaluations.
+    """The evaluations of a training, and the last result of each.
 
     `train_and_evaluate` passes it to `Estimator.train` as one of the saving listeners, as
     tf.estimator does, so that a subclass can override `train`.
@@ -20,7 +20,7 @@ class Results(SavingListener):
     """
 
     def __init__(self, specs: Sequence[EvalSpec] = ()) -> None:
-        """Takes the evaluations; there are no results yet."""
+        """Takes the evaluations, without results."""
         self.specs = tuple(specs)
         self.metrics: dict[str, Mapping[str, Any]] = {}
         self.exports: dict[str, list[Any]] = {}

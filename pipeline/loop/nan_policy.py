@@ -1,4 +1,4 @@
-"""What a training does about NaN and infinity, in its losses and in its variables."""
+"""Applies `RunConfig.on_nan` to the losses and the variables of a training."""
 
 import numpy as np
 from absl import logging
@@ -14,10 +14,10 @@ from .train_state import TrainState
 
 
 class NanPolicy(Part):
-    """Applies `RunConfig.on_nan`.
+    """Stops a training, skips a step or warns if a number is NaN or infinite.
 
-    Losses are looked at after each call, and variables before each save: some layers turn NaN into
-    a number, so that the loss does not show it. The relu of some processors does.
+    Losses are checked after each call, and variables before each save: some layers turn NaN into a
+    number, and the loss stays finite. The relu of some processors does.
     """
 
     def __init__(self, state: TrainState, skipped: SkippedSteps) -> None:
@@ -34,7 +34,7 @@ class NanPolicy(Part):
             skipped.check_supported(problem, "Set on_nan='stop'.")
 
     def restore(self, run: Run, start: Start) -> None:
-        """Looks at the variables of a checkpoint.
+        """Checks the variables of a checkpoint.
 
         Raises:
           NanLossDuringTrainingError: they have NaN, and `on_nan` is not 'warn'.
@@ -47,7 +47,7 @@ class NanPolicy(Part):
             self._report(problem, f"{remedy}, or set on_nan='warn'")
 
     def check(self, steps: Steps) -> None:
-        """Looks at the losses of a call.
+        """Checks the losses of a call.
 
         Raises:
           NanLossDuringTrainingError: one is not finite, and `on_nan` is 'stop'.
@@ -62,7 +62,7 @@ class NanPolicy(Part):
             self._report(problem, "Lower the learning rate, or set on_nan='warn' or 'restore'")
 
     def check_variables(self, run: Run) -> None:
-        """Looks at the variables before they are saved; every process must call it.
+        """Checks the variables before they are saved; every process must call it.
 
         Raises:
           NanLossDuringTrainingError: they have NaN, and `on_nan` is 'stop'.
@@ -72,7 +72,7 @@ class NanPolicy(Part):
         if not self._state.replicas.any(bool(names)):
             return
         problem = f"{listed(names)} became NaN or infinite up to step {run.step}, "
-        problem += "which the loss does not show"
+        problem += "while the loss was finite"
         if self._skips:
             self._skip(run.step, problem)
             self._skipped.raise_requested()
@@ -98,7 +98,7 @@ def listed(names: list[str]) -> str:
 
 
 def _newest_finite(model_dir: str, names: list[str]) -> str | None:
-    """Returns the path prefix of the newest checkpoint in which these are finite; None for none."""
+    """Returns the newest checkpoint with finite values of these variables; None for none."""
     for path in reversed(files.committed(model_dir)):
         reader = Reader(path)
         if all(np.isfinite(reader.value(name)).all() for name in names if name in reader.shapes):
