@@ -9,7 +9,6 @@ from .checks import Check, check, integer, objects
 from .old_names import kind_of_hook
 from .summaries import Summary
 
-
 _TEXT = Check(lambda value: isinstance(value, str), "a text", "'enough'", error=UserTypeError)
 
 
