@@ -3,16 +3,17 @@
 import contextlib
 import io
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from ..contract.checks import objects
 from ..contract.compiled import compile_parts
-from ..contract.hooks import Hook, Report, Run
+from ..contract.hooks import Hook, Run
 from ..errors import UserTypeError, UserValueError
 from ..hooks.stock import as_text
 from ..model_dir import reachable
@@ -79,9 +80,8 @@ class KerasCallbacks(Hook):
         each epoch: steps; without validation `after_step` ends it
         (save), evaluate: with validation `after_evaluation` ends it
 
-    A checkpoint has the history, the attributes of callbacks that are numbers or texts, arrays in
-    files, and the results of an epoch that has not ended. A restart reports such an epoch as the
-    mean of its parts by examples, which is exact for losses and for metrics that are means.
+    A checkpoint has the history, the attributes of callbacks that are numbers or texts, and arrays
+    in files. The loop keeps the results of an epoch that has not ended.
 
     Attributes:
       history: values by name, one for each epoch.
@@ -111,8 +111,6 @@ class KerasCallbacks(Hook):
         """Forgets an earlier training; callbacks begin when the state is known."""
         self._run, self._saved, self._started = run, {}, False
         self.history, self._pending, self._begun = {}, None, -1
-        self._earlier: dict[str, Any] | None = None  # The part of the epoch before a restart.
-        self._read_report: Callable[[], Report] | None = None
         self._stopped: str | None = None
         self._arrays: dict[str, Any] = {}
         leads = [each for each in self._callbacks if run.is_chief or not isinstance(each, _WRITERS)]
@@ -131,7 +129,13 @@ class KerasCallbacks(Hook):
                 f"{state['steps_per_epoch']}, or another model_dir."
             )
         self.history = {name: list(values) for name, values in state["history"].items()}
-        self._pending, self._earlier = state["pending"], state["partial"]
+        self._pending = state["pending"]
+        if state.get("partial"):
+            logging.warning(
+                "fit | the checkpoint is of an earlier version: the history of this epoch has only "
+                "its steps after step %d",
+                run.step,
+            )
         self._begun, self._stopped, self._saved = state["begun"], state["stopped"], state
 
     def state(self) -> dict[str, Any]:
@@ -141,7 +145,6 @@ class KerasCallbacks(Hook):
             "steps_per_epoch": self.every_steps,
             "history": self.history,
             "pending": self._pending,
-            "partial": self._partial(),
             "begun": self._begun,
             "stopped": self._stopped,
         }
@@ -156,15 +159,10 @@ class KerasCallbacks(Hook):
         self._start()
         return super().next_step(step)
 
-    def after_loop(self, run: Run) -> None:
-        """Keeps the way to the results of the epoch, in case that it is saved in its middle."""
-        self._read_report = run.read_report
-
     def after_step(self, run: Run) -> None:
         """Takes the results of the epoch; ends it if no evaluation follows."""
-        report = _joined(self._earlier, _part_of(run.report))
-        self._pending = {"loss": report["loss"], **report["metrics"]}
-        self._earlier = self._read_report = None
+        metrics = {name: _plain(value) for name, value in run.report.metrics.items()}
+        self._pending = {"loss": float(run.report.loss), **metrics}
         if not self._validates:
             self._end_epoch(run, {})
 
@@ -258,11 +256,6 @@ class KerasCallbacks(Hook):
                 self._stopped = f"{name} set model.stop_training"
                 self._run.request_stop(self._stopped)
 
-    def _partial(self) -> dict[str, Any] | None:
-        if self._read_report is None:
-            return self._earlier
-        return _joined(self._earlier, _part_of(self._read_report()))
-
     def _changed_rate(self) -> float | None:
         """Returns the learning rate that callbacks have set, which no other state has."""
         rate, was_set = _rate(self._model), self._saved.get("learning_rate") is not None
@@ -306,28 +299,6 @@ def _write_npz(path: str, content: bytes, keeps: int | None) -> None:
     steps = sorted(int(name[5:-4]) for name in tf.io.gfile.listdir(folder) if name.endswith(".npz"))
     for step in steps[: -keeps - 1] if keeps else ():
         tf.io.gfile.remove(os.path.join(folder, f"step-{step}.npz"))
-
-
-def _part_of(report: Report) -> dict[str, Any]:
-    """Returns the results of a report as JSON."""
-    metrics = {name: _plain(value) for name, value in report.metrics.items()}
-    return {"examples": report.num_examples, "loss": float(report.loss), "metrics": metrics}
-
-
-def _joined(first: Mapping[str, Any] | None, second: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the results of two parts of an epoch, weighted by their examples."""
-    if not first or not first["examples"]:
-        return dict(second)
-    if not second["examples"]:
-        return dict(first)
-    examples = first["examples"] + second["examples"]
-    share = second["examples"] / examples
-
-    def mean(before: Any, after: Any) -> Any:
-        return _plain(np.asarray(before) * (1 - share) + np.asarray(after) * share)
-
-    metrics = {n: mean(first["metrics"].get(n, v), v) for n, v in second["metrics"].items()}
-    return {"examples": examples, "loss": mean(first["loss"], second["loss"]), "metrics": metrics}
 
 
 def _rows(history: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

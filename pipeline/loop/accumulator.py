@@ -4,12 +4,20 @@ import contextlib
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
 
 from ..contract.hooks import Report, Run
 from ..contract.summaries import Kind
 from ..train.loop import Steps
 from ..train.metrics import MetricSet
 from ..train.shown import summaries_of
+from ..train.totals import Totals
+
+# A checkpoint has the steps of a hook only if their metrics have at most so many numbers.
+_MAX_NUMBERS = 10_000
 
 
 class Accumulator:
@@ -44,6 +52,51 @@ class Accumulator:
     def add(self, steps: Steps) -> None:
         """Adds the steps of one compiled call."""
         self._steps = steps if self._steps is None else self._steps.then(steps)
+
+    def state(self) -> dict[str, Any] | None:
+        """Returns the steps as JSON; None for none, or if their metrics have too many numbers."""
+        if self._steps is None:
+            return None
+        steps, totals = self._steps, self._steps.totals
+        metrics = tf.nest.map_structure(np.asarray, totals.metrics)
+        if sum(array.size for array in tf.nest.flatten(metrics)) > _MAX_NUMBERS:
+            return None
+        return {
+            "num_steps": steps.num_steps,
+            "seconds": steps.seconds,
+            "input_seconds": steps.input_seconds,
+            "losses": np.asarray(steps.losses).tolist() if self._has_losses else [],
+            "totals": [float(each) for each in (totals.loss, totals.weight, totals.examples)],
+            "metrics": tf.nest.map_structure(np.ndarray.tolist, metrics),
+        }
+
+    def restore(self, state: Mapping[str, Any] | None, step: int) -> None:
+        """Continues after the steps of a checkpoint, if that has them and the same metrics.
+
+        Args:
+          state: a result of `state`.
+          step: global step of the checkpoint.
+        """
+        self._steps = None
+        zeros = self._metrics.zeros()
+        if state is None or state["metrics"].keys() != zeros.keys():
+            return
+        metrics = {n: [np.asarray(each) for each in state["metrics"][n]] for n in zeros}
+        if any(
+            [array.shape for array in metrics[n]] != [tuple(zero.shape) for zero in zeros[n]]
+            for n in zeros
+        ):
+            return
+        self._steps = Steps(
+            step=step,
+            num_steps=state["num_steps"],
+            seconds=state["seconds"],
+            totals=Totals(*state["totals"], metrics, {}),
+            examples=0,
+            input_ended=False,
+            input_seconds=state["input_seconds"],
+            losses=np.asarray(state["losses"]),
+        )
 
     def report(self, step: int) -> Report:
         """Returns the results up to global step `step`; NaN and no metrics without steps."""

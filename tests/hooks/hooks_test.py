@@ -275,3 +275,30 @@ def test_a_nan_ends_training_before_other_hooks_and_checkpoints(tmp_path):
 def test_a_warning_of_nan_names_the_first_step(tmp_path, caplog):
     make(tmp_path, on_nan="warn").train(poisoned, max_steps=9)
     assert "the loss is NaN or infinite in step 4." in caplog.text
+
+
+class Reports(ge.Hook):
+    """Keeps what its reports have, and ends the process at a step."""
+
+    def __init__(self, every_steps, ends_at=None):
+        self.every_steps, self.ends_at, self.found = every_steps, ends_at, []
+
+    def after_loop(self, run):
+        if run.step == self.ends_at:
+            raise KeyboardInterrupt
+
+    def after_step(self, run):
+        report = run.report
+        numbers = [report.step, report.num_steps, report.num_examples]
+        self.found.append([*numbers, report.loss, report.metrics["accuracy"]])
+
+
+def test_reports_over_a_kill_are_those_of_a_training_without_one(tmp_path):
+    whole, before, after = Reports(10), Reports(10, ends_at=8), Reports(10)
+    options = {"save_checkpoints_steps": 4, "tf_random_seed": 1}
+    make(tmp_path / "whole", **options).train(train_input, [whole], max_steps=20)
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path / "killed", **options).train(train_input, [before], max_steps=20)
+    make(tmp_path / "killed", **options).train(train_input, [after], max_steps=20)
+    np.testing.assert_allclose(after.found, whole.found, 1e-6)
+    assert whole.found[0][:3] == [10, 10, 80]
