@@ -125,7 +125,7 @@ class RunConfig:
         if the variables have less than 1,000 MB.
       max_unreachable_secs: seconds for which training continues while a model_dir such as
         `gs://bucket/run` cannot be reached; then it ends with exit code 75.
-      log_step_count_steps: steps between log lines; None logs none.
+      log_step_count_steps: steps between log lines; None or 0 logs none.
       progress: whether a terminal or notebook shows a progress bar, and `fit` prints a line for
         each epoch.
       steps_per_loop: maximum number of steps in one compiled call; no call has more than 1,000.
