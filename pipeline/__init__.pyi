@@ -32,6 +32,7 @@ from .debug.overfit_batches import overfit_batches as overfit_batches
 from .debug.replay import replay as replay
 from .debug.tpu_dry_run import tpu_dry_run as tpu_dry_run
 from .distribute.strategies import central_storage as central_storage
+from .distribute.strategies import connect as connect
 from .distribute.strategies import mirrored as mirrored
 from .distribute.strategies import multi_worker as multi_worker
 from .distribute.strategies import one_device as one_device

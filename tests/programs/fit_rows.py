@@ -18,15 +18,13 @@ def make_model():
     return model
 
 
-def data():
-    return tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(8)
-
-
 def main():
     folder = pathlib.Path(sys.argv[1])
-    rows = keras.callbacks.CSVLogger(folder / "rows.csv")
     config = ge.RunConfig(str(folder / "run"), execution="multi_worker")
-    ge.fit(make_model, data, epochs=2, callbacks=[rows], config=config)
+    ge.connect(config)
+    dataset = tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(8)  # As tutorials do.
+    rows = keras.callbacks.CSVLogger(folder / "rows.csv")
+    ge.fit(make_model, lambda: dataset, epochs=2, callbacks=[rows], config=config)
 
 
 if __name__ == "__main__":
