@@ -4,8 +4,8 @@
     outputs = model(features, training=mode == ModeKeys.TRAIN)
     spec = compiled_spec(mode, model, outputs, labels, parts)
 
-The loss, the metrics and the updates are those of `fit` and `evaluate`. Keras' own losses and
-metrics cannot be used as they are: they divide each batch by its own size, and have state.
+The loss, the metrics and the updates are those of `fit` and `evaluate`. Losses are called without
+their reduction, which divides each batch by its own size, and metrics without their state.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ def compile_parts(model: Any) -> CompileParts:
     Raises:
       SpecError: it is not a compiled Keras model, or has `weighted_metrics`.
     """
-    # `get_compile_config` returns copies, which custom losses and metrics may not have.
+    # `get_compile_config` returns copies of the metrics and losses.
     config = getattr(getattr(model, "_compile_config", None), "config", {})
     if not isinstance(model, keras.Model) or config.get("optimizer") is None:
         raise SpecError(
@@ -268,7 +268,10 @@ def _declare(metrics: dict[str, Any], output: _Output, *, prefix: str) -> None:
 
 
 def _factory(given: Any, output: _Output) -> Callable[[], keras.metrics.Metric]:
-    """Returns a function that makes the metric, whose variables must not be made here."""
+    """Returns a function of the metric: a metric object itself, which has settings of the user.
+
+    Another metric must not be made here, where model_fn runs.
+    """
     if isinstance(given, str) and given.lower() in ("accuracy", "acc"):
         return {
             "binary": keras.metrics.BinaryAccuracy,
@@ -278,13 +281,11 @@ def _factory(given: Any, output: _Output) -> Callable[[], keras.metrics.Metric]:
 
     def make() -> keras.metrics.Metric:
         try:
-            if isinstance(given, keras.metrics.Metric):
-                return type(given).from_config(given.get_config())
             found = given() if isinstance(given, type) else keras.metrics.get(given)
         except (TypeError, ValueError) as error:
             raise SpecError(
-                f"metrics has {shown(given)}, which Keras cannot make: expected the name of a "
-                f"metric, a function, or a metric that from_config can copy. {error}"
+                f"metrics has {shown(given)}, which Keras cannot make: expected a metric, its "
+                f"name, or a function. {error}"
             ) from error
         is_metric = isinstance(found, keras.metrics.Metric)
         return found if is_metric else keras.metrics.MeanMetricWrapper(found)
