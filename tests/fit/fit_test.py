@@ -272,6 +272,10 @@ MISTAKES = {
         {"callbacks": [keras.callbacks.LambdaCallback(on_train_batch_end=print)]},
         "LambdaCallback with on_train_batch_end",
     ),
+    "averages": (
+        {"callbacks": [keras.callbacks.SwapEMAWeights()]},
+        r"SwapEMAWeights: .*set RunConfig\(average=ge.ExponentialAverage",
+    ),
     "backup": ({"callbacks": [keras.callbacks.BackupAndRestore("b")]}, "BackupAndRestore"),
     "save_freq": (
         {"callbacks": [keras.callbacks.ModelCheckpoint("m.keras", save_freq=3)]},

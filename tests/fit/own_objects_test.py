@@ -2,8 +2,9 @@
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
-from fit_test import X, Y, assert_same, by_keras, data
+from fit_test import Break, X, Y, assert_same, by_keras, data, difference
 
 import gin_estimator as ge
 
@@ -86,3 +87,25 @@ def test_a_layer_from_outside_may_have_the_name_of_a_new_one(tmp_path):
         return model
 
     assert len(ge.fit(make, data, config=ge.RunConfig(str(tmp_path))).history["loss"]) == 1
+
+
+@pytest.mark.parametrize("devices", [None, ("CPU:0", "CPU:1")])
+def test_the_weights_are_the_averages_of_use_ema_where_a_training_has_ended(tmp_path, devices):
+    def make():
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.layers.Dense(3, "softmax")])
+        optimizer = keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.9)
+        model.compile(optimizer, "sparse_categorical_crossentropy")
+        return model
+
+    options = {"validation": data, "config": ge.RunConfig(str(tmp_path), devices=devices)}
+    with pytest.raises(KeyboardInterrupt):
+        ge.fit(make, data, epochs=2, hooks=[Break(6)], **options)
+    result = ge.fit(make, data, epochs=2, **options)  # It continues the live weights of epoch 1.
+    model, history = by_keras(make, data, data, epochs=2)
+    assert_same(result, (model, history))
+    loss = model.evaluate(data(), verbose=0)
+    assert result.estimator.evaluate(data)["loss"] == pytest.approx(loss, abs=1e-6)
+    result = ge.fit(make, data, epochs=3, **options)  # As the second call of `fit`.
+    model.fit(data(), verbose=0)
+    assert difference(result.model, model) < 1e-6
