@@ -103,6 +103,12 @@ def compiled_spec(
         single = tf.is_tensor(outputs)
         return EstimatorSpec(mode, predictions=_as_float32(outputs) if single else by_name)
 
+    for added in network.losses:
+        if (shape := tf.convert_to_tensor(added).shape).rank != 0:
+            raise SpecError(
+                f"add_loss got a tensor of shape {shape}: expected a scalar. Call "
+                "self.add_loss(keras.ops.mean(x)); Keras' fit would add the sum over the batch."
+            )
     given = {"labels": labels, "weights": weights, "metrics": parts.metrics}
     given |= {"loss": parts.loss, "loss_weights": parts.loss_weights}
     split = {key: _by_output(key, value, list(by_name)) for key, value in given.items()}

@@ -1,0 +1,97 @@
+"""Warnings of losses that depend on the size of the batch, when a training is traced."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import logging
+
+import gin_estimator as ge
+
+X, Y = np.ones([4, 3], "float32"), np.ones([4], "float32")
+
+
+def data():
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+    found = []
+    monkeypatch.setattr(logging, "warning", lambda text, *args: found.append(text % args))
+    return found
+
+
+def squares(labels, outputs):
+    return tf.square(labels[:, tf.newaxis] - outputs)
+
+
+LOSSES = {
+    "sum": (lambda y, p: 0.5 * tf.reduce_sum(squares(y, p)), "sum over the batch"),
+    "sum of sums": (
+        lambda y, p: tf.reduce_sum(tf.reduce_sum(squares(y, p), -1)),
+        "sum over the batch",
+    ),
+    "broadcast": (lambda y, p: tf.square(y - p), r"shape [n, n] for n examples"),
+    "mean": (lambda y, p: tf.reduce_mean(squares(y, p)), None),
+    "own mean": (
+        lambda y, p: tf.reduce_sum(squares(y, p)) / tf.cast(tf.shape(y)[0], tf.float32),
+        None,
+    ),
+    "by example": (squares, None),
+    "by position": (lambda y, p: tf.tile(squares(y, p), [1, tf.cast(y[0], tf.int32)]), None),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_that_is_no_mean_by_example_is_warned_of(tmp_path, warnings, name):
+    loss_of, expected = LOSSES[name]
+
+    def model_fn(features, labels, mode, network, optimizer):
+        loss = loss_of(labels, network(features))
+        op = ge.TrainOp(optimizer, network.trainable_variables)
+        return ge.EstimatorSpec(mode, loss=loss, train_op=op)
+
+    modules = {
+        "network": lambda: keras.Sequential([keras.layers.Dense(1)]),
+        "optimizer": lambda: keras.optimizers.SGD(0.1),
+    }
+    config = ge.RunConfig(str(tmp_path), save_checkpoints_steps=0)
+    ge.Estimator(model_fn, modules=modules, config=config).train(data, steps=1)
+    found = [text for text in warnings if "batch" in text or "[n, n]" in text]
+    assert len(found) == bool(expected) and (not expected or expected in found[0])
+
+
+class Adds(keras.layers.Layer):
+    """Adds a loss of its inputs."""
+
+    def __init__(self, loss_of):
+        super().__init__()
+        self.loss_of = loss_of
+
+    def call(self, inputs):
+        self.add_loss(self.loss_of(inputs))
+        return inputs
+
+
+def fitted(tmp_path, loss_of, devices):
+    def make():
+        regularized = keras.layers.Dense(1, kernel_regularizer="l2")
+        model = keras.Sequential([Adds(loss_of), regularized])
+        model.compile("sgd", "mse")
+        return model
+
+    return ge.fit(make, data, config=ge.RunConfig(str(tmp_path), devices=devices))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_an_added_sum_over_the_batch_is_warned_of_on_two_replicas(tmp_path, warnings, reduce):
+    loss_of = lambda x: 0.01 * getattr(keras.ops, reduce)(x * x)  # noqa: E731
+    fitted(tmp_path, loss_of, ("CPU:0", "CPU:1"))
+    found = [text for text in warnings if "counts 1/2 on 2 replicas" in text]
+    assert len(found) == (reduce == "sum")
+
+
+def test_an_added_loss_of_each_example_is_refused_by_its_name(tmp_path):
+    with pytest.raises(ge.SpecError, match=r"add_loss got .*shape \(None,\).*ops.mean"):
+        fitted(tmp_path, lambda x: keras.ops.sum(x * x, -1), None)
