@@ -9,6 +9,7 @@ their reduction, which divides each batch by its own size, and metrics without t
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ import tensorflow as tf
 
 from ..errors import SpecError
 from .checks import shown
+from .joined import warn_of_joined
 from .spec import EstimatorSpec, ModeKeys, metric
 from .train_op import TrainOp
 
@@ -220,7 +222,10 @@ class _Output:
         is_sparse = "sparse" in getattr(loss, "name", getattr(loss, "__name__", ""))
         labels = self.aligned(is_sparse=is_sparse)
         # The method `call` of a Loss object returns the losses before their mean.
-        losses = (loss.call if isinstance(loss, keras.losses.Loss) else loss)(labels, self.value)
+        call = loss.call if isinstance(loss, keras.losses.Loss) else loss
+        if not _is_of_keras(call):
+            warn_of_joined(f"the loss of output {self.name!r}", call, labels, self.value)
+        losses = call(labels, self.value)
         losses = tf.cast(losses, tf.float32)
         if losses.shape.rank == 0:
             raise SpecError(
@@ -269,8 +274,14 @@ def _declare(metrics: dict[str, Any], output: _Output, *, prefix: str) -> None:
                 f"metrics has {prefix + name!r} twice: expected different names. Set a metric's "
                 "argument name."
             )
+        if inspect.isfunction(given) and not _is_of_keras(given):
+            warn_of_joined(f"metric {name!r}", given, labels, output.value)
         factory = _factory(given, output)
         metrics[f"{prefix}{name}"] = metric(factory, labels, output.value, **mask)
+
+
+def _is_of_keras(function: Callable[..., Any]) -> bool:
+    return str(getattr(function, "__module__", "")).startswith("keras.")
 
 
 def _factory(given: Any, output: _Output) -> Callable[[], keras.metrics.Metric]:

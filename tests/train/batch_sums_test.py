@@ -95,3 +95,42 @@ def test_an_added_sum_over_the_batch_is_warned_of_on_two_replicas(tmp_path, warn
 def test_an_added_loss_of_each_example_is_refused_by_its_name(tmp_path):
     with pytest.raises(ge.SpecError, match=r"add_loss got .*shape \(None,\).*ops.mean"):
         fitted(tmp_path, lambda x: keras.ops.sum(x * x, -1), None)
+
+
+def root(labels, outputs):
+    return keras.ops.sqrt(keras.ops.mean((labels - outputs) ** 2))
+
+
+def ranking(labels, outputs):
+    """A loss of each example among the others of its batch."""
+    scores = tf.matmul(outputs, outputs, transpose_b=True)
+    return keras.ops.logsumexp(scores, -1) - labels[:, 0]
+
+
+def absolute(labels, outputs):
+    return keras.ops.mean(keras.ops.abs(labels - outputs))
+
+
+class Squares(keras.losses.Loss):
+    """An own loss by example."""
+
+    def call(self, y_true, y_pred):
+        return keras.ops.mean((y_true - y_pred) ** 2, -1)
+
+
+@pytest.mark.parametrize("devices", [("CPU:0", "CPU:1"), None])
+def test_functions_that_join_examples_are_warned_of_on_two_replicas(tmp_path, warnings, devices):
+    def fit(loss, metrics):
+        def make():
+            model = keras.Sequential([keras.layers.Dense(1)])
+            model.compile("sgd", loss, metrics=metrics)
+            return model
+
+        model_dir = str(tmp_path / str(len(metrics)))
+        config = ge.RunConfig(model_dir, devices=devices, save_checkpoints_steps=0)
+        ge.fit(make, data, validation=data, config=config)
+
+    fit(ranking, [root])
+    fit(Squares(), [absolute, "mae"])
+    found = [text.partition(" joins")[0] for text in warnings if "joins the examples" in text]
+    assert sorted(found) == (["metric 'root'", "the loss of output 'output'"] if devices else [])
