@@ -22,6 +22,7 @@ _SUMMARY = re.compile(r"(?:(.*)/)?write_summary(?:_\d+)?/Const")
 _OF_VARIABLES = re.compile("ReadVariableOp|ResourceGather.*|Assign.*VariableOp|Resource.*Apply.*")
 # Operations of which a sum over the batch stays one.
 _LINEAR = {"Identity", "Cast", "Neg", "AddV2", "AddN", "Add", "Sub", "Reshape", "Squeeze"}
+_CURVED = {"Sqrt", "Rsqrt", "Square", "Pow", "Log", "Log1p", "Exp", "Expm1"}
 _OLD_SUMMARIES = {"ScalarSummary", "HistogramSummary", "ImageSummary", "TensorSummaryV2"}
 
 
@@ -93,6 +94,8 @@ def log_remarks(
     if spec.mode == "train":
         _log_forgotten(graph, modules, spec)
         _log_sums(spec, strategy.num_replicas_in_sync)
+    if strategy.num_replicas_in_sync > 1 and spec.mode != "infer":
+        _log_curved(spec)
     for name, module in modules.items():
         for prefix, layer in layers_of(module):
             path = f"{name}/{prefix}".rstrip("/")
@@ -154,6 +157,38 @@ def _log_sums(spec: EstimatorSpec, num_replicas: int) -> None:
             num_replicas,
             num_replicas,
         )
+
+
+def _log_curved(spec: EstimatorSpec) -> None:
+    """Warns of scalars such as the root of a mean, of which replicas have one each."""
+    values = {"the loss": spec.loss, **{f"scalar {k!r}": v for k, v in spec.scalars.items()}}
+    for name, each in spec.metrics.items():
+        if getattr(each, "factory", None) is keras.metrics.Mean:
+            values[f"metric {name!r}"] = each.args[0]
+    for name, value in values.items():
+        if getattr(value, "shape", None) == () and _is_curved(value):
+            logging.warning(
+                "%s is a function of a mean over the batch, of which the mean over replicas is "
+                "taken: expected a mean over examples. Write a value for each example, or "
+                "metric(keras.metrics.RootMeanSquaredError, labels, outputs) and the like.",
+                name,
+            )
+
+
+def _is_curved(value: Any, *, below: bool = False) -> bool:
+    """Returns whether a scalar is a curved function of a mean or sum over the batch.
+
+    `below` asks for the mean or sum itself.
+    """
+    operation = getattr(value, "op", None)
+    if operation is None:
+        return False
+    if below and operation.type in ("Mean", "Sum"):
+        return None in operation.inputs[0].shape
+    if operation.type in _CURVED:
+        return any(_is_curved(each, below=True) for each in operation.inputs)
+    is_passed = operation.type in _LINEAR or operation.type in ("Mul", "RealDiv")
+    return is_passed and any(_is_curved(each, below=below) for each in operation.inputs)
 
 
 def _sums_batch(value: Any) -> bool:

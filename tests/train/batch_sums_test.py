@@ -134,3 +134,21 @@ def test_functions_that_join_examples_are_warned_of_on_two_replicas(tmp_path, wa
     fit(Squares(), [absolute, "mae"])
     found = [text.partition(" joins")[0] for text in warnings if "joins the examples" in text]
     assert sorted(found) == (["metric 'root'", "the loss of output 'output'"] if devices else [])
+
+
+def test_scalars_of_a_model_fn_that_join_examples_are_warned_of(tmp_path, warnings):
+    def model_fn(features, labels, mode, network, optimizer):
+        losses = squares(labels, network(features))
+        mean = tf.reduce_mean(losses)
+        op = ge.TrainOp(optimizer, network.trainable_variables)
+        metrics = {"root": tf.sqrt(mean), "half": 0.5 * mean, "roots": tf.sqrt(losses)}
+        return ge.EstimatorSpec(mode, loss=losses, train_op=op, metrics=metrics)
+
+    modules = {
+        "network": lambda: keras.Sequential([keras.layers.Dense(1)]),
+        "optimizer": lambda: keras.optimizers.SGD(0.1),
+    }
+    config = ge.RunConfig(str(tmp_path), devices=("CPU:0", "CPU:1"), save_checkpoints_steps=0)
+    ge.Estimator(model_fn, modules=modules, config=config).train(data, steps=1)
+    found = [text.partition(" is a")[0] for text in warnings if "mean over replicas" in text]
+    assert found == ["metric 'root'"]
