@@ -4,11 +4,12 @@
     outputs = model(features, training=mode == ModeKeys.TRAIN)
     spec = compiled_spec(mode, model, outputs, labels, parts)
 
-The loss, the metrics and the updates are those of `fit` and `evaluate`. Keras' own losses and
-metrics cannot be used as they are: they divide each batch by its own size, and have state.
+The loss, the metrics and the updates are those of `fit` and `evaluate`. Losses are called without
+their reduction, which divides each batch by its own size, and metrics without their state.
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ import tensorflow as tf
 
 from ..errors import SpecError
 from .checks import shown
+from .joined import warn_of_joined
 from .spec import EstimatorSpec, ModeKeys, metric
 from .train_op import TrainOp
 
@@ -49,7 +51,7 @@ def compile_parts(model: Any) -> CompileParts:
     Raises:
       SpecError: it is not a compiled Keras model, or has `weighted_metrics`.
     """
-    # `get_compile_config` returns copies, which custom losses and metrics may not have.
+    # `get_compile_config` returns copies of the metrics and losses.
     config = getattr(getattr(model, "_compile_config", None), "config", {})
     if not isinstance(model, keras.Model) or config.get("optimizer") is None:
         raise SpecError(
@@ -103,6 +105,12 @@ def compiled_spec(
         single = tf.is_tensor(outputs)
         return EstimatorSpec(mode, predictions=_as_float32(outputs) if single else by_name)
 
+    for added in network.losses:
+        if (shape := tf.convert_to_tensor(added).shape).rank != 0:
+            raise SpecError(
+                f"add_loss got a tensor of shape {shape}: expected a scalar. Call "
+                "self.add_loss(keras.ops.mean(x)); Keras' fit would add the sum over the batch."
+            )
     given = {"labels": labels, "weights": weights, "metrics": parts.metrics}
     given |= {"loss": parts.loss, "loss_weights": parts.loss_weights}
     split = {key: _by_output(key, value, list(by_name)) for key, value in given.items()}
@@ -214,7 +222,10 @@ class _Output:
         is_sparse = "sparse" in getattr(loss, "name", getattr(loss, "__name__", ""))
         labels = self.aligned(is_sparse=is_sparse)
         # The method `call` of a Loss object returns the losses before their mean.
-        losses = (loss.call if isinstance(loss, keras.losses.Loss) else loss)(labels, self.value)
+        call = loss.call if isinstance(loss, keras.losses.Loss) else loss
+        if not _is_of_keras(call):
+            warn_of_joined(f"the loss of output {self.name!r}", call, labels, self.value)
+        losses = call(labels, self.value)
         losses = tf.cast(losses, tf.float32)
         if losses.shape.rank == 0:
             raise SpecError(
@@ -263,12 +274,21 @@ def _declare(metrics: dict[str, Any], output: _Output, *, prefix: str) -> None:
                 f"metrics has {prefix + name!r} twice: expected different names. Set a metric's "
                 "argument name."
             )
+        if inspect.isfunction(given) and not _is_of_keras(given):
+            warn_of_joined(f"metric {name!r}", given, labels, output.value)
         factory = _factory(given, output)
         metrics[f"{prefix}{name}"] = metric(factory, labels, output.value, **mask)
 
 
+def _is_of_keras(function: Callable[..., Any]) -> bool:
+    return str(getattr(function, "__module__", "")).startswith("keras.")
+
+
 def _factory(given: Any, output: _Output) -> Callable[[], keras.metrics.Metric]:
-    """Returns a function that makes the metric, whose variables must not be made here."""
+    """Returns a function of the metric: a metric object itself, which has settings of the user.
+
+    Another metric must not be made here, where model_fn runs.
+    """
     if isinstance(given, str) and given.lower() in ("accuracy", "acc"):
         return {
             "binary": keras.metrics.BinaryAccuracy,
@@ -278,13 +298,11 @@ def _factory(given: Any, output: _Output) -> Callable[[], keras.metrics.Metric]:
 
     def make() -> keras.metrics.Metric:
         try:
-            if isinstance(given, keras.metrics.Metric):
-                return type(given).from_config(given.get_config())
             found = given() if isinstance(given, type) else keras.metrics.get(given)
         except (TypeError, ValueError) as error:
             raise SpecError(
-                f"metrics has {shown(given)}, which Keras cannot make: expected the name of a "
-                f"metric, a function, or a metric that from_config can copy. {error}"
+                f"metrics has {shown(given)}, which Keras cannot make: expected a metric, its "
+                f"name, or a function. {error}"
             ) from error
         is_metric = isinstance(found, keras.metrics.Metric)
         return found if is_metric else keras.metrics.MeanMetricWrapper(found)

@@ -20,6 +20,9 @@ _EXACT = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24}
 # Without a writer tf.summary leaves one constant; nothing writes the summaries of TensorFlow 1.
 _SUMMARY = re.compile(r"(?:(.*)/)?write_summary(?:_\d+)?/Const")
 _OF_VARIABLES = re.compile("ReadVariableOp|ResourceGather.*|Assign.*VariableOp|Resource.*Apply.*")
+# Operations of which a sum over the batch stays one.
+_LINEAR = {"Identity", "Cast", "Neg", "AddV2", "AddN", "Add", "Sub", "Reshape", "Squeeze"}
+_CURVED = {"Sqrt", "Rsqrt", "Square", "Pow", "Log", "Log1p", "Exp", "Expm1"}
 _OLD_SUMMARIES = {"ScalarSummary", "HistogramSummary", "ImageSummary", "TensorSummaryV2"}
 
 
@@ -66,13 +69,16 @@ def check_graph(graph: Any, modules: Mapping[str, Any], strategy: tf.distribute.
                 )
 
 
-def log_remarks(graph: Any, modules: Mapping[str, Any], spec: EstimatorSpec) -> None:
-    """Warns of what has no effect, or costs much.
+def log_remarks(
+    graph: Any, modules: Mapping[str, Any], spec: EstimatorSpec, strategy: tf.distribute.Strategy
+) -> None:
+    """Warns of what has no effect, costs much, or depends on the size of the batch.
 
     Args:
       graph: graph into which model_fn was traced.
       modules: modules by name, built.
       spec: spec that model_fn returned.
+      strategy: strategy of the modules.
 
     Raises:
       SpecError: a model rounds ids before it looks them up.
@@ -87,6 +93,9 @@ def log_remarks(graph: Any, modules: Mapping[str, Any], spec: EstimatorSpec) -> 
         )
     if spec.mode == "train":
         _log_forgotten(graph, modules, spec)
+        _log_sums(spec, strategy.num_replicas_in_sync)
+    if strategy.num_replicas_in_sync > 1 and spec.mode != "infer":
+        _log_curved(spec)
     for name, module in modules.items():
         for prefix, layer in layers_of(module):
             path = f"{name}/{prefix}".rstrip("/")
@@ -130,6 +139,78 @@ def _log_forgotten(graph: Any, modules: Mapping[str, Any], spec: EstimatorSpec) 
                 name,
                 name,
             )
+
+
+def _log_sums(spec: EstimatorSpec, num_replicas: int) -> None:
+    """Warns of scalars that are sums over the batch, where means are expected."""
+    loss = tf.convert_to_tensor(spec.loss)
+    if spec.loss_reduction == "mean" and loss.shape.rank == 0 and _sums_batch(loss):
+        logging.warning(
+            "the loss is a sum over the batch, so that its gradient grows with the batch: write "
+            "tf.reduce_mean, or return the losses by example, [batch]."
+        )
+    terms = [tf.convert_to_tensor(term) for term in spec.regularization_losses]
+    if num_replicas > 1 and any(_sums_batch(term) for term in terms):
+        logging.warning(
+            "an add_loss or a regularization loss is a sum over the batch, which counts 1/%d on "
+            "%d replicas: write a mean over the batch, such as add_loss(ops.mean(x)).",
+            num_replicas,
+            num_replicas,
+        )
+
+
+def _log_curved(spec: EstimatorSpec) -> None:
+    """Warns of scalars such as the root of a mean, of which replicas have one each."""
+    values = {"the loss": spec.loss, **{f"scalar {k!r}": v for k, v in spec.scalars.items()}}
+    for name, each in spec.metrics.items():
+        if getattr(each, "factory", None) is keras.metrics.Mean:
+            values[f"metric {name!r}"] = each.args[0]
+    for name, value in values.items():
+        if getattr(value, "shape", None) == () and _is_curved(value):
+            logging.warning(
+                "%s is a function of a mean over the batch, of which the mean over replicas is "
+                "taken: expected a mean over examples. Write a value for each example, or "
+                "metric(keras.metrics.RootMeanSquaredError, labels, outputs) and the like.",
+                name,
+            )
+
+
+def _is_curved(value: Any, *, below: bool = False) -> bool:
+    """Returns whether a scalar is a curved function of a mean or sum over the batch.
+
+    `below` asks for the mean or sum itself.
+    """
+    operation = getattr(value, "op", None)
+    if operation is None:
+        return False
+    if below and operation.type in ("Mean", "Sum"):
+        shape = operation.inputs[0].shape
+        return shape.rank is not None and None in shape.as_list()
+    if operation.type in _CURVED:
+        return any(_is_curved(each, below=True) for each in operation.inputs)
+    is_passed = operation.type in _LINEAR or operation.type in ("Mul", "RealDiv")
+    return is_passed and any(_is_curved(each, below=below) for each in operation.inputs)
+
+
+def _sums_batch(value: Any) -> bool:
+    """Returns whether a tensor in a graph is a sum over a dimension of unknown size."""
+    operation = getattr(value, "op", None)
+    if operation is None:  # A constant outside of the graph.
+        return False
+    if operation.type == "Sum":
+        summed, axes = operation.inputs
+        axes = tf.get_static_value(axes)
+        rank = summed.shape.rank
+        if rank is None or axes is None:
+            return False
+        return any(summed.shape[int(axis)] is None for axis in axes.flat) or _sums_batch(summed)
+    if operation.type in _LINEAR:
+        return any(_sums_batch(each) for each in operation.inputs)
+    if operation.type == "Mul":  # By a number that may depend on the batch it may be a mean.
+        factors = [tf.get_static_value(each) for each in operation.inputs]
+        known = [factor is not None for factor in factors]
+        return any(known) and any(_sums_batch(each) for each in operation.inputs)
+    return False
 
 
 def _uses(variable: Any, uses: Mapping[int, list[str]]) -> list[str]:

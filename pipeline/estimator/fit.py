@@ -24,7 +24,7 @@ from ..hooks.stops import RepeatInputHook
 from ..loop.specs import EvalSpec, TrainSpec
 from .estimator import Estimator, train_and_evaluate
 from .keras_callbacks import KerasCallbacks, checked
-from .keras_model import check_compiled, compiled_modules
+from .keras_model import check_compiled, compiled_modules, new_model
 
 _INPUT_ARGUMENTS = ("mode", "params", "config", "input_context", "first_batch")
 _STEPS = integer(1, example=100, optional=True)
@@ -283,7 +283,7 @@ def _plain_model(
 ) -> keras.Model:
     """Returns a new model outside of the strategy, with the state of the trained one."""
     state = estimator.state
-    model = make_model()
+    model = new_model(make_model)
     if not model.built:
         dataset = Source(input_fn, ModeKeys.TRAIN, state.config).dataset(InputContext())
         model(as_pair(next(iter(dataset)))[0], training=False)

@@ -45,6 +45,12 @@ def checked(callbacks: Any) -> tuple[keras.callbacks.Callback, ...]:
                 "callbacks has a BackupAndRestore: expected none, since each training continues "
                 "from its last checkpoint. Leave it out, and set RunConfig(model_dir=...)."
             )
+        if isinstance(each, _callbacks.SwapEMAWeights):
+            raise UserTypeError(
+                "callbacks has a SwapEMAWeights: expected none, since evaluations can have both "
+                "weights. Leave it and use_ema out, and set RunConfig(average="
+                "ge.ExponentialAverage(0.99, debias=False))."
+            )
         options = {"save_freq": "epoch", "update_freq": "epoch"}
         for name, allowed in options.items() if isinstance(each, _KNOWN) else ():
             if (value := getattr(each, name, allowed)) != allowed:
@@ -175,8 +181,14 @@ class KerasCallbacks(Hook):
             run.request_last_save()  # The last step was saved before.
 
     def end(self, run: Run) -> None:
-        """Ends the callbacks; the values that they set are saved with the last step."""
-        if run.has_ended and self._callbacks:  # The same in all processes.
+        """Ends the optimizer and the callbacks; the values that they set are saved."""
+        if not run.has_ended:
+            return
+        optimizer = compile_parts(self._model).optimizer
+        if optimizer.use_ema:
+            optimizer.finalize_variable_values(self._model.trainable_variables)
+            run.request_last_save()
+        if self._callbacks:  # The same in all processes.
             self._estimator.state.synchronize()
             rows = _rows(self.history)
             self._call("on_train_end", rows[-1] if rows else {})

@@ -1,6 +1,8 @@
 """Makes the modules of an Estimator from a function that returns a compiled Keras model."""
 
-from collections.abc import Callable
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -36,17 +38,44 @@ def compiled_modules(
     made: list[keras.Model] = []
 
     def network() -> keras.Model:
-        model = make_model()
+        model = new_model(make_model)
         compile_parts(model)  # Before anything else is made.
         check(model)
         made[:] = [model]
         return model
 
     def optimizer() -> keras.optimizers.Optimizer:
-        model = made.pop() if made else make_model()
+        model = made.pop() if made else new_model(make_model)
         return compile_parts(model).optimizer
 
     return {"network": network, "optimizer": optimizer}
+
+
+def new_model(make_model: Callable[[], keras.Model]) -> keras.Model:
+    """Returns a new model, whose metrics and outputs have the names of a new process.
+
+    Keras numbers the names `auc`, `auc_1` in the process, and each training makes several models.
+    """
+    try:
+        with _names_of_new_process():
+            return make_model()
+    except ValueError as error:
+        if "unique" not in str(error):
+            raise
+    return make_model()  # A layer from outside has the name of a new one.
+
+
+@contextlib.contextmanager
+def _names_of_new_process() -> Iterator[None]:
+    """Makes Keras count the names of this thread from the start in the block."""
+    naming = sys.modules[keras.backend.get_uid.__module__]  # It has no public way.
+    tracker, key = naming.global_state, "object_name_uids"
+    before = tracker.get_global_attribute(key)
+    naming.reset_uids()
+    try:
+        yield
+    finally:
+        tracker.set_global_attribute(key, before)
 
 
 def check_compiled(model: keras.Model, config: RunConfig) -> None:

@@ -59,6 +59,7 @@ def test_losses_metrics_and_weights_are_those_of_fit(tmp_path):
     ge.fit(make_model, data, epochs=1, **options)
     result = ge.fit(make_model, data, epochs=3, **options)  # More epochs continue.
     assert_same(result, expected)
+    assert len((tmp_path / "eval/evaluations.jsonl").read_text().splitlines()) == 3
     evaluated = result.estimator.evaluate(data)
     assert evaluated["loss"] == pytest.approx(result.history["val_loss"][-1], abs=1e-6)
     assert result.model.evaluate(X, Y, verbose=0)[1] == pytest.approx(evaluated["accuracy"])
@@ -271,6 +272,10 @@ MISTAKES = {
     "lambda on batches": (
         {"callbacks": [keras.callbacks.LambdaCallback(on_train_batch_end=print)]},
         "LambdaCallback with on_train_batch_end",
+    ),
+    "averages": (
+        {"callbacks": [keras.callbacks.SwapEMAWeights()]},
+        r"SwapEMAWeights: .*set RunConfig\(average=ge.ExponentialAverage",
     ),
     "backup": ({"callbacks": [keras.callbacks.BackupAndRestore("b")]}, "BackupAndRestore"),
     "save_freq": (
