@@ -137,16 +137,22 @@ class TrainingInput(OpenInput):
 
     def _at_start(self, saved: Position | None) -> Position:
         """Returns the start of the first pass."""
-        source, own_seed = self._data.source, self._data.source.seed
+        source = self._data.source
         # Without tf_random_seed, the seed of a run is that of the model_dir where it began.
-        seed = saved.seed if saved and source.config.tf_random_seed is None else own_seed
+        # A seed of the program is that of its first start as well: it may come from a clock.
+        seed, base = own = (source.seed, source.base)
+        if saved and source.config.tf_random_seed is None:
+            seed, base = saved.seed, saved.base
         dataset = self._data.unpadded
-        if seed != own_seed:
-            dataset = source.dataset(self._data.context, seed=seed)
+        if (seed, base) != own:
+            dataset = source.dataset(self._data.context, seed=seed, base=base)
         own = [fingerprint.of_sources(dataset), fingerprint.of_pipeline(dataset)]
         sources, pipelines = zip(*self._replicas.gather(own), strict=True)
         return Position(
-            seed, sources=tuple(map(int, sources)), pipelines=tuple(map(int, pipelines))
+            seed,
+            sources=tuple(map(int, sources)),
+            pipelines=tuple(map(int, pipelines)),
+            base=base,
         )
 
     def _begin(self, step: int, number: int) -> None:
@@ -157,8 +163,9 @@ class TrainingInput(OpenInput):
         self._open(iter(self._call()), step)
 
     def _call(self, first_batch: int = 0) -> tf.data.Dataset:
-        seed = self._position.seed + self._position.number
-        return self._data.call(seed=seed, first_batch=first_batch)
+        seed, base, number = (getattr(self._position, n) for n in ("seed", "base", "number"))
+        base = None if base is None else base + number
+        return self._data.call(seed=seed + number, base=base, first_batch=first_batch)
 
     def _open(self, iterator: Any, step: int) -> None:
         """Sets the iterator, and finds the end of the pass."""
@@ -179,7 +186,11 @@ class TrainingInput(OpenInput):
         """Opens the rest of a pass; `is_same`: the pipeline is certainly the same."""
         data, replicas = self._data, self._replicas
         self._position = dataclasses.replace(
-            self._start, seed=saved.seed, number=saved.number, elements=saved.elements
+            self._start,
+            seed=saved.seed,
+            base=saved.base,
+            number=saved.number,
+            elements=saved.elements,
         )
         examples = saved.num_read(replicas.process, replicas.num_processes, splits=data.splits)
         iterator = None
