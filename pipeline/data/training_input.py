@@ -19,6 +19,7 @@ from absl import logging
 
 from ..model_dir import staged
 from . import fingerprint
+from .agreement import Agreement
 from .batch import as_pair, num_rows
 from .input import Input, delete
 from .open_input import OpenInput
@@ -61,11 +62,13 @@ class TrainingInput(OpenInput):
         self._start = self._position = self._at_start(saved)
         self._saves = -1 not in self._start.pipelines and not data.starts_anywhere
         self._examples = 0  # Of this process in this pass.
+        self._agreement: Agreement | None = None
+        self._num_unwatched = 0  # Elements of this pass that were left out.
         self._stepped = False  # Whether this training made a step of this pass.
         self.iterator: Any = None
         self.place = "its beginning"
         if not self._continues:
-            self._open(iter(data.dataset), step)
+            self._open(self._watched(data.iterate()), step)
             return
         if saved is None:
             logging.info("The checkpoint has no position in the input: skipping %d steps.", step)
@@ -82,6 +85,8 @@ class TrainingInput(OpenInput):
         elements = self._position.elements + num_steps * self._data.elements_per_step
         self._position = dataclasses.replace(self._position, elements=elements)
         self._examples += num_examples
+        if self._agreement is not None:
+            self._agreement.check(elements - self._num_unwatched)
 
     def skip(self, step: int) -> list[Any] | None:
         """Reads the batches of one step; see `OpenInput.skip`."""
@@ -160,12 +165,19 @@ class TrainingInput(OpenInput):
         self._position = dataclasses.replace(self._start, number=number)
         self._examples, self._stepped, self._continues = 0, False, False
         self.close()
-        self._open(iter(self._call()), step)
+        self._open(self._call(), step)
 
-    def _call(self, first_batch: int = 0) -> tf.data.Dataset:
+    def _call(self, first_batch: int = 0) -> Any:
+        """Returns an iterator over the pass, without its first elements."""
         seed, base, number = (getattr(self._position, n) for n in ("seed", "base", "number"))
         base = None if base is None else base + number
-        return self._data.call(seed=seed + number, base=base, first_batch=first_batch)
+        opened = self._data.open(seed=seed + number, base=base, first_batch=first_batch)
+        return self._watched(opened, first_batch)
+
+    def _watched(self, opened: tuple[Any, Agreement | None], first: int = 0) -> Any:
+        iterator, self._agreement = opened
+        self._num_unwatched = first
+        return iterator
 
     def _open(self, iterator: Any, step: int) -> None:
         """Sets the iterator, and finds the end of the pass."""
@@ -199,11 +211,11 @@ class TrainingInput(OpenInput):
             if not is_same and saved.examples:
                 size = next((num_rows(as_pair(each)[0]) for each in data.unpadded), 1)
                 elements = -(-examples // int(size))
-            iterator = iter(self._call(elements))
+            iterator = self._call(elements)
         elif is_same and self._saves and checkpoint is not None:
             elements, iterator = saved.elements, self._restored(checkpoint)
         if iterator is None:
-            iterator = iter(self._call())
+            iterator = self._call()
             reason = fingerprint.why_inexact(data.unpadded)
             if reason and examples:
                 logging.warning("train | reading %d examples again, since %s", examples, reason)
@@ -217,7 +229,7 @@ class TrainingInput(OpenInput):
 
     def _restored(self, checkpoint: str) -> Any:
         """Returns the saved iterator, or None in all processes if one cannot read it."""
-        iterator, path, problem = iter(self._call()), self._path(checkpoint), None
+        iterator, path, problem = self._call(), self._path(checkpoint), None
         try:
             tf.train.Checkpoint(iterator=iterator).read(path).assert_consumed()
         except (tf.errors.OpError, AssertionError, IndexError, ValueError) as error:
