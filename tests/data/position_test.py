@@ -293,3 +293,17 @@ def test_seeds_of_the_program_give_the_order_of_plain_tf_data(tmp_path, program_
         assert Reads(tmp_path / "b")(input_fn) == plain()
     finally:
         tf.random.set_seed(None)
+
+
+def test_a_checkpoint_that_a_kill_left_unlisted_is_deleted_in_turn(reads, tmp_path):
+    config = {"save_checkpoints_steps": 1, "keep_checkpoint_max": 2}
+    reads(numbers(0, 20), steps=3, **config)
+    folder = tmp_path / "run"
+    listed = (folder / "checkpoint").read_text()
+    reads(numbers(0, 20), steps=1, **config)
+    (folder / "checkpoint").write_text(listed)  # As a kill before this write would leave it.
+    (folder / f"checkpoint.{'a' * 32}.tmp").write_text("")
+    reads(numbers(0, 20), steps=3, **config)
+    kept = sorted(path.stem for path in folder.glob("model.ckpt-*.index"))
+    assert kept == ["model.ckpt-6", "model.ckpt-7"]
+    assert not [*folder.glob("*.tmp")]
