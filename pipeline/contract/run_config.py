@@ -209,14 +209,17 @@ class RunConfig:
     cluster: Cluster = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
+        text = os.environ.get("TF_CONFIG") or slurm.tf_config(self.execution, os.environ)
+        object.__setattr__(self, "cluster", parse_tf_config(text))
+        self._check()
+
+    def _check(self) -> None:
         check_fields(self, _CHECKS)
         if self.devices is not None:
             object.__setattr__(self, "devices", self._checked_devices())
         object.__setattr__(self, "keep_checkpoint_steps", tuple(self.keep_checkpoint_steps))
         writers = objects("RunConfig.metric_writers", self.metric_writers, MetricWriter)
         object.__setattr__(self, "metric_writers", writers)
-        text = os.environ.get("TF_CONFIG") or slurm.tf_config(self.execution, os.environ)
-        object.__setattr__(self, "cluster", parse_tf_config(text))
         self._check_combinations()
         self._check_cluster()
         if self.model_dir is not None:
@@ -234,7 +237,14 @@ class RunConfig:
         given = pair & changes.keys()
         if len(given) == 1 and changes[next(iter(given))] is not None:
             changes |= dict.fromkeys(pair - given)
-        return dataclasses.replace(self, **changes)
+        known = {field.name for field in dataclasses.fields(self) if field.init}
+        if "execution" in changes or not changes.keys() <= known:  # The cluster depends on it.
+            return dataclasses.replace(self, **changes)
+        config = copy.copy(self)  # With its cluster: TF_CONFIG may have changed since.
+        for name, value in changes.items():
+            object.__setattr__(config, name, value)
+        config._check()
+        return config
 
     def alone(self, **changes: Any) -> "RunConfig":
         """Returns a copy for one replica of this process, which connects to no other task.

@@ -16,13 +16,15 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context  # No public way; see `_set_eager_seed`.
 
-_NO_SEED = 87654321  # What TensorFlow's get_seed returns if the program has set none.
+NO_SEED = 87654321  # What TensorFlow's get_seed returns if the program has set none.
 
 _lock = threading.RLock()
 
 
 @contextlib.contextmanager
-def seeded(seed: int | None, name: str = "", *, clears: bool = False) -> Iterator[None]:
+def seeded(
+    seed: int | None, name: str = "", *, clears: bool = False, base: int | None = None
+) -> Iterator[None]:
     """Seeds Python, NumPy and TensorFlow in the block, and restores their states after it.
 
     Other threads wait.
@@ -32,6 +34,7 @@ def seeded(seed: int | None, name: str = "", *, clears: bool = False) -> Iterato
       name: changes the seed, so that equal networks of other names get other weights.
       clears: whether `tf.random.normal` and the like begin again in the block if they were run
         with this seed before. Then those of compiled steps begin again as well.
+      base: TensorFlow's seed, which operations combine with a seed of their own; None for `seed`.
     """
     with _lock:
         if seed is None:
@@ -39,28 +42,34 @@ def seeded(seed: int | None, name: str = "", *, clears: bool = False) -> Iterato
             return
         seed = (seed + zlib.crc32(name.encode())) % 2**32
         python, numpy = random.getstate(), np.random.get_state()
-        before, _ = tf.compat.v1.get_seed(0)
+        before = of_program()
         try:
             random.seed(seed)
             np.random.seed(seed)
             if clears:
                 tf.random.set_seed(seed)
-            _set_eager_seed(seed)
+            _set_eager_seed(seed, seed if base is None else base)
             yield
         finally:
-            _set_eager_seed(None if before == _NO_SEED else before)
+            _set_eager_seed(before, before)
             random.setstate(python)
             np.random.set_state(numpy)
 
 
-def _set_eager_seed(seed: int | None) -> None:
+def of_program() -> int | None:
+    """Returns the seed of `tf.random.set_seed` or `keras.utils.set_random_seed`; None if unset."""
+    seed, _ = tf.compat.v1.get_seed(0)
+    return None if seed == NO_SEED else seed
+
+
+def _set_eager_seed(seed: int | None, base: int | None) -> None:
     """Sets the seed from which input_fns and factories draw.
 
     `tf.random.set_seed` would also clear all compiled kernels. Random operations in the steps of
     a training would repeat their numbers after each evaluation.
     """
     eager = context.context()
-    eager._seed, eager._rng = seed, random.Random(seed)
+    eager._seed, eager._rng = base, random.Random(seed)
 
 
 def seed_graph(seed: int | None) -> None:

@@ -1,13 +1,16 @@
 """Compares the training input with that of an earlier run, without Python code.
 
 The sources of a dataset are what no other dataset yields: ranges, arrays, names of files. If
-they are equal, the data are the same. TensorFlow's fingerprint of the whole pipeline differs at
-each call if it has a cache or calls Python, so it counts only where saved iterators are exact.
+they are equal, the data are the same. The fingerprint of the whole pipeline is that of its graph.
+It counts only where saved iterators are exact: a graph that calls Python does not show all.
+TensorFlow's own fingerprint is random for a pipeline of two functions or more.
 """
 
+import functools
+import hashlib
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -54,7 +57,7 @@ def of_sources(dataset: tf.data.Dataset) -> int:
         if not each._inputs():
             numbers.append(_of_source(each))
         numbers += [
-            _of_variant(value)
+            _of_graph(value)
             for function in _functions(each)
             for value in function.captured_inputs
             if value.dtype == tf.variant
@@ -67,22 +70,66 @@ def of_pipeline(dataset: tf.data.Dataset) -> int:
     sources = [each for each in _datasets(dataset) if not each._inputs()]
     if any(map(_is_large, sources)) or why_inexact(dataset):
         return -1
-    return _of_variant(tf.data.experimental.to_variant(dataset)) & _MASK
+    return _of_graph(tf.data.experimental.to_variant(dataset))
 
 
 def files_of(dataset: tf.data.Dataset) -> list[str]:
     """Returns the existing files among the texts in a dataset's graph; none for large arrays."""
     if any(map(_is_large, _datasets(dataset))):
         return []
-    variant = tf.data.experimental.to_variant(dataset)
-    # 1: operations with a state, such as generators, are left in the graph.
-    graph = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)
-    found = tf.compat.v1.GraphDef.FromString(graph.numpy())
-    nodes = [*found.node, *(node for each in found.library.function for node in each.node_def)]
+    nodes = nodes_of(tf.data.experimental.to_variant(dataset))
     tensors = [node.attr["value"].tensor for node in nodes if node.op == "Const"]
     is_text = tf.string.as_datatype_enum
     texts = {t for each in tensors if each.dtype == is_text for t in _texts(each)}
     return sorted(t for t in texts if t and tf.io.gfile.exists(t) and not tf.io.gfile.isdir(t))
+
+
+def nodes_of(variant: tf.Tensor) -> list[Any]:
+    """Returns the operations in the graph of a dataset and its functions, as NodeDefs."""
+    graph = _graph_of(variant)
+    return [*graph.node, *(node for each in graph.library.function for node in each.node_def)]
+
+
+def _graph_of(variant: tf.Tensor) -> Any:
+    # 1: operations with a state, such as generators, are left in the graph.
+    graph = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)
+    return tf.compat.v1.GraphDef.FromString(graph.numpy())
+
+
+def _of_graph(variant: tf.Tensor) -> int:
+    """Returns a hash of a dataset's graph, in which each function is named by its content."""
+    graph = _graph_of(variant)
+    functions = {each.signature.name: each for each in graph.library.function}
+
+    @functools.cache
+    def of_function(name: str) -> str:
+        each = functions[name]
+        # Names of arguments contain those of functions.
+        inputs = {arg.name: i for i, arg in enumerate(each.signature.input_arg)}
+        types = [arg.type for arg in each.signature.input_arg]
+        outputs = [each.ret[arg.name] for arg in each.signature.output_arg]
+        outputs = [inputs.get(name, name) for name in outputs]
+        return _hash(types, outputs, sorted(of_node(node, inputs) for node in each.node_def))
+
+    def of_node(node: Any, arguments: Mapping[str, int]) -> str:
+        # Other attributes have numbers that count the operations of the process.
+        names = [n for n in sorted(node.attr) if n != "metadata" and not n.startswith("_")]
+        if node.op == "Const" and node.attr["value"].tensor.resource_handle_val:
+            names.remove("value")  # So do names of resources.
+        inputs = [arguments.get(name, name) for name in node.input]
+        return _hash(node.name, node.op, inputs, [(n, of_attr(node.attr[n])) for n in names])
+
+    def of_attr(attr: Any) -> str:
+        called = [attr.func.name] if attr.HasField("func") else [f.name for f in attr.list.func]
+        if called:
+            return _hash([of_function(n) if n in functions else n for n in called])
+        return hashlib.blake2b(attr.SerializeToString(deterministic=True)).hexdigest()
+
+    return int(_hash(sorted(of_node(node, {}) for node in graph.node)), 16) & _MASK
+
+
+def _hash(*parts: Any) -> str:
+    return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
 
 
 def _texts(tensor: Any) -> list[str]:

@@ -55,12 +55,14 @@ class Source:
       mode: one of `ModeKeys`.
       config: how to run.
       params: hyperparameters.
+      program_seed: TensorFlow's seed in the program when this was created; None if it set none.
     """
 
     input_fn: Callable[..., Any]
     mode: str
     config: RunConfig
     params: Any = None
+    program_seed: int | None = dataclasses.field(default_factory=seeds.of_program)
 
     def __post_init__(self) -> None:
         if not callable(self.input_fn):
@@ -86,18 +88,32 @@ class Source:
 
     @property
     def seed(self) -> int:
-        """Seed of the input: without `tf_random_seed` another one for each model_dir."""
-        seed = self.config.tf_random_seed
+        """Seed of the input: that of the run or of the program, else one for each model_dir."""
+        given = [self.config.tf_random_seed, self.program_seed]
+        seed = next((each for each in given if each is not None), None)
         return zlib.crc32(self.config.model_dir.encode()) if seed is None else seed
 
+    @property
+    def base(self) -> int:
+        """Seed that TensorFlow combines with `shuffle(seed=1)`, as it would without this driver."""
+        is_set = self.config.tf_random_seed is not None or self.program_seed is not None
+        return self.seed if is_set else seeds.NO_SEED
+
     def dataset(
-        self, context: InputContext, *, seed: int | None = None, first_batch: int = 0
+        self,
+        context: InputContext,
+        *,
+        seed: int | None = None,
+        base: int | None = None,
+        first_batch: int = 0,
     ) -> tf.data.Dataset:
         """Returns the dataset of one input pipeline; equal seeds give equal orders.
 
         Args:
           context: which pipeline it is, and the number of replicas.
           seed: seed of all random numbers during the call; None for `Source.seed`.
+          base: seed that operations combine with a seed of their own; None for `seed`, or for
+            `Source.base` if `seed` is None, too.
           first_batch: value of the argument of this name.
 
         Raises:
@@ -114,7 +130,9 @@ class Source:
         if self.starts_anywhere:
             arguments["first_batch"] = first_batch
         name = f"input_fn {calling.name_of(self.input_fn)}"
-        seeded = seeds.seeded(self.seed if seed is None else seed)
+        if seed is None:
+            seed, base = self.seed, self.base if base is None else base
+        seeded = seeds.seeded(seed, base=base)
         with noted(name, mode=self.mode), seeded, current.running(self.config):
             dataset = self.input_fn(**calling.arguments(self.input_fn, arguments, role="input_fn"))
         self._check(dataset)

@@ -53,10 +53,12 @@ class TpuInput(Input):
             unpadded=by_host[0],
         )
 
-    def call(self, *, seed: int, first_batch: int = 0) -> tf.distribute.DistributedDataset:
+    def call(
+        self, *, seed: int | None = None, base: int | None = None, first_batch: int = 0
+    ) -> tf.distribute.DistributedDataset:
         """Calls the input_fn again, and leaves elements out; see `Input.call`."""
-        options = {"splits": self.splits, "seed": seed, "first_batch": first_batch}
-        return _distributed(self.source, self.replicas, **options)[0]
+        options = {"seed": seed, "base": base, "first_batch": first_batch}
+        return _distributed(self.source, self.replicas, splits=self.splits, **options)[0]
 
     @property
     def starts_anywhere(self) -> bool:
@@ -118,6 +120,7 @@ def _distributed(
     *,
     splits: bool,
     seed: int | None = None,
+    base: int | None = None,
     first_batch: int = 0,
 ) -> tuple[tf.distribute.DistributedDataset, list[tf.data.Dataset]]:
     """Returns the dataset of all hosts, and that of the input_fn for each of them.
@@ -129,12 +132,12 @@ def _distributed(
     def dataset_of(given: tf.distribute.InputContext) -> tf.data.Dataset:
         hosts, total = given.num_input_pipelines, given.num_replicas_in_sync
         context = InputContext(hosts, given.input_pipeline_id, total)
-        whole = dataset = source.dataset(context, seed=seed)
+        whole = dataset = source.dataset(context, seed=seed, base=base)
         returned.append(whole)
         _check(whole.element_spec, total if splits else 1, source.name)
         skipped = first_batch if splits else first_batch // hosts
         if skipped and source.starts_anywhere:
-            dataset = source.dataset(context, seed=seed, first_batch=skipped)
+            dataset = source.dataset(context, seed=seed, base=base, first_batch=skipped)
         elif skipped:
             dataset = whole.skip(skipped)
         endless = whole.cardinality() == tf.data.INFINITE_CARDINALITY

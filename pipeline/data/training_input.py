@@ -19,6 +19,7 @@ from absl import logging
 
 from ..model_dir import staged
 from . import fingerprint
+from .agreement import Agreement
 from .batch import as_pair, num_rows
 from .input import Input, delete
 from .open_input import OpenInput
@@ -61,11 +62,13 @@ class TrainingInput(OpenInput):
         self._start = self._position = self._at_start(saved)
         self._saves = -1 not in self._start.pipelines and not data.starts_anywhere
         self._examples = 0  # Of this process in this pass.
+        self._agreement: Agreement | None = None
+        self._num_unwatched = 0  # Elements of this pass that were left out.
         self._stepped = False  # Whether this training made a step of this pass.
         self.iterator: Any = None
         self.place = "its beginning"
         if not self._continues:
-            self._open(iter(data.dataset), step)
+            self._open(self._watched(data.iterate()), step)
             return
         if saved is None:
             logging.info("The checkpoint has no position in the input: skipping %d steps.", step)
@@ -82,6 +85,8 @@ class TrainingInput(OpenInput):
         elements = self._position.elements + num_steps * self._data.elements_per_step
         self._position = dataclasses.replace(self._position, elements=elements)
         self._examples += num_examples
+        if self._agreement is not None:
+            self._agreement.check(elements - self._num_unwatched)
 
     def skip(self, step: int) -> list[Any] | None:
         """Reads the batches of one step; see `OpenInput.skip`."""
@@ -137,16 +142,22 @@ class TrainingInput(OpenInput):
 
     def _at_start(self, saved: Position | None) -> Position:
         """Returns the start of the first pass."""
-        source, own_seed = self._data.source, self._data.source.seed
+        source = self._data.source
         # Without tf_random_seed, the seed of a run is that of the model_dir where it began.
-        seed = saved.seed if saved and source.config.tf_random_seed is None else own_seed
+        # A seed of the program is that of its first start as well: it may come from a clock.
+        seed, base = own = (source.seed, source.base)
+        if saved and source.config.tf_random_seed is None:
+            seed, base = saved.seed, saved.base
         dataset = self._data.unpadded
-        if seed != own_seed:
-            dataset = source.dataset(self._data.context, seed=seed)
+        if (seed, base) != own:
+            dataset = source.dataset(self._data.context, seed=seed, base=base)
         own = [fingerprint.of_sources(dataset), fingerprint.of_pipeline(dataset)]
         sources, pipelines = zip(*self._replicas.gather(own), strict=True)
         return Position(
-            seed, sources=tuple(map(int, sources)), pipelines=tuple(map(int, pipelines))
+            seed,
+            sources=tuple(map(int, sources)),
+            pipelines=tuple(map(int, pipelines)),
+            base=base,
         )
 
     def _begin(self, step: int, number: int) -> None:
@@ -154,11 +165,19 @@ class TrainingInput(OpenInput):
         self._position = dataclasses.replace(self._start, number=number)
         self._examples, self._stepped, self._continues = 0, False, False
         self.close()
-        self._open(iter(self._call()), step)
+        self._open(self._call(), step)
 
-    def _call(self, first_batch: int = 0) -> tf.data.Dataset:
-        seed = self._position.seed + self._position.number
-        return self._data.call(seed=seed, first_batch=first_batch)
+    def _call(self, first_batch: int = 0) -> Any:
+        """Returns an iterator over the pass, without its first elements."""
+        seed, base, number = (getattr(self._position, n) for n in ("seed", "base", "number"))
+        base = None if base is None else base + number
+        opened = self._data.open(seed=seed + number, base=base, first_batch=first_batch)
+        return self._watched(opened, first_batch)
+
+    def _watched(self, opened: tuple[Any, Agreement | None], first: int = 0) -> Any:
+        iterator, self._agreement = opened
+        self._num_unwatched = first
+        return iterator
 
     def _open(self, iterator: Any, step: int) -> None:
         """Sets the iterator, and finds the end of the pass."""
@@ -179,7 +198,11 @@ class TrainingInput(OpenInput):
         """Opens the rest of a pass; `is_same`: the pipeline is certainly the same."""
         data, replicas = self._data, self._replicas
         self._position = dataclasses.replace(
-            self._start, seed=saved.seed, number=saved.number, elements=saved.elements
+            self._start,
+            seed=saved.seed,
+            base=saved.base,
+            number=saved.number,
+            elements=saved.elements,
         )
         examples = saved.num_read(replicas.process, replicas.num_processes, splits=data.splits)
         iterator = None
@@ -188,11 +211,11 @@ class TrainingInput(OpenInput):
             if not is_same and saved.examples:
                 size = next((num_rows(as_pair(each)[0]) for each in data.unpadded), 1)
                 elements = -(-examples // int(size))
-            iterator = iter(self._call(elements))
+            iterator = self._call(elements)
         elif is_same and self._saves and checkpoint is not None:
             elements, iterator = saved.elements, self._restored(checkpoint)
         if iterator is None:
-            iterator = iter(self._call())
+            iterator = self._call()
             reason = fingerprint.why_inexact(data.unpadded)
             if reason and examples:
                 logging.warning("train | reading %d examples again, since %s", examples, reason)
@@ -206,7 +229,7 @@ class TrainingInput(OpenInput):
 
     def _restored(self, checkpoint: str) -> Any:
         """Returns the saved iterator, or None in all processes if one cannot read it."""
-        iterator, path, problem = iter(self._call()), self._path(checkpoint), None
+        iterator, path, problem = self._call(), self._path(checkpoint), None
         try:
             tf.train.Checkpoint(iterator=iterator).read(path).assert_consumed()
         except (tf.errors.OpError, AssertionError, IndexError, ValueError) as error:

@@ -4,6 +4,7 @@ import argparse
 import copy
 import dataclasses
 import functools
+import json
 import os
 import random
 import threading
@@ -428,3 +429,14 @@ def test_other_errors_keep_their_type_and_get_one_note():
     [note] = info.value.__notes__
     assert note.startswith("This happened in model_fn model_fn, mode 'train', features float32")
     assert f'File "{__file__}"' in note
+
+
+def test_a_copy_of_a_config_keeps_its_cluster(monkeypatch):
+    cluster = {"worker": ["a:1", "b:1"]}
+    task = {"cluster": cluster, "task": {"type": "evaluator", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(task))
+    config = ge.RunConfig("runs/1")
+    monkeypatch.delenv("TF_CONFIG")
+    assert config.replace(save_summary_steps=5).task_type == "evaluator"
+    with pytest.raises(ge.UserError, match="save_summary_steps"):
+        config.replace(save_summary_steps=-1)

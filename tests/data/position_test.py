@@ -3,6 +3,7 @@
 import functools
 import re
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -253,3 +254,56 @@ def test_data_that_are_too_large_for_parameter_servers_are_refused(monkeypatch):
     monkeypatch.setattr(tf.raw_ops, "DatasetToGraphV2", lambda **_: tf.constant(b""))
     with pytest.raises(ge.UserValueError, match="more than 2 GB in memory.*TFRecordDataset"):
         worker_input._graph_of(tf.data.Dataset.range(3))
+
+
+def test_a_restart_knows_its_pipeline_of_several_functions(reads):
+    def input_fn():
+        other = tf.data.Dataset.range(3)  # Moves TensorFlow's counters of names.
+        other.map(lambda i: i)
+        data = tf.data.Dataset.range(60).map(lambda i: i + 1).filter(lambda i: i > 2)
+        return (
+            data.map(lambda i: tf.map_fn(lambda j: j * 2, tf.stack([i]))[0])
+            .shuffle(2, seed=1)
+            .batch(1)
+        )
+
+    found = [reads(input_fn, steps=1, changed_input="error")[0] for _ in range(8)]
+    assert found == [int(row) for [row] in input_fn().take(8)]
+    with pytest.raises(ge.UserValueError, match="the same data in another pipeline"):
+        reads(lambda: input_fn().map(lambda i: i + 1), steps=1, changed_input="error")
+
+
+@pytest.mark.parametrize("program_seed", [None, 3])
+def test_seeds_of_the_program_give_the_order_of_plain_tf_data(tmp_path, program_seed):
+    def input_fn(seed=1):
+        return tf.data.Dataset.range(20).shuffle(20, seed=seed).batch(1)
+
+    def plain(seed=1):
+        return [int(row) for [row] in input_fn(seed)]
+
+    try:
+        if program_seed is not None:
+            keras.utils.set_random_seed(program_seed)
+            unseeded = plain(None)
+            keras.utils.set_random_seed(program_seed)
+            assert Reads(tmp_path / "unseeded")(lambda: input_fn(None)) == unseeded
+        reads = Reads(tmp_path / "a")
+        assert reads(input_fn, steps=5) + reads(input_fn, steps=15) == plain()
+        assert reads(input_fn) != plain()  # Another pass.
+        assert Reads(tmp_path / "b")(input_fn) == plain()
+    finally:
+        tf.random.set_seed(None)
+
+
+def test_a_checkpoint_that_a_kill_left_unlisted_is_deleted_in_turn(reads, tmp_path):
+    config = {"save_checkpoints_steps": 1, "keep_checkpoint_max": 2}
+    reads(numbers(0, 20), steps=3, **config)
+    folder = tmp_path / "run"
+    listed = (folder / "checkpoint").read_text()
+    reads(numbers(0, 20), steps=1, **config)
+    (folder / "checkpoint").write_text(listed)  # As a kill before this write would leave it.
+    (folder / f"checkpoint.{'a' * 32}.tmp").write_text("")
+    reads(numbers(0, 20), steps=3, **config)
+    kept = sorted(path.stem for path in folder.glob("model.ckpt-*.index"))
+    assert kept == ["model.ckpt-6", "model.ckpt-7"]
+    assert not [*folder.glob("*.tmp")]

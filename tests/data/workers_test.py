@@ -81,3 +81,16 @@ def test_one_process_continues_after_as_many_examples_as_two_have_read(folder, c
     # The workers have read 20 and 13; the last batch of 2 is left out whole.
     assert Reads(folder / "unequal")(input_fn, steps=1) == [34, 35]
     assert "The input was read by 2 processes, now by 1: some examples may" in caplog.text
+
+
+@pytest.mark.slow
+def test_batches_that_differ_between_workers_are_refused(tmp_path):
+    with tasks.workers(tmp_path, tmp_path, program="other_batches.py") as started:
+        for task in started:
+            assert task.wait(180) == 0, task.output
+            for method in ("train", "evaluate"):
+                assert f"unseeded {method} input_fn" in task.output
+                assert f"map {method} input_fn" in task.output
+                assert f"seeded {method} ended" in task.output
+            assert "its Python code yields other batches in some processes" in task.output
+            assert "deterministic=False in ParallelMapDatasetV2" in task.output

@@ -441,3 +441,18 @@ def test_the_direction_of_a_metric():
         for make_rule in (ge.KeepBest, lambda name: ge.BestExporter(metric=name)):
             with pytest.raises(ge.UserValueError, match="higher_is_better to True or False"):
                 make_rule(name)
+
+
+def test_predictions_without_a_row_for_each_example_are_not_cut(tmp_path):
+    def model_fn(features, mode):
+        return ge.EstimatorSpec(mode, predictions={"a": features, "top": tf.range(7.0)})
+
+    estimator = ge.Estimator(model_fn, modules={}, config=ge.RunConfig(str(tmp_path)))
+
+    def input_fn():
+        return tf.data.Dataset.range(4).batch(2)
+
+    with pytest.raises(ge.UserValueError, match="predictions have the shapes .*yield_single"):
+        next(estimator.predict(input_fn))
+    assert len(next(estimator.predict(input_fn, yield_single_examples=False))["top"]) == 7
+    assert list(estimator.predict(input_fn, "a")) == [{"a": i} for i in range(4)]

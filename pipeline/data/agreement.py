@@ -1,0 +1,98 @@
+"""Whether the processes that split global batches read the same ones.
+
+The order of operations of tf.data is a function of the seed, unless the user asks for another.
+Python code can yield anything, so its batches are compared by a hash.
+"""
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from ..distribute.replicas import Replicas
+from ..errors import UserValueError
+from . import fingerprint
+
+_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
+_WAY_OUT = (
+    "each process takes its part of each batch, so some examples would be missing and others come "
+    "twice."
+)
+
+
+def in_order(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
+    """Returns a dataset whose order is the same in all processes, as far as tf.data decides.
+
+    Args:
+      dataset: dataset of global batches.
+      name: name of the input_fn, for messages.
+
+    Raises:
+      UserValueError: an operation has `deterministic=False`.
+    """
+    nodes = fingerprint.nodes_of(tf.data.experimental.to_variant(dataset))
+    if found := [node.op for node in nodes if node.attr["deterministic"].s == b"false"]:
+        raise UserValueError(
+            f"{name} has deterministic=False in {found[0]}: {_WAY_OUT} Leave out "
+            "deterministic=False, or take input_context."
+        )
+    if dataset.options().deterministic is not False:
+        return dataset
+    logging.warning("%s sets options.deterministic = False, here True: %s", name, _WAY_OUT)
+    options = tf.data.Options()
+    options.deterministic = True
+    return dataset.with_options(options)
+
+
+def calls_python(dataset: tf.data.Dataset) -> bool:
+    """Returns whether Python code makes the elements."""
+    nodes = fingerprint.nodes_of(tf.data.experimental.to_variant(dataset))
+    return any(node.op in _PYTHON for node in nodes)
+
+
+class Agreement:
+    """The hashes of the batches that one iterator has read."""
+
+    def __init__(self, replicas: Replicas, name: str) -> None:
+        """Creates it for one iterator of the input_fn `name`."""
+        self._replicas, self._name = replicas, name
+        self._hashes = [0]  # Of all batches up to each.
+        self._num_dropped = 0
+
+    def watched(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """Returns the dataset, whose elements are noted as they are read."""
+
+        def noted(*element: Any) -> Any:
+            arrays = [x for x in tf.nest.flatten(element, expand_composites=True) if x is not None]
+            tf.numpy_function(self._note, arrays, [])
+            return element if len(element) > 1 else element[0]
+
+        return dataset.map(noted)
+
+    def check(self, num_batches: int) -> None:
+        """Compares the first `num_batches` with those of the other processes, which must call it.
+
+        Raises:
+          UserValueError: they differ.
+        """
+        number = min(num_batches - self._num_dropped, len(self._hashes) - 1)
+        own = [self._num_dropped + number, self._hashes[number]]
+        if len({tuple(each) for each in self._replicas.gather(own)}) > 1:
+            raise UserValueError(
+                f"{self._name} takes no input_context, and its Python code yields other batches "
+                f"in some processes: {_WAY_OUT} Set the same seed in all processes, such as "
+                "np.random.default_rng(0), or take input_context."
+            )
+        del self._hashes[:number]
+        self._num_dropped += number
+
+    def _note(self, *arrays: np.ndarray) -> Sequence[Any]:
+        value = self._hashes[-1]
+        for array in arrays:
+            data = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
+            value = zlib.crc32(data, value)
+        self._hashes.append(value)
+        return []
