@@ -47,8 +47,13 @@ def prepare() -> None:
     """Hides TensorFlow's INFO lines and those of its import, unless the user has set a level."""
     if _LEVEL not in os.environ:
         os.environ.update({_LEVEL: "1", _SET_HERE: "1"})
-    if _SET_HERE in os.environ and "tensorflow" not in sys.modules:
+    if _is_set_here() and "tensorflow" not in sys.modules:
         sys.meta_path.insert(0, _QuietImport)
+
+
+def _is_set_here() -> bool:
+    """Returns whether the level is that of this project, set here or in a parent process."""
+    return os.environ.get(_LEVEL) == os.environ.get(_SET_HERE)
 
 
 class _QuietImport(importlib.abc.MetaPathFinder):
@@ -77,7 +82,7 @@ def quiet() -> Iterator[None]:
 
     Does nothing if the user has set TF_CPP_MIN_LOG_LEVEL.
     """
-    if _SET_HERE not in os.environ or not _lock.acquire(blocking=False):
+    if not _is_set_here() or not _lock.acquire(blocking=False):
         yield
         return
     try:

@@ -8,7 +8,8 @@ import sys
 import pytest
 from conftest import ROOT
 
-WITHOUT = {name: v for name, v in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+LEVELS = ("TF_CPP_MIN_LOG_LEVEL", "GIN_ESTIMATOR_SET_LOG_LEVEL")
+WITHOUT = {name: value for name, value in os.environ.items() if name not in LEVELS}
 KNOWN = """\
 WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
 I0000 00:00:1795838777.95 27767 cpu_feature_guard.cc:227] This TensorFlow binary is optimized to
@@ -58,8 +59,11 @@ def test_no_other_line_is_lost(end, code, text):
 
 
 def test_a_level_of_the_user_shows_all():
-    done = run(PROGRAM.replace("END", "pass"), environment={**WITHOUT, "TF_CPP_MIN_LOG_LEVEL": "1"})
-    assert done.stderr == f"before\none\n{KNOWN}two\n{KNOWN}no end of line after\n"
+    """Also in a child process of one where the driver has set a level."""
+    own = {**WITHOUT, "TF_CPP_MIN_LOG_LEVEL": "1"}
+    for environment in (own, {**WITHOUT, **dict(zip(LEVELS, "01", strict=True))}):
+        done = run(PROGRAM.replace("END", "pass"), environment=environment)
+        assert done.stderr == f"before\none\n{KNOWN}two\n{KNOWN}no end of line after\n"
 
 
 @pytest.mark.parametrize("importer", ["gin_estimator", "tensorflow", "other"])
