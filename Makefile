@@ -25,7 +25,7 @@ help:
 	@echo 'PYTHON=python3.12 chooses the interpreter of a new .venv.'
 
 demo: $(VENV)/.demo-installed
-	$(VENV)/bin/python -m pipeline.main --gin_file=gin/digits.gin --model_dir=$(MODEL_DIR) $(FLAGS)
+	$(VENV)/bin/gin-estimator --gin_file=gin/digits.gin --model_dir=$(MODEL_DIR) $(FLAGS)
 
 lint: $(VENV)/.test-installed
 	$(VENV)/bin/ruff format --check .
@@ -54,7 +54,7 @@ clean:
 	$(PYTHON) -m venv $*
 
 $(VENV)/.%-installed: setup.cfg pyproject.toml | $(VENV)/bin/pip
-	@echo 'installing gin-estimator[$*] into $(VENV): about 1 GB the first time'
+	@echo 'installing gin-estimator[$*] into $(VENV): 2.5 GB the first time, 3.2 GB for tests'
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 

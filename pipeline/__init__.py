@@ -21,9 +21,10 @@ import sys
 from typing import Any
 
 from .contract import old_names
+from .run import startup
 from .run.run import run as run  # Not lazily: the name is also that of the package.
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # Hides TensorFlow's INFO lines.
+startup.prepare()
 
 if os.path.basename(os.path.dirname(__file__)) == "pipeline":  # A checkout: one module, two names.
     # A submodule exists twice if a process imports it by both names.

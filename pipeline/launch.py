@@ -1,9 +1,9 @@
 """Starts a cluster on this machine.
 
-    python -m pipeline.launch --workers=2 -- --gin_file=gin/digits.gin --model_dir=runs/two
-    python -m pipeline.launch --workers=2 --ps=1 --evaluator -- --gin_file=gin/digits.gin ...
-    python -m pipeline.launch --workers=2 -- my_program.py --steps=1000
-    python -m pipeline.launch --workers=2 --module=my_package.train -- --steps=1000
+    gin-estimator launch --workers=2 -- --gin_file=gin/digits.gin --model_dir=runs/two
+    gin-estimator launch --workers=2 --ps=1 --evaluator -- --gin_file=gin/digits.gin ...
+    gin-estimator launch --workers=2 -- my_program.py --steps=1000
+    gin-estimator launch --workers=2 --module=my_package.train -- --steps=1000
 
 Each task gets the arguments after -- and its own TF_CONFIG, with free ports. Without --ps the
 workers train in lockstep and worker 0 leads; with --ps there is a chief, which leads. A program
@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 
 from .launcher import processes
 from .launcher.addresses import free_addresses, tf_config
-from .launcher.flags import MAIN, Parser, seconds, whole
+from .launcher.flags import COMMAND, MAIN, Parser, seconds, whole
 from .run import log
 
 
@@ -58,7 +58,7 @@ def _parser() -> Parser:
     add("--workers", type=whole(1), default=1, help="Workers. Default: 1.")
     add("--ps", type=whole(0), default=0, help="Parameter servers; they add a chief. Default: 0.")
     add("--evaluator", action="store_true", help="An evaluator: the others only train.")
-    add("--module", help=f"Module of yours that each task runs. Default: {MAIN}.")
+    add("--module", help=f"Module of yours that each task runs. Default: that of {COMMAND}.")
     add("--max_restarts", type=whole(0), default=0, help="Restarts after failures. Default: 0.")
     add(
         "--grace_secs",
@@ -80,7 +80,7 @@ def _program(parser: Parser, options: argparse.Namespace, arguments: Sequence[st
     if options.module:
         return ["-m", options.module, *arguments]
     if not arguments:
-        parser.error(f"nothing is written after --: expected the flags of {MAIN}, or a program")
+        parser.error(f"nothing is written after --: expected the flags of {COMMAND}, or a program")
     if not arguments[0].startswith("-"):
         if not os.path.isfile(arguments[0]):
             parser.error(f"the program is {arguments[0]!r}: expected a file, or --module=NAME")

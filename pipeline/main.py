@@ -1,7 +1,9 @@
 """Runs one job: flags, then gin, then an Estimator.
 
-    python -m pipeline.main --gin_file=gin/digits.gin --model_dir=runs/digits
-    python -m pipeline.main --gin_file=gin/digits.gin --dry_run
+    gin-estimator --gin_file=gin/digits.gin --model_dir=runs/digits
+    gin-estimator --gin_file=gin/digits.gin --dry_run
+    gin-estimator launch --help     # a cluster on this machine
+    gin-estimator sweep --help      # a search of hyperparameters
 
 Exit codes: 0, the job is done; 2, the command or the configuration is refused, with what to
 write instead; 1, a model_fn, an input_fn or anything else failed; 75, start the same command
@@ -29,16 +31,19 @@ def console() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one job; can be called again in the same process.
+    """Runs one job or subcommand; can be called again in the same process.
 
     Args:
-      argv: name of the program, then flags; None for those of this process.
+      argv: name of the program, a subcommand if there is one, then flags; None for those of
+        this process.
 
     Returns:
       The exit code.
     """
     log.open_standard_streams()
     argv = list(sys.argv if argv is None else argv)
+    if argv[1:2] and argv[1] in flags_lib.SUBCOMMANDS:
+        return importlib.import_module(f".{argv[1]}", __package__).main(argv[1:])
     try:
         options = flags_lib.parse(argv)
     except (flags.Error, UserError) as error:

@@ -1,7 +1,7 @@
 """Searches hyperparameters: many trainings by the command, each with other values.
 
     python -m pip install optuna
-    python -m pipeline.sweep --trials=20 --metric=accuracy \
+    gin-estimator sweep --trials=20 --metric=accuracy \
         --search="LEARNING_RATE=log(1e-4, 1e-1)" --search="cnn.dense=choice((64,), (64, 64))" \
         -- --gin_file=gin/digits.gin
 

@@ -24,7 +24,7 @@ from gin_estimator.cluster.tf_config import parse_tf_config
 OTHERS = [ROOT / name for name in ("WORKSPACE.md", "CONTRIBUTING.md", "examples/README.md")]
 PAGES = [ROOT / "README.md", *OTHERS, *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"(?:python -m (?:pipeline|gin_estimator)\.|^ *gin-)(\w+)\b(.*)")
+COMMAND = re.compile(r"(?:^|[\s`])gin-estimator (launch|sweep|)(.*)")
 PACKAGES = {"ge": ge, "models": models, "inputs": inputs, "keras": keras}
 # Flags of sbatch, srun and pip.
 FOREIGN = {"distribution", "requeue", "signal", "open-mode", "time", "editable"}
@@ -61,7 +61,7 @@ def check_main(argv):
 
 
 def check_command(program, argv):
-    if program in ("main", "estimator"):
+    if not program:
         return check_main(argv)
     split = argv.index("--") if "--" in argv else len(argv)
     options = {"launch": launch, "sweep": sweep}[program]._parser().parse_args(argv[:split])
@@ -81,7 +81,7 @@ def check_command(program, argv):
 def check_shell(text):
     for line in re.sub(r"\\\n\s*", "", text).splitlines():
         found = COMMAND.search(line)
-        if found and found[1] != "moving":
+        if found:
             check_command(found[1], arguments(found[2]))
 
 

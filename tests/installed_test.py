@@ -61,7 +61,7 @@ def test_an_installation_runs_from_any_folder(tmp_path):
     assert str(target) in imported.stdout, imported.stderr
     bare = run("-m", "gin_estimator.main")
     assert bare.returncode == 2
-    assert "python -m gin_estimator.main --gin_file=digits.gin --model_dir=" in bare.stderr
+    assert "gin-estimator --gin_file=digits.gin --model_dir=" in bare.stderr
     result = run(
         target / "bin/gin-estimator",
         "--gin_file=digits.gin",
@@ -75,3 +75,6 @@ def test_an_installation_runs_from_any_folder(tmp_path):
     assert result.returncode == 0, result.stderr
     assert "global_step 2" in result.stdout
     assert str(ROOT) not in result.stderr
+    for name in ("launch", "sweep"):
+        shown = run(target / "bin/gin-estimator", name, "--help")
+        assert shown.stdout.startswith(f"usage: gin-estimator {name}"), shown.stderr

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import UserValueError
-from .near import near
+from ..run.near import near
 
 try:
     import optuna

@@ -18,10 +18,10 @@ from typing import Any
 from absl import logging
 
 from ..errors import EXIT_RESTART, UserValueError
-from ..launcher.flags import MAIN, PACKAGE
+from ..launcher.flags import COMMAND, MAIN, PACKAGE
 from ..launcher.group import ProcessGroup
 from ..model_dir.evaluated import EVALUATIONS, Evaluated, parse
-from .near import near
+from ..run.near import near
 from .study import Study
 
 _POLL_SECS = 0.2
@@ -186,7 +186,11 @@ class Trials:
     def best_command(self) -> str | None:
         """Returns the command of the best trial; None if none has a result."""
         best = next(iter(self.ranked()), None)
-        return self._command(best) if best and "value" in best.user_attrs else None
+        if best is None or "value" not in best.user_attrs:
+            return None
+        python, text = shlex.quote(sys.executable), self._command(best)
+        text = text.replace(f"{python} -m {PACKAGE}.launch ", f"{COMMAND} launch ")
+        return text.replace(f"{python} -m {MAIN} ", f"{COMMAND} ")
 
     def _model_dir(self, trial: Any) -> pathlib.Path:
         return self._folder / f"trial-{trial.number:04d}"

@@ -33,10 +33,9 @@ def in_order(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
     Raises:
       UserValueError: an operation has `deterministic=False`.
     """
-    nodes = fingerprint.nodes_of(tf.data.experimental.to_variant(dataset))
-    if found := [node.op for node in nodes if node.attr["deterministic"].s == b"false"]:
+    if found := fingerprint.out_of_order(dataset):
         raise UserValueError(
-            f"{name} has deterministic=False in {found[0]}: {_WAY_OUT} Leave out "
+            f"{name} has deterministic=False in {found}: {_WAY_OUT} Leave out "
             "deterministic=False, or take input_context."
         )
     if dataset.options().deterministic is not False:
@@ -49,8 +48,7 @@ def in_order(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
 
 def calls_python(dataset: tf.data.Dataset) -> bool:
     """Returns whether Python code makes the elements."""
-    nodes = fingerprint.nodes_of(tf.data.experimental.to_variant(dataset))
-    return any(node.op in _PYTHON for node in nodes)
+    return any(node.op in _PYTHON for node in fingerprint.nodes_of_functions(dataset))
 
 
 class Agreement:

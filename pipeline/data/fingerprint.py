@@ -77,17 +77,31 @@ def files_of(dataset: tf.data.Dataset) -> list[str]:
     """Returns the existing files among the texts in a dataset's graph; none for large arrays."""
     if any(map(_is_large, _datasets(dataset))):
         return []
-    nodes = nodes_of(tf.data.experimental.to_variant(dataset))
+    graph = _graph_of(tf.data.experimental.to_variant(dataset))
+    nodes = [*graph.node, *(node for each in graph.library.function for node in each.node_def)]
     tensors = [node.attr["value"].tensor for node in nodes if node.op == "Const"]
     is_text = tf.string.as_datatype_enum
     texts = {t for each in tensors if each.dtype == is_text for t in _texts(each)}
     return sorted(t for t in texts if t and tf.io.gfile.exists(t) and not tf.io.gfile.isdir(t))
 
 
-def nodes_of(variant: tf.Tensor) -> list[Any]:
-    """Returns the operations in the graph of a dataset and its functions, as NodeDefs."""
-    graph = _graph_of(variant)
-    return [*graph.node, *(node for each in graph.library.function for node in each.node_def)]
+def nodes_of_functions(dataset: tf.data.Dataset) -> Iterator[Any]:
+    """Yields the operations in the functions of a dataset, as NodeDefs; arrays are not copied."""
+    for each in _datasets(dataset):
+        for function in _functions(each):
+            graph = function.graph.as_graph_def()
+            yield from graph.node
+            for nested in graph.library.function:
+                yield from nested.node_def
+
+
+def out_of_order(dataset: tf.data.Dataset) -> str:
+    """Returns an operation with `deterministic=False`; '' for none."""
+    for each in _datasets(dataset):
+        if getattr(each, "_deterministic", "") == "false":
+            return _kind(each)
+    nodes = nodes_of_functions(dataset)
+    return next((node.op for node in nodes if node.attr["deterministic"].s == b"false"), "")
 
 
 def _graph_of(variant: tf.Tensor) -> Any:

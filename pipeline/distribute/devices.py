@@ -1,9 +1,19 @@
 """The devices of this machine, by the names of `RunConfig.devices`."""
 
+import functools
+
 import tensorflow as tf
 
 from ..contract.run_config import RunConfig
 from ..errors import UserValueError
+from ..run import startup
+
+
+@functools.cache
+def find() -> None:
+    """Lists the devices once, since TensorFlow writes lines to stderr when it looks for GPUs."""
+    with startup.quiet():
+        tf.config.list_physical_devices()
 
 
 def of(config: RunConfig) -> list[str]:

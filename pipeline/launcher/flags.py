@@ -7,18 +7,20 @@ from typing import NoReturn
 
 from ..errors import EXIT_REFUSED
 from ..run import durations
+from ..run.near import near
 
 PACKAGE = __package__.rpartition(".")[0]
 MAIN = f"{PACKAGE}.main"
+COMMAND = "gin-estimator"
 
 
 class Parser(argparse.ArgumentParser):
     """Reads the flags in front of `--`; a wrong one ends the process with code 2."""
 
     def __init__(self, name: str, description: str, example: str) -> None:
-        """Takes the name of the module that is run, and the flags of an example."""
+        """Takes the name of the subcommand, and the flags of an example."""
         super().__init__(
-            prog=f"python -m {PACKAGE}.{name}",
+            prog=f"{COMMAND} {name}",
             usage="%(prog)s [FLAGS] -- ARGUMENTS OF EACH PROCESS",
             description=description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -34,9 +36,15 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the process with the message and the example."""
+        hint = ""
         if "unrecognized arguments" in message:
-            message += f". Flags of {MAIN}, or a program and its flags, are written after --"
-        self.exit(EXIT_REFUSED, f"error: {message}. {self.example}\n")
+            unknown = message.partition(": ")[2].split()[0].partition("=")[0]
+            hint = near(unknown.lstrip("-"), self._flags(), prefix="--")
+            message += f". Flags of {COMMAND}, or a program and its flags, are written after --"
+        self.exit(EXIT_REFUSED, f"error: {message}.{hint} {self.example}\n")
+
+    def _flags(self) -> list[str]:
+        return [name[2:] for action in self._actions for name in action.option_strings]
 
 
 def whole(least: int) -> Callable[[str], int]:

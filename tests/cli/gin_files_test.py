@@ -19,7 +19,7 @@ FILES = sorted(path.name for path in (ROOT / "gin").glob("*.gin"))
 def test_a_file_opens_with_its_purpose_and_overrides(name, gin_folder, capsys):
     comment, _, _ = (ROOT / "gin" / name).read_text().partition("\n\n")
     assert all(line.startswith("#") for line in comment.splitlines())
-    assert f"python -m pipeline.main --gin_file=gin/{name} --model_dir=" in comment
+    assert f"gin-estimator --gin_file=gin/{name} --model_dir=" in comment
     assert re.search("Nothing must be set|Must be set", comment)
     overrides = re.findall(r"""(--gin[._](?:"[^"]*"|param="[^"]*"|\S)+)""", comment)
     overrides = [each for each in overrides if not each.startswith("--gin_file")]

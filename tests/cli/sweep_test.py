@@ -60,7 +60,8 @@ class Sweep:
         return [*own, "--", *after]
 
     def start(self, *flags, **options):
-        command = [sys.executable, "-m", "gin_estimator.sweep", *self._arguments(flags, **options)]
+        command = [sys.executable, "-m", "gin_estimator.main", "sweep"]
+        command += self._arguments(flags, **options)
         return subprocess.Popen(
             command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -279,7 +280,7 @@ def test_digits(tmp_path):
     process.communicate()
     assert sweep.run(*flags, after=DIGITS, search=search) == 0, sweep.err
     assert [row["state"] for row in sweep.rows()] == ["complete"] * 2
-    assert re.search("best: .*main --gin_file=digits.gin", sweep.out)
+    assert re.search("best: gin-estimator --gin_file=digits.gin", sweep.out)
     model_dir = pathlib.Path(tmp_path, "sweep", "trial-0000")
     steps = [json.loads(line)["step"] for line in open(model_dir / "eval" / "evaluations.jsonl")]
     assert len(steps) == len(set(steps))

@@ -132,9 +132,12 @@ MODEL_DIR = "--model_dir=m"
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ([], "nothing is written after --.*Example: python -m"),
-        (["--worker=2", "--", MODEL_DIR], "unrecognized arguments: --worker=2.*after --"),
-        ([MODEL_DIR, "--"], "unrecognized arguments: --model_dir=m. Flags of .*main.*after --"),
+        ([], "nothing is written after --.*Example: gin-estimator launch"),
+        (["--worker=2", "--", MODEL_DIR], "unrecognized.*--worker=2.*after --.*mean --workers"),
+        (
+            [MODEL_DIR, "--"],
+            "--model_dir=m. Flags of gin-estimator.*after --",
+        ),
         (["--workers=0", "--", MODEL_DIR], "--workers: 0 is less than 1"),
         (["--ps=x", "--", MODEL_DIR], "--ps: invalid number value: 'x'"),
         (["--grace_secs=-1", "--", MODEL_DIR], "--grace_secs: duration is -1.0: expected seconds"),

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.slow
 
 
 def launched(folder, name, *arguments):
-    return Task(name, ["-m", "gin_estimator.launch", *arguments], folder, cwd=ROOT, fresh=True)
+    return Task(
+        name, ["-m", "gin_estimator.main", "launch", *arguments], folder, cwd=ROOT, fresh=True
+    )
 
 
 def process_of(task, kind, index):
