@@ -215,12 +215,15 @@ class Hook:
         those that they have.
       wants_losses: whether reports have the loss of each step.
       wants_summaries: whether reports have the summaries.
+      continues_report: whether a report of the next training also has the steps that `end` got in
+        this one. After a kill, it has all steps since the last `after_step` in any case.
     """
 
     every_steps: int | None = None
     wants_tensors: bool | Sequence[str] = False
     wants_losses: bool = False
     wants_summaries: bool = False
+    continues_report: bool = False
 
     def next_step(self, step: int) -> int | None:
         """Returns the next step at which `after_step` is called, None for never.

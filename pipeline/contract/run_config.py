@@ -209,12 +209,13 @@ class RunConfig:
     cluster: Cluster = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
+        check_fields(self, _CHECKS)
         text = os.environ.get("TF_CONFIG") or slurm.tf_config(self.execution, os.environ)
         object.__setattr__(self, "cluster", parse_tf_config(text))
-        self._check()
+        self._complete()
 
-    def _check(self) -> None:
-        check_fields(self, _CHECKS)
+    def _complete(self) -> None:
+        """Checks the fields together, after each by itself, and sets their final values."""
         if self.devices is not None:
             object.__setattr__(self, "devices", self._checked_devices())
         object.__setattr__(self, "keep_checkpoint_steps", tuple(self.keep_checkpoint_steps))
@@ -243,7 +244,8 @@ class RunConfig:
         config = copy.copy(self)  # With its cluster: TF_CONFIG may have changed since.
         for name, value in changes.items():
             object.__setattr__(config, name, value)
-        config._check()
+        check_fields(config, _CHECKS)
+        config._complete()
         return config
 
     def alone(self, **changes: Any) -> "RunConfig":

@@ -93,6 +93,8 @@ class KerasCallbacks(Hook):
       history: values by name, one for each epoch.
     """
 
+    continues_report = True
+
     def __init__(
         self,
         callbacks: Sequence[keras.callbacks.Callback],

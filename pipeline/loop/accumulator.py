@@ -45,6 +45,11 @@ class Accumulator:
         self._has_losses = has_losses
         self._steps: Steps | None = None
 
+    @property
+    def num_steps(self) -> int:
+        """Number of steps."""
+        return 0 if self._steps is None else self._steps.num_steps
+
     def clear(self) -> None:
         """Begins again without steps."""
         self._steps = None

@@ -302,3 +302,27 @@ def test_reports_over_a_kill_are_those_of_a_training_without_one(tmp_path):
     make(tmp_path / "killed", **options).train(train_input, [after], max_steps=20)
     np.testing.assert_allclose(after.found, whole.found, 1e-6)
     assert whole.found[0][:3] == [10, 10, 80]
+
+
+@pytest.mark.parametrize("continues, num_steps", [(False, 6), (True, 10)])
+def test_a_report_of_the_next_training_has_what_end_got_if_the_hook_says_so(
+    tmp_path, continues, num_steps
+):
+    first, second = Reports(10), Reports(10)
+    first.continues_report = second.continues_report = continues
+    make(tmp_path).train(train_input, [first], max_steps=4)
+    make(tmp_path).train(train_input, [second], max_steps=10)
+    assert [row[1] for row in second.found] == [num_steps]
+
+
+def test_steps_that_end_got_are_not_reported_again_after_a_stop_by_an_evaluation(tmp_path):
+    class StopsAfterEvaluation(Reports):
+        def after_evaluation(self, run, name, metrics):
+            run.request_stop("enough")
+
+    options = {"save_checkpoints_steps": 4}
+    first, second = StopsAfterEvaluation(10), StopsAfterEvaluation(10)
+    spec = ge.TrainSpec(train_input, 20, [first])
+    ge.train_and_evaluate(make(tmp_path, **options), spec, ge.EvalSpec(eval_input))
+    make(tmp_path, **options).train(train_input, [second], max_steps=10)
+    assert [row[1] for row in second.found] == [6]
