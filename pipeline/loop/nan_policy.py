@@ -61,11 +61,15 @@ class NanPolicy(Part):
             problem = f"the loss is NaN or infinite in step {step}"
             self._report(problem, "Lower the learning rate, or set on_nan='warn' or 'restore'")
 
-    def check_variables(self, run: Run) -> None:
+    def check_variables(self, run: Run, *, may_skip: bool) -> None:
         """Checks the variables before they are saved; every process must call it.
 
+        Args:
+          run: the run.
+          may_skip: whether there is an earlier checkpoint, and the step can be skipped.
+
         Raises:
-          NanLossDuringTrainingError: they have NaN, and `on_nan` is 'stop'.
+          NanLossDuringTrainingError: they have NaN, and `on_nan` is 'stop' or cannot skip the step.
           Rewind: they have NaN, and `on_nan` skips the step.
         """
         names = self._state.nonfinite()
@@ -73,13 +77,17 @@ class NanPolicy(Part):
             return
         problem = f"{listed(names)} became NaN or infinite up to step {run.step}, "
         problem += "while the loss was finite"
-        if self._skips:
+        if self._skips and may_skip:
             self._skip(run.step, problem)
             self._skipped.raise_requested()
         good = files.latest(self._model_dir)
         place = f"{good} is the last good checkpoint. " if good else ""
-        remedy = "Look for NaN in the input, lower the learning rate, or set on_nan='restore'"
-        self._report(problem, f"{place}{remedy}, which checks gradients, or 'warn'")
+        remedy = (
+            f"{place}Look for NaN in the input and in initial values, or lower the learning rate"
+        )
+        if not self._skips:
+            remedy += ", or set on_nan='restore', which checks gradients, or 'warn'"
+        self._report(problem, remedy)
 
     def _skip(self, step: int, reason: str) -> None:
         self._skipped.request(SkippedStep(step, reason, ends=self._on_nan == "record"))

@@ -62,6 +62,18 @@ def test_a_hook_that_sets_it_is_skipped_like_a_batch(tmp_path):
     assert [path.name for path in tmp_path.glob("bad_batches/*")] == ["step-6"]
 
 
+def test_initial_values_with_it_end_the_training_whatever_on_nan_skips(tmp_path):
+    def make_bad():
+        values = keras.initializers.Constant(np.nan)
+        return keras.Sequential([keras.layers.Dense(3, bias_initializer=values)])
+
+    for option in ("restore", "stop"):
+        one = make(tmp_path, network=make_bad, on_nan=option)
+        with pytest.raises(ge.NanLossDuringTrainingError, match="up to step 0.*initial values"):
+            one.train(train_input, max_steps=2)
+    assert checkpoints(tmp_path) == []
+
+
 def test_warn_saves_it_and_another_start_and_an_export_refuse_it(tmp_path, caplog):
     one = hidden(tmp_path, on_nan="warn")
     one.train(poisoned, max_steps=6)
