@@ -60,6 +60,12 @@ class TpuInput(Input):
         options = {"seed": seed, "base": base, "first_batch": first_batch}
         return _distributed(self.source, self.replicas, splits=self.splits, **options)[0]
 
+    def open(
+        self, *, seed: int | None = None, base: int | None = None, first_batch: int = 0
+    ) -> tuple[Any, None]:
+        """Returns an iterator over `call`; batches of several hosts are not compared."""
+        return iter(self.call(seed=seed, base=base, first_batch=first_batch)), None
+
     @property
     def starts_anywhere(self) -> bool:
         """True: `call` leaves elements out, since the iterator cannot be saved."""

@@ -93,4 +93,4 @@ def test_batches_that_differ_between_workers_are_refused(tmp_path):
                 assert f"map {method} input_fn" in task.output
                 assert f"seeded {method} ended" in task.output
             assert "its Python code yields other batches in some processes" in task.output
-            assert "deterministic=False in ParallelMapDatasetV2" in task.output
+            assert "deterministic=False in ParallelMap" in task.output
