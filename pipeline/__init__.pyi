@@ -32,14 +32,12 @@ from .debug.overfit_batches import overfit_batches as overfit_batches
 from .debug.replay import replay as replay
 from .debug.tpu_dry_run import tpu_dry_run as tpu_dry_run
 from .distribute.strategies import central_storage as central_storage
-from .distribute.strategies import connect as connect
 from .distribute.strategies import mirrored as mirrored
 from .distribute.strategies import multi_worker as multi_worker
 from .distribute.strategies import one_device as one_device
-from .distribute.strategies import parameter_server as parameter_server
 from .distribute.strategies import single_host as single_host
-from .distribute.strategies import tpu as tpu
 from .distribute.tables import EmbeddingTable as EmbeddingTable
+from .distribute.tpu import tpu as tpu
 from .errors import CheckpointMismatchError as CheckpointMismatchError
 from .errors import ClaimedError as ClaimedError
 from .errors import NanLossDuringTrainingError as NanLossDuringTrainingError
@@ -59,6 +57,7 @@ from .errors import UserTypeError as UserTypeError
 from .errors import UserValueError as UserValueError
 from .estimator.estimator import Estimator as Estimator
 from .estimator.estimator import train_and_evaluate as train_and_evaluate
+from .estimator.execution import connect as connect
 from .estimator.fit import FitResult as FitResult
 from .estimator.fit import fit as fit
 from .estimator.keras_model import compiled_modules as compiled_modules
@@ -97,4 +96,5 @@ from .loop.specs import EvalSpec as EvalSpec
 from .loop.specs import KeepBest as KeepBest
 from .loop.specs import TrainSpec as TrainSpec
 from .run.run import run as run
+from .servers.parameter_server import parameter_server as parameter_server
 from .train.unfrozen import unfrozen as unfrozen

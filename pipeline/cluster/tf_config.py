@@ -64,6 +64,11 @@ class Cluster:
         return len(self.jobs.get("ps", ()))
 
     @property
+    def has_servers(self) -> bool:
+        """Whether parameter servers hold the variables."""
+        return "ps" in self.jobs
+
+    @property
     def global_id(self) -> int | None:
         """Index of this task among chief, workers and servers; None in an evaluator."""
         if self.task_type == "evaluator":

@@ -9,6 +9,7 @@ from ..contract.checks import check, integer
 from ..contract.run_config import RunConfig
 from ..distribute import devices, strategies
 from ..errors import UserValueError
+from ..estimator import execution
 
 
 class Division(NamedTuple):
@@ -71,4 +72,4 @@ def _local_replicas(config: RunConfig) -> int:
         )
     if config.cluster.jobs:
         return len(tf.config.list_physical_devices("GPU")) or 1
-    return strategies.create(config).num_replicas_in_sync if chosen else len(devices.of(config))
+    return execution.create(config).num_replicas_in_sync if chosen else len(devices.of(config))

@@ -18,7 +18,6 @@ import tensorflow as tf
 from ..contract.checks import check, integer, is_number
 from ..contract.hooks import Hook, Run
 from ..contract.run_config import RunConfig
-from ..distribute import strategies
 from ..errors import UserRuntimeError, UserValueError
 from ..estimator.estimator import Estimator
 from ..model_dir.files import check_writable, write_atomic
@@ -84,7 +83,7 @@ def find_learning_rate(
             f"find_learning_rate.lowest is {lowest!r} and highest is {highest!r}: expected numbers "
             "above 0, the lower one first. Set lowest=1e-6, highest=10.0."
         )
-    if strategies.on_servers(estimator.config):
+    if estimator.config.cluster.has_servers:
         raise UserRuntimeError(
             "find_learning_rate sets the rate of each step, which parameter servers do not have: "
             "expected one machine. Set execution='single_host'."

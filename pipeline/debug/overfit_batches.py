@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from ..contract.checks import check, integer
 from ..contract.spec import ModeKeys
-from ..distribute import strategies
 from ..errors import UserRuntimeError, UserValueError
 from ..estimator.estimator import Estimator, train_and_evaluate
 from ..loop.specs import EvalSpec, TrainSpec
@@ -45,7 +44,7 @@ def overfit_batches(
       UserValueError: model_dir has checkpoints of a training on other data.
     """
     check("overfit_batches.num_batches", num_batches, integer(1, example=1))
-    if strategies.on_servers(estimator.config):
+    if estimator.config.cluster.has_servers:
         raise UserRuntimeError(
             "overfit_batches keeps batches in memory, and the workers of parameter servers read "
             "for themselves: expected one machine. Set execution='single_host'."

@@ -18,7 +18,7 @@ from ..contract.run_config import PRECISIONS, RunConfig
 from ..contract.spec import ModeKeys
 from ..data.batch import as_pair
 from ..data.source import InputContext, Source
-from ..distribute import names, strategies
+from ..distribute import names
 from ..errors import UserTypeError, UserValueError
 from ..hooks.stops import RepeatInputHook
 from ..loop.specs import EvalSpec, TrainSpec
@@ -154,7 +154,7 @@ def fit(
         TrainSpec(train_fn, total, hooks=[*hooks, hook, RepeatInputHook()]),
         [EvalSpec(each, every_steps=steps_per_epoch) for each in evaluations],
     )
-    if strategies.on_servers(config) and config.task_type != "chief":
+    if config.cluster.has_servers and config.task_type != "chief":
         return FitResult(None, {}, estimator)
     return FitResult(_plain_model(make_model, estimator, train_fn), hook.history, estimator)
 
@@ -247,7 +247,7 @@ def _by_class(class_weight: Mapping[int, float]) -> Callable[[Any, Any], Any]:
 
 def _check_countable(input_fn: Callable[..., Any], config: RunConfig) -> None:
     """Refuses trainings in which the steps of a pass are not the elements of the dataset."""
-    if strategies.on_servers(config):
+    if config.cluster.has_servers:
         reason = "the workers of parameter servers read at their own speeds"
     elif calling.accepts(input_fn, "input_context"):
         reason = "input_fn takes input_context, so that each process reads other data"

@@ -12,7 +12,6 @@ from ..contract.run_config import RunConfig
 from ..contract.spec import EstimatorSpec, ModeKeys
 from ..contract.summaries import Kind
 from ..data.source import Source
-from ..distribute import strategies
 from ..errors import UserValueError
 from ..hooks.plateau import ReduceOnPlateau, scale_rates
 from ..hooks.stops import StopAfterEpochsHook
@@ -144,7 +143,7 @@ def _losses_to_keep(hooks: Sequence[Hook], config: RunConfig, num_processes: int
       UserValueError: a hook wants values of single steps on parameter servers.
     """
     for name in ("wants_tensors", "wants_losses"):
-        if strategies.on_servers(config) and any(getattr(hook, name) for hook in hooks):
+        if config.cluster.has_servers and any(getattr(hook, name) for hook in hooks):
             raise UserValueError(
                 f"a hook has {name} on parameter servers, whose workers are at different "
                 "steps: expected False. Evaluate with metrics instead, such as by "
@@ -159,7 +158,7 @@ def _losses_to_keep(hooks: Sequence[Hook], config: RunConfig, num_processes: int
 def _summary_kinds(spec: EstimatorSpec, state: TrainState) -> dict[str, Kind]:
     """Returns the kinds of the summaries that training reports, by name."""
     config = state.config
-    if spec.summaries and strategies.on_servers(config):
+    if spec.summaries and config.cluster.has_servers:
         logging.warning(
             "EstimatorSpec.summaries are not shown in training on parameter servers, whose "
             "workers are at different steps. Evaluations show them."

@@ -20,7 +20,6 @@ from ..checkpoint.checkpoints import Checkpoints
 from ..contract.hooks import Run, SkippedStep
 from ..contract.run_config import RunConfig
 from ..data import bad_batch
-from ..distribute import strategies
 from ..errors import NanLossDuringTrainingError, UserValueError
 from ..model_dir.files import delete_folder, writing
 from .parts import Part, Rewind, Start
@@ -160,6 +159,6 @@ class SkippedSteps(Part):
 def _why_unsupported(config: RunConfig, state: TrainState) -> str | None:
     if config.save_checkpoints_steps == 0:
         return "RunConfig.save_checkpoints_steps is 0"
-    if strategies.on_servers(config):
+    if config.cluster.has_servers:
         return "training runs on parameter servers"
     return "training runs on a TPU" if state.replicas.shares_trace else None

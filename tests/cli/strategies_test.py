@@ -3,7 +3,7 @@
 import pytest
 
 from gin_estimator import main
-from gin_estimator.distribute import strategies
+from gin_estimator.estimator import execution
 
 STEPS = ["--gin_file=digits.gin", "--gin.TRAIN_STEPS=2", "--job=train"]
 
@@ -27,8 +27,8 @@ def run(folder, *flags):
     ],
 )
 def test_flags_and_bindings_choose_the_strategy(flags, gin_folder, caplog, monkeypatch):
-    made, create = [], strategies.create
-    monkeypatch.setattr(strategies, "create", lambda config: made.append(create(config)) or made[0])
+    made, create = [], execution.create
+    monkeypatch.setattr(execution, "create", lambda config: made.append(create(config)) or made[0])
     assert run(gin_folder, *flags) == 0
     assert made[0].num_replicas_in_sync == 2
     assert ("CentralStorage" in type(made[0]).__name__) == ("central" in flags[-1])

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import gin_estimator as ge
 from data.reads import Reads
-from gin_estimator.data import worker_input
+from gin_estimator.servers import worker_input
 
 pytestmark = pytest.mark.oldest
 

@@ -8,11 +8,12 @@ import tensorflow as tf
 
 import gin_estimator as ge
 from gin_estimator.distribute import strategies
+from gin_estimator.estimator import execution
 from two_vectors import data, losses, modules
 
 
 def create(**config):
-    return strategies.create(ge.RunConfig("unused", **config))
+    return execution.create(ge.RunConfig("unused", **config))
 
 
 def test_one_cpu_has_the_default_strategy():

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from gin_estimator.contract.train_op import TrainOp
-from gin_estimator.train.locked_updates import lock
+from gin_estimator.servers.locked_updates import lock
 from gin_estimator.train.rows import RowOptimizer
 
 pytestmark = pytest.mark.oldest

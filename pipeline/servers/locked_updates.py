@@ -12,9 +12,9 @@ import tensorflow as tf
 from ..contract.train_op import TrainOp
 from ..distribute.names import variable_of
 from ..errors import UserValueError
-from . import slices
-from .kernels import BY_ROWS, KERNELS, VariableUpdate
-from .rows import decays, moves_rows
+from ..train import slices
+from ..train.kernels import BY_ROWS, KERNELS, VariableUpdate
+from ..train.rows import decays, moves_rows
 
 
 def lock(op: TrainOp, strategy: tf.distribute.Strategy) -> None:

@@ -1,10 +1,13 @@
 """Connects the chief to workers and parameter servers, once in a process."""
 
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow as tf
 
-from . import connect, meeting
-from .monitor import Monitor
-from .tf_config import Cluster
+from ..cluster import connect, meeting
+from ..cluster.monitor import Monitor
+from ..cluster.tf_config import Cluster
 
 # TensorFlow connects a process once.
 _strategies: dict[Cluster, "ParameterServers"] = {}
@@ -20,13 +23,20 @@ class ParameterServers(tf.distribute.ParameterServerStrategy):
       allow_lost_updates: whether optimizers may run whose updates overwrite each other.
       table_partitioner: TensorFlow's function of a table's shape that returns the number of its
         shards.
+      create_runner: function that `train.runners` calls for the runner of this strategy.
     """
 
     def __init__(
-        self, cluster: Cluster, *, lost_after_secs: float, allow_lost_updates: bool
+        self,
+        cluster: Cluster,
+        *,
+        create_runner: Callable[..., Any],
+        lost_after_secs: float,
+        allow_lost_updates: bool,
     ) -> None:
         """Connects to the workers and servers, which have started."""
         self.cluster = cluster
+        self.create_runner = create_runner
         self.lost_after_secs = lost_after_secs
         self.allow_lost_updates = allow_lost_updates
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -48,6 +58,7 @@ class ParameterServers(tf.distribute.ParameterServerStrategy):
 def connected(
     cluster: Cluster,
     *,
+    create_runner: Callable[..., Any],
     start_timeout_secs: float,
     lost_after_secs: float,
     allow_lost_updates: bool,
@@ -60,6 +71,7 @@ def connected(
 
     Args:
       cluster: the tasks.
+      create_runner: see ParameterServers.
       start_timeout_secs: seconds to wait until all tasks have started.
       lost_after_secs: see ParameterServers.
       allow_lost_updates: see ParameterServers.
@@ -74,7 +86,10 @@ def connected(
         meeting.meet(cluster.tasks, cluster.global_id, timeout_secs=start_timeout_secs)
         with connect.limited(cluster):
             _strategies[cluster] = ParameterServers(
-                cluster, lost_after_secs=lost_after_secs, allow_lost_updates=allow_lost_updates
+                cluster,
+                create_runner=create_runner,
+                lost_after_secs=lost_after_secs,
+                allow_lost_updates=allow_lost_updates,
             )
     strategy = _strategies[cluster]
     strategy.allow_lost_updates = allow_lost_updates

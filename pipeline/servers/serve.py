@@ -7,12 +7,12 @@ import time
 import tensorflow as tf
 from absl import logging
 
+from ..cluster import connect, meeting
+from ..cluster.monitor import Answer, Silence
+from ..cluster.tf_config import Cluster
 from ..errors import EXIT_RESTART, PeerLostError, PreemptedError
 from ..run import signals
 from ..run.run import exit_now
-from . import connect, meeting
-from .monitor import Answer, Silence
-from .tf_config import Cluster
 
 _POLL_SECS = 0.5
 # Polls in a row that find the chief's port closed until the chief counts as ended.
