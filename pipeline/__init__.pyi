@@ -1,7 +1,5 @@
 """The public names, one an import; `__init__.py` reads them and imports each at its first use."""
 
-from .checkpoint.vocabulary import VocabInfo as VocabInfo
-from .checkpoint.warm_start_settings import WarmStartSettings as WarmStartSettings
 from .contract.averages import ExponentialAverage as ExponentialAverage
 from .contract.averages import StochasticWeightAverage as StochasticWeightAverage
 from .contract.compiled import CompileParts as CompileParts
@@ -98,3 +96,5 @@ from .loop.specs import TrainSpec as TrainSpec
 from .run.run import run as run
 from .servers.parameter_server import parameter_server as parameter_server
 from .train.unfrozen import unfrozen as unfrozen
+from .warm_start.settings import WarmStartSettings as WarmStartSettings
+from .warm_start.vocabulary import VocabInfo as VocabInfo

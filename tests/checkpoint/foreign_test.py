@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 import gin_estimator as ge
-from gin_estimator.checkpoint.slots import Slots
-from gin_estimator.checkpoint.warm_start import warm_start, warn_of_schemas
+from gin_estimator.warm_start.slots import Slots
+from gin_estimator.warm_start.warm_start import warm_start, warn_of_schemas
 
 ADAM = {"optimizer": keras.optimizers.Adam()}
 POWERS = {"beta1_power": np.float32(0.9**4), "beta2_power": np.float32(0.999**4)}

@@ -19,15 +19,17 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from ..checkpoint import keys
+from ..checkpoint.reader import DRIVER, Reader, listed
 from ..contract.averages import AVERAGE, KINDS
 from ..contract.checks import shown
 from ..distribute.names import variable_of
+from ..distribute.replicas import Replicas
 from ..errors import CheckpointMismatchError, UserTypeError, UserValueError
-from . import keys, slots
-from .foreign import KerasFile, array_of, opened
-from .reader import DRIVER, Reader, listed
+from . import slots
+from .other_formats import KerasFile, array_of, opened
+from .settings import ALL, WarmStartSettings
 from .slots import Slots
-from .warm_start_settings import ALL, WarmStartSettings
 
 _SEED = re.compile(r".+/seed_generator_state(_\d+)?")
 _AVERAGES = tuple(f"{DRIVER}{kind.kind}/" for kind in KINDS)
@@ -52,6 +54,40 @@ class Origin:
         """Returns the origin with another conversion after its own."""
         notes = ", ".join(filter(None, [self.note, note]))
         return Origin(self.name, notes, lambda value: convert(self.convert(value)))
+
+
+class WarmStart:
+    """Sets the initial values of a training's variables; `loop.train_state` calls it."""
+
+    def __init__(self, settings: WarmStartSettings, model_dir: str) -> None:
+        """Takes the settings, and the directory whose schema is compared."""
+        self._settings, self._model_dir = settings, model_dir
+        self._names: set[str] = set()  # Of the last call.
+
+    def __call__(
+        self,
+        state: Mapping[str, Any],
+        modules: Mapping[str, Any],
+        replicas: Replicas,
+        *,
+        is_complete: bool,
+    ) -> None:
+        """Sets the values; see `warm_start`. All processes call it.
+
+        Raises:
+          UserError: the settings do not fit, or the processes set different values.
+        """
+        logs = self._names != set(state) and replicas.is_chief
+        warm_start(self._settings, state, modules, is_complete=is_complete, logs=logs)
+        self._names = set(state)
+        if logs:
+            warn_of_schemas(self._settings, self._model_dir)
+        sums = [_checksum(state)] if replicas.num_processes > 1 else [0]
+        if len({total for [total] in replicas.gather(sums)}) > 1:
+            raise UserValueError(
+                "warm_start_from sets different values in different processes: expected the same. "
+                "Set seeds in init_fn and backup_initializer."
+            )
 
 
 def warm_start(
@@ -351,7 +387,7 @@ class Plan:
         )
 
 
-def checksum(state: Mapping[str, Any]) -> int:
+def _checksum(state: Mapping[str, Any]) -> int:
     """Returns a number that differs, almost surely, where a value differs; without tables."""
     crc = 0
     for name, value in state.items():
@@ -392,14 +428,14 @@ def _initialize(
     init_fn: Callable[[dict[str, Any]], None], own: Mapping[str, Any], modules: Mapping[str, Any]
 ) -> list[str]:
     """Calls the user's function; returns the names of the variables that it changed."""
-    before = {name: checksum({name: value}) for name, value in own.items()}
+    before = {name: _checksum({name: value}) for name, value in own.items()}
     returned = init_fn(dict(modules))
     if returned is not None:
         raise UserTypeError(
             f"WarmStartSettings.init_fn returned {shown(returned)}: expected None. Set values by "
             "modules['network'].set_weights(values)."
         )
-    return [name for name, value in own.items() if checksum({name: value}) != before[name]]
+    return [name for name, value in own.items() if _checksum({name: value}) != before[name]]
 
 
 def _log(

@@ -12,11 +12,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
+from ..checkpoint import files, find, keys
+from ..checkpoint.reader import STEP, Reader
 from ..contract.paths import normal
 from ..distribute import names
 from ..errors import CheckpointMismatchError, UnreadableCheckpointError, UserValueError
-from . import files, find, keys
-from .reader import STEP, Reader
 
 _UNESCAPED = {".S": "/", "..": "."}
 _ESCAPED = re.compile(r"\.[.S]")

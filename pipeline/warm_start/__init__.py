@@ -1,0 +1,1 @@
+"""Initial values from another run: settings, vocabularies, slots, and files of other programs."""
