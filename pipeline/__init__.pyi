@@ -2,9 +2,6 @@
 
 from .contract.averages import ExponentialAverage as ExponentialAverage
 from .contract.averages import StochasticWeightAverage as StochasticWeightAverage
-from .contract.compiled import CompileParts as CompileParts
-from .contract.compiled import compile_parts as compile_parts
-from .contract.compiled import compiled_spec as compiled_spec
 from .contract.current import current_config as current_config
 from .contract.hooks import Hook as Hook
 from .contract.hooks import MetricWriter as MetricWriter
@@ -56,9 +53,6 @@ from .errors import UserValueError as UserValueError
 from .estimator.estimator import Estimator as Estimator
 from .estimator.estimator import train_and_evaluate as train_and_evaluate
 from .estimator.execution import connect as connect
-from .estimator.fit import FitResult as FitResult
-from .estimator.fit import fit as fit
-from .estimator.keras_model import compiled_modules as compiled_modules
 from .export.exporters import BestExporter as BestExporter
 from .export.exporters import Exporter as Exporter
 from .export.exporters import FinalExporter as FinalExporter
@@ -90,6 +84,12 @@ from .hooks.stops import StopAtStepHook as StopAtStepHook
 from .hooks.summary import StepCounterHook as StepCounterHook
 from .hooks.summary import SummaryHook as SummaryHook
 from .hooks.tensors import TensorHook as TensorHook
+from .keras_fit.compiled import CompileParts as CompileParts
+from .keras_fit.compiled import compile_parts as compile_parts
+from .keras_fit.compiled import compiled_spec as compiled_spec
+from .keras_fit.fit import FitResult as FitResult
+from .keras_fit.fit import fit as fit
+from .keras_fit.model import compiled_modules as compiled_modules
 from .loop.specs import EvalSpec as EvalSpec
 from .loop.specs import KeepBest as KeepBest
 from .loop.specs import TrainSpec as TrainSpec

@@ -8,9 +8,9 @@ from typing import Any
 import keras
 
 from ..contract.checks import shown
-from ..contract.compiled import compile_parts
 from ..contract.run_config import RunConfig
 from ..errors import SpecError, UserTypeError
+from .compiled import compile_parts
 
 # Methods of keras.Model with which a subclass changes the step.
 _STEPS = ("train_step", "test_step", "compute_loss", "compute_metrics")

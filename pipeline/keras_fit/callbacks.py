@@ -12,14 +12,14 @@ import tensorflow as tf
 from absl import logging
 
 from ..contract.checks import objects
-from ..contract.compiled import compile_parts
 from ..contract.hooks import Hook, Run
 from ..errors import UserTypeError, UserValueError
+from ..estimator.estimator import Estimator
 from ..hooks.stock import as_text
 from ..model_dir import reachable
 from ..model_dir.evaluated import higher_is_better
 from ..run.progress import show_line
-from .estimator import Estimator
+from .compiled import compile_parts
 
 _callbacks = keras.callbacks
 # Callbacks whose methods for batches do nothing with the options that are allowed.

@@ -16,11 +16,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from ..contract.checks import shown
+from ..contract.joined import warn_of_joined
+from ..contract.spec import EstimatorSpec, ModeKeys, metric
+from ..contract.train_op import TrainOp
 from ..errors import SpecError
-from .checks import shown
-from .joined import warn_of_joined
-from .spec import EstimatorSpec, ModeKeys, metric
-from .train_op import TrainOp
 
 # A loss without a reduction means its mean here.
 _REDUCTIONS = ("sum_over_batch_size", "mean", "none", None)

@@ -12,7 +12,6 @@ from absl import logging
 
 from ..contract import averages, calling
 from ..contract.checks import Check, check, instance, integer, is_int, is_number, shown
-from ..contract.compiled import compile_parts, compiled_spec
 from ..contract.hooks import Hook, check_hooks
 from ..contract.run_config import PRECISIONS, RunConfig
 from ..contract.spec import ModeKeys
@@ -20,11 +19,12 @@ from ..data.batch import as_pair
 from ..data.source import InputContext, Source
 from ..distribute import names
 from ..errors import UserTypeError, UserValueError
+from ..estimator.estimator import Estimator, train_and_evaluate
 from ..hooks.stops import RepeatInputHook
 from ..loop.specs import EvalSpec, TrainSpec
-from .estimator import Estimator, train_and_evaluate
-from .keras_callbacks import KerasCallbacks, checked
-from .keras_model import check_compiled, compiled_modules, new_model
+from .callbacks import KerasCallbacks, checked
+from .compiled import compile_parts, compiled_spec
+from .model import check_compiled, compiled_modules, new_model
 
 _INPUT_ARGUMENTS = ("mode", "params", "config", "input_context", "first_batch")
 _STEPS = integer(1, example=100, optional=True)
