@@ -54,7 +54,6 @@ from .estimator.estimator import Estimator as Estimator
 from .estimator.estimator import train_and_evaluate as train_and_evaluate
 from .estimator.execution import connect as connect
 from .export.exporters import BestExporter as BestExporter
-from .export.exporters import Exporter as Exporter
 from .export.exporters import FinalExporter as FinalExporter
 from .export.exporters import LatestExporter as LatestExporter
 from .export.receivers import ServingInputReceiver as ServingInputReceiver
@@ -90,6 +89,7 @@ from .keras_fit.compiled import compiled_spec as compiled_spec
 from .keras_fit.fit import FitResult as FitResult
 from .keras_fit.fit import fit as fit
 from .keras_fit.model import compiled_modules as compiled_modules
+from .loop.exporter import Exporter as Exporter
 from .loop.specs import EvalSpec as EvalSpec
 from .loop.specs import KeepBest as KeepBest
 from .loop.specs import TrainSpec as TrainSpec

@@ -11,6 +11,7 @@ import tensorflow as tf
 from ..contract import paths
 from ..contract.spec import EstimatorSpec
 from ..errors import SpecError, UserValueError
+from ..loop.exporter import exports_in
 from ..model_dir import reachable, staged
 from ..model_dir.files import delete_folder, rename_folder, writing
 from .receivers import SERVING_DEFAULT, ServingInputReceiver
@@ -118,14 +119,6 @@ def check_assets(assets_extra: Mapping[str, str] | None) -> None:
         path = paths.expanded(source)
         if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
             raise UserValueError(f"assets_extra[{name!r}] is {source!r}: expected a file.")
-
-
-def exports_in(base: str) -> list[str]:
-    """Returns the directories of the complete exports below `base`, oldest first."""
-    if not tf.io.gfile.isdir(base):
-        return []
-    names = [name.rstrip("/") for name in tf.io.gfile.listdir(base)]
-    return [os.path.join(base, name) for name in sorted(filter(str.isdigit, names), key=int)]
 
 
 def _remove_temporary(base: str, own: str) -> None:

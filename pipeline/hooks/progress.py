@@ -1,8 +1,8 @@
 """Shows the progress bar of a training."""
 
 from ..contract.hooks import Hook, Run
+from ..run.log import as_text
 from ..run.progress import Progress
-from .stock import as_text
 
 
 class ProgressHook(Hook):

@@ -2,10 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping
-from typing import Any
 
-import numpy as np
 from absl import logging
 
 from ..contract.hooks import Hook, Report, Run
@@ -50,14 +47,5 @@ def _line(report: Report, max_step: int | None) -> str:
         eta = f" | ETA {clock((max_step - report.step) / speed)}"
         eta += "" if is_short else f" to step {max_step}"
     examples = "" if is_short else f" | {report.examples_per_sec:.0f} examples/s"
-    values = as_text({"loss": report.loss, **report.metrics})
+    values = log.as_text({"loss": report.loss, **report.metrics})
     return f"train | step {report.step} | {speed:.1f} steps/s{examples}{wait}{values}{eta}"
-
-
-def as_text(metrics: Mapping[str, Any]) -> str:
-    """Returns ` | loss 0.312 | accuracy 0.91`; of arrays the mean, without `global_step`."""
-    return "".join(
-        f" | {name} {np.mean(value):.4g}"
-        for name, value in metrics.items()
-        if name != "global_step"
-    )

@@ -15,9 +15,9 @@ from ..contract.checks import objects
 from ..contract.hooks import Hook, Run
 from ..errors import UserTypeError, UserValueError
 from ..estimator.estimator import Estimator
-from ..hooks.stock import as_text
 from ..model_dir import reachable
 from ..model_dir.evaluated import higher_is_better
+from ..run.log import as_text
 from ..run.progress import show_line
 from .compiled import compile_parts
 
