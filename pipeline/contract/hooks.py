@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
+
 from ..errors import UserRuntimeError, UserTypeError
 from .checks import Check, check, integer, objects
 from .old_names import kind_of_hook
@@ -343,3 +345,12 @@ def check_hooks(name: str, hooks: Any, *, evaluation: bool = False) -> tuple[Hoo
                 "expected a number of steps. Set every_steps = 100."
             )
     return found
+
+
+def as_text(metrics: Mapping[str, Any]) -> str:
+    """Returns ` | loss 0.312 | accuracy 0.91`; of arrays the mean, without `global_step`."""
+    return "".join(
+        f" | {name} {np.mean(value):.4g}"
+        for name, value in metrics.items()
+        if name != "global_step"
+    )

@@ -1,7 +1,6 @@
 """Shows the progress bar of a training."""
 
-from ..contract.hooks import Hook, Run
-from ..run.log import as_text
+from ..contract.hooks import Hook, Run, as_text
 from ..run.progress import Progress
 
 

@@ -5,7 +5,7 @@ import time
 
 from absl import logging
 
-from ..contract.hooks import Hook, Report, Run
+from ..contract.hooks import Hook, Report, Run, as_text
 from ..run import log
 from ..run.durations import clock
 
@@ -47,5 +47,5 @@ def _line(report: Report, max_step: int | None) -> str:
         eta = f" | ETA {clock((max_step - report.step) / speed)}"
         eta += "" if is_short else f" to step {max_step}"
     examples = "" if is_short else f" | {report.examples_per_sec:.0f} examples/s"
-    values = log.as_text({"loss": report.loss, **report.metrics})
+    values = as_text({"loss": report.loss, **report.metrics})
     return f"train | step {report.step} | {speed:.1f} steps/s{examples}{wait}{values}{eta}"

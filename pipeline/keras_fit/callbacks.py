@@ -12,12 +12,11 @@ import tensorflow as tf
 from absl import logging
 
 from ..contract.checks import objects
-from ..contract.hooks import Hook, Run
+from ..contract.hooks import Hook, Run, as_text
 from ..errors import UserTypeError, UserValueError
 from ..estimator.estimator import Estimator
 from ..model_dir import reachable
 from ..model_dir.evaluated import higher_is_better
-from ..run.log import as_text
 from ..run.progress import show_line
 from .compiled import compile_parts
 
