@@ -219,6 +219,8 @@ class Hook:
       wants_summaries: whether reports have the summaries.
       continues_report: whether a report of the next training also has the steps that `end` got in
         this one. After a kill, it has all steps since the last `after_step` in any case.
+      num_epochs: number of passes over the input after which training ends; None: not decided by
+        this hook.
     """
 
     every_steps: int | None = None
@@ -226,6 +228,7 @@ class Hook:
     wants_losses: bool = False
     wants_summaries: bool = False
     continues_report: bool = False
+    num_epochs: float | None = None
 
     def next_step(self, step: int) -> int | None:
         """Returns the next step at which `after_step` is called, None for never.

@@ -18,6 +18,7 @@ from ..distribute import names
 from ..errors import UserValueError
 from ..estimator.estimator import Estimator
 from ..hooks import description, metric_hook
+from ..hooks.stops import with_stops
 from ..loop.checkpointing import DEFAULT_SECS
 from ..loop.program import TrainProgram
 from ..loop.specs import EvalSpec, TrainSpec, check_evaluations
@@ -175,7 +176,7 @@ def _model(
     found: Inspection,
 ) -> Iterator[str]:
     """Builds the modules as a training would; yields lines about them, and adds mistakes."""
-    hooks = [*train_spec.all_hooks, *(rule for spec in specs for rule in spec.stopping_rules)]
+    hooks = [*with_stops(train_spec), *(rule for spec in specs for rule in spec.stopping_rules)]
     metrics: dict[str, Sequence[str]] = {spec.name: () for spec in specs}
     before = len(found.mistakes)
     with _reported(found.mistakes):

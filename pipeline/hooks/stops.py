@@ -9,6 +9,7 @@ from typing import Any
 from ..contract.checks import check, integer
 from ..contract.hooks import Hook, Run
 from ..errors import UserValueError
+from ..loop.specs import TrainSpec
 from ..run.durations import seconds
 
 
@@ -114,6 +115,16 @@ class RepeatInputHook(StopAfterEpochsHook):
 
     def __init__(self) -> None:
         self.num_epochs = math.inf
+
+
+def with_stops(spec: TrainSpec) -> list[Hook]:
+    """Returns the hooks of a TrainSpec, with those of its `max_epochs` and `max_secs`."""
+    hooks = list(spec.hooks)
+    if spec.max_epochs is not None:
+        hooks.append(StopAfterEpochsHook(spec.max_epochs))
+    if spec.max_secs is not None:
+        hooks.append(StopAfterSecsHook(spec.max_secs))
+    return hooks
 
 
 class PreemptionHook(Hook):

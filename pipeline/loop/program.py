@@ -14,7 +14,6 @@ from ..contract.summaries import Kind
 from ..data.source import Source
 from ..errors import UserValueError
 from ..hooks.plateau import ReduceOnPlateau, scale_rates
-from ..hooks.stops import StopAfterEpochsHook
 from ..train import runners
 from ..train.loop import Steps
 from ..train.metrics import MetricSet
@@ -127,7 +126,7 @@ class TrainProgram:
 
 
 def _num_passes(hooks: Sequence[Hook]) -> float | None:
-    epochs = [hook.num_epochs for hook in hooks if isinstance(hook, StopAfterEpochsHook)]
+    epochs = [hook.num_epochs for hook in hooks if hook.num_epochs is not None]
     return min(epochs, default=None)
 
 
