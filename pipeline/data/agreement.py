@@ -16,6 +16,8 @@ from ..distribute.replicas import Replicas
 from ..errors import UserValueError
 from . import fingerprint
 
+# Values of an array that are hashed, from all parts of it: a batch of images has 20 MB.
+_NUM_VALUES = 1 << 14
 _PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 _WAY_OUT = (
     "each process takes its part of each batch, so some examples would be missing and others come "
@@ -90,7 +92,9 @@ class Agreement:
     def _note(self, *arrays: np.ndarray) -> Sequence[Any]:
         value = self._hashes[-1]
         for array in arrays:
-            data = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
+            # An odd step, which meets all columns of a table.
+            some = array.reshape(-1)[:: array.size // _NUM_VALUES | 1]
+            data = repr(some.tolist()).encode() if some.dtype == object else some.tobytes()
             value = zlib.crc32(data, value)
         self._hashes.append(value)
         return []
