@@ -112,7 +112,8 @@ class RunConfig:
         for a temporary one, which is logged.
       tf_random_seed: seed of initial weights, dropout and other random numbers; None for
         another one in each run.
-      save_summary_steps: steps between points in TensorBoard; None or 0 writes none.
+      save_summary_steps: steps between points of a training in TensorBoard; None or 0 writes
+        none, and no summaries of evaluations.
       save_checkpoints_steps: steps between checkpoints; 0 saves nothing: the trained weights last
         as long as the Estimator.
       save_checkpoints_secs: seconds between checkpoints; excludes the above. If both are
@@ -295,9 +296,10 @@ class RunConfig:
         return {name: value for name, value in values.items() if value != defaults[name]}
 
     @property
-    def cluster_spec(self) -> dict[str, list[str]]:
+    def cluster_spec(self) -> tf.train.ClusterSpec:
         """Addresses by job; empty in a local run and in an evaluator."""
-        return {job: list(addresses) for job, addresses in self.cluster.jobs.items()}
+        jobs = self.cluster.jobs.items()
+        return tf.train.ClusterSpec({job: list(addresses) for job, addresses in jobs})
 
     @property
     def task_type(self) -> str:

@@ -40,6 +40,7 @@ class TrainingInput(OpenInput):
         data: Input,
         step: int,
         *,
+        is_new: bool = False,
         checkpoint: str | None = None,
         record: Mapping[str, Any] | None = None,
         changed_input: str = "auto",
@@ -49,6 +50,7 @@ class TrainingInput(OpenInput):
         Args:
           data: the input.
           step: global step.
+          is_new: whether the dataset of `data` was not iterated yet.
           checkpoint: path prefix of the checkpoint that the run continues from, or None.
           record: what `save` returned for it; None if there is none.
           changed_input: `RunConfig.changed_input`.
@@ -57,6 +59,7 @@ class TrainingInput(OpenInput):
           UserValueError: the data are others, and `changed_input` is 'error'.
         """
         self._data, self._replicas = data, data.replicas
+        self._is_new = is_new
         self._continues = step > 0 and (checkpoint is not None or record is not None)
         saved = Position.of(record) if self._continues else None
         self._start = self._position = self._at_start(saved)
@@ -171,6 +174,10 @@ class TrainingInput(OpenInput):
         """Returns an iterator over the pass, without its first elements."""
         seed, base, number = (getattr(self._position, n) for n in ("seed", "base", "number"))
         base = None if base is None else base + number
+        source, is_new = self._data.source, self._is_new
+        self._is_new = False
+        if is_new and not first_batch and (seed + number, base) == (source.seed, source.base):
+            return self._watched(self._data.iterate())
         opened = self._data.open(seed=seed + number, base=base, first_batch=first_batch)
         return self._watched(opened, first_batch)
 

@@ -179,8 +179,7 @@ class Evaluator:
                     if each in due:
                         result = self._made[each] = each()
                         self._log.write(each.spec, result, path)
-                        if self._state.config.save_summary_steps:
-                            write_evaluation(self._writers[each], result.metrics, each.summaries)
+                        write_evaluation(self._writers[each], result.metrics, each.summaries)
                         self._write_metrics(each, result)
                         self._logged_at = time.monotonic()
                     if each in due or finished:

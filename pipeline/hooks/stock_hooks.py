@@ -32,12 +32,10 @@ def stock_hooks(
     stock: list[Hook] = []
     if config.log_step_count_steps and not _has(hooks, LoggingHook):
         stock.append(LoggingHook(config.log_step_count_steps))
-    writes_events = config.save_summary_steps and config.save_checkpoints_steps != 0
-    if writes_events and not _has(hooks, SummaryHook):
-        stock.append(
-            SummaryHook(config.save_summary_steps, writes_evaluations=not config.has_evaluator)
-        )
-    stock.append(DescriptionHook(modules, hparams, writes_events=bool(writes_events)))
+    saves, every_steps = config.save_checkpoints_steps != 0, config.save_summary_steps or None
+    if saves and not _has(hooks, SummaryHook):
+        stock.append(SummaryHook(every_steps, writes_evaluations=not config.has_evaluator))
+    stock.append(DescriptionHook(modules, hparams, writes_events=bool(saves and every_steps)))
     if config.metric_writers:
         stock.append(MetricWritersHook(config, hparams))
     if config.progress and is_chief:

@@ -12,8 +12,8 @@ from .events import EventWriter
 class StepCounterHook(Hook):
     """Writes the speed only, as `global_step/sec`."""
 
-    def __init__(self, every_steps: int = 100) -> None:
-        """Sets the steps between two points."""
+    def __init__(self, every_steps: int | None = 100) -> None:
+        """Sets the steps between two points; None writes none."""
         self.every_steps = every_steps
         self._writer: EventWriter | None = None
 
@@ -31,7 +31,7 @@ class StepCounterHook(Hook):
     def end(self, run: Run) -> None:
         """Writes a point for the rest of the steps."""
         report = run.report
-        if run.is_chief and report.num_steps:
+        if run.is_chief and report.num_steps and self.every_steps:
             self._writer.write(report.step, self._values(report))
 
     def _values(self, report: Report) -> Mapping[str, Any]:
@@ -46,11 +46,11 @@ class SummaryHook(StepCounterHook):
 
     wants_summaries = True
 
-    def __init__(self, every_steps: int = 100, *, writes_evaluations: bool = True) -> None:
+    def __init__(self, every_steps: int | None = 100, *, writes_evaluations: bool = True) -> None:
         """Sets the steps between two points.
 
         Args:
-          every_steps: steps between two points.
+          every_steps: steps between two points of the training; None writes none.
           writes_evaluations: False if an evaluator job writes them.
         """
         super().__init__(every_steps)

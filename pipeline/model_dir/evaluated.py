@@ -74,7 +74,7 @@ def parse(content: bytes, *, run_id: str | None = None) -> list[Evaluated]:
     for line in content.decode(errors="replace").split("\n"):
         try:
             each = from_json(line)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             continue
         if run_id is not None and each.run_id not in (None, run_id):
             continue

@@ -71,14 +71,17 @@ class WarmStart:
         replicas: Replicas,
         *,
         is_complete: bool,
-    ) -> None:
+    ) -> bool:
         """Sets the values; see `warm_start`. All processes call it.
+
+        Returns:
+          Whether it has set a variable.
 
         Raises:
           UserError: the settings do not fit, or the processes set different values.
         """
         logs = self._names != set(state) and replicas.is_chief
-        warm_start(self._settings, state, modules, is_complete=is_complete, logs=logs)
+        is_set = warm_start(self._settings, state, modules, is_complete=is_complete, logs=logs)
         self._names = set(state)
         if logs:
             warn_of_schemas(self._settings, self._model_dir)
@@ -88,6 +91,7 @@ class WarmStart:
                 "warm_start_from sets different values in different processes: expected the same. "
                 "Set seeds in init_fn and backup_initializer."
             )
+        return is_set
 
 
 def warm_start(
@@ -97,7 +101,7 @@ def warm_start(
     *,
     is_complete: bool = True,
     logs: bool = True,
-) -> None:
+) -> bool:
     """Sets the variables that the settings choose, all of them or none.
 
     Args:
@@ -107,6 +111,9 @@ def warm_start(
       is_complete: whether all layers are built, so that settings without effect are errors.
       logs: whether to log the source of each variable.
 
+    Returns:
+      Whether it has set a variable.
+
     Raises:
       CheckpointMismatchError: a variable is missing in the checkpoint or has another shape.
       UnreadableCheckpointError: the checkpoint is damaged.
@@ -114,6 +121,7 @@ def warm_start(
     """
     own = {name: value for name, value in state.items() if not name.startswith(DRIVER)}
     sources: dict[str, str] = {}
+    changed: Sequence[str] = ()
     if settings.ckpt_to_initialize_from is not None:
         plan = Plan(settings, own, modules)
         if is_complete:
@@ -125,6 +133,7 @@ def warm_start(
         changed = _initialize(settings.init_fn, own, modules)
         if logs:
             _log(dict.fromkeys(changed, "init_fn"), {}, [], "init_fn")
+    return bool(sources or changed)
 
 
 class Plan:

@@ -194,6 +194,7 @@ def test_checkpoints_and_outputs(trained, folder, capsys):
     for more, texts in (
         (["--checkpoint_path=nope"], ["'nope'", "Checkpoints in"]),
         (["--output=file/x"], ["--output is 'file/x'", "Not a directory"]),
+        (["--output=/dev/full"], ["--output is '/dev/full'", "No space left"]),
         (
             ["--gin.cnn.filters=(4, 8)"],
             ["model.ckpt-1000", "network/conv2d/kernel", "(3, 3, 1, 4)"],

@@ -43,9 +43,9 @@ class Exports(ge.Exporter):
 
 
 def test_calls_have_one_order_and_a_start_at_the_end_evaluates_again(tmp_path):
-    def train():
+    def train(input_fn=train_input):
         calls = []
-        train = ge.TrainSpec(train_input, 4, [Hook(calls)], [Calls(calls, "listener ")])
+        train = ge.TrainSpec(input_fn, 4, [Hook(calls)], [Calls(calls, "listener ")])
         evaluation = ge.EvalSpec(eval_input, exporters=Exports(calls))
         one = make(tmp_path, save_checkpoints_steps=2, max_call_secs=600)
         metrics, _ = ge.train_and_evaluate(one, train, evaluation)
@@ -60,12 +60,33 @@ def test_calls_have_one_order_and_a_start_at_the_end_evaluates_again(tmp_path):
         *("listener before_save 4", "listener after_save 4"),
         *("after_evaluation 4", "export 4 final", "end 4", "listener end 4"),
     ]
+
+    def gone():
+        raise FileNotFoundError
+
+    again, same = train(gone)  # As in tf.estimator, without hooks and training data.
+    assert again == ["export 4 final"]
+    assert same == pytest.approx(metrics)
+    (tmp_path / "training_ended.json").unlink()  # As after a kill before the end.
     again, same = train()
     assert again == [
         *("begin 4", "listener begin 4"),
         *("after_evaluation 4", "export 4 final", "end 4", "listener end 4"),
     ]
     assert same == pytest.approx(metrics)
+
+
+def test_a_training_calls_its_input_fn_once(tmp_path):
+    calls = []
+
+    def input_fn():
+        calls.append(0)
+        return train_input()
+
+    one = make(tmp_path)
+    for number in (1, 2, 3):
+        one.train(input_fn, steps=2)
+        assert len(calls) == number
 
 
 @pytest.mark.slow

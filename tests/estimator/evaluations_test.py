@@ -373,6 +373,13 @@ def test_calls_without_a_checkpoint_use_initial_weights(tmp_path, caplog):
     assert len(list(one.predict(features_input))) == 40
     warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert len(warnings) == 2 and all("the weights are initial values" in w for w in warnings)
+    caplog.clear()
+    nothing = ge.WarmStartSettings(str(tmp_path / "other"), vars_to_warm_start=None)
+    make(tmp_path / "other").train(train_input, steps=1)
+    ge.Estimator(
+        model_fn, str(tmp_path / "new"), warm_start_from=nothing, modules=one.factories
+    ).evaluate(eval_input)
+    assert "the weights are initial values" in caplog.text
     for call in (
         lambda: one.export_saved_model(str(tmp_path / "export")),
         lambda: one.export_weights("network", str(tmp_path / "a.weights.h5")),
@@ -380,6 +387,14 @@ def test_calls_without_a_checkpoint_use_initial_weights(tmp_path, caplog):
     ):
         with pytest.raises(ge.UserRuntimeError, match="train first"):
             call()
+
+
+def test_an_evaluation_that_cannot_be_written_is_warned_of(tmp_path, caplog):
+    one = make(tmp_path)
+    (tmp_path / "eval").write_text("As on a disk that is read-only.")
+    assert one.evaluate(eval_input)["global_step"] == 0
+    warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert len(warnings) == 2 and f"not written to {tmp_path}/eval" in warnings[1]
 
 
 @pytest.mark.slow

@@ -210,8 +210,10 @@ def test_event_files_have_a_value_and_are_replaced_if_they_are_deleted(tmp_path)
 
     one = make(tmp_path, save_summary_steps=None)
     one.train(train_input, max_steps=2)
-    one.evaluate(eval_input)
     assert not list(tmp_path.rglob("events.*"))
+    one.evaluate(eval_input)  # An evaluation has no steps between points.
+    assert not list(tmp_path.glob("events.*"))
+    assert set(points(tmp_path / "eval")) == {"loss", "accuracy"}
     one.train(train_input, [ge.StepCounterHook(2)], max_steps=5)
     assert {tag: sorted(each) for tag, each in points(tmp_path).items()} == {
         "global_step/sec": [4, 5]

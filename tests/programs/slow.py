@@ -1,7 +1,8 @@
 """Runs steps of one second until a signal: `slow.py MODEL_DIR MODE [key=value ...]`.
 
-Modes: train; evaluate, in a training; predict, and evaluate_alone, without a training. Keys are
-fields of RunConfig. Prints READY before the first of these steps, and `STEP n TIME` after each.
+Modes: train; slow_down, 300 fast steps and then ten a second; evaluate, in a training; predict, and
+evaluate_alone, without a training. Keys are fields of RunConfig. Prints READY before the first of
+these steps, and `STEP n TIME` after each.
 """
 
 import ast
@@ -27,7 +28,7 @@ def pause():
     global count
     if not count:
         os.write(1, b"READY\n")
-    time.sleep(1.0)
+    time.sleep(0.1 if MODE == "slow_down" else 1.0)
     count += 1
     os.write(1, b"STEP %d %.2f\n" % (count, time.monotonic()))
 
@@ -44,6 +45,8 @@ def main():
     one = make(MODEL_DIR, save_checkpoints_steps=5 if MODE == "evaluate" else None, **options)
     if MODE == "train":
         one.train(lambda: slow(data()), max_steps=1000)
+    elif MODE == "slow_down":
+        one.train(lambda: data().repeat().take(300).concatenate(slow(data())), max_steps=2000)
     elif MODE == "evaluate":
         spec = ge.EvalSpec(lambda: slow(data()), steps=1000)
         ge.train_and_evaluate(one, ge.TrainSpec(lambda: data().repeat(), 10), spec)

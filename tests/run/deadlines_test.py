@@ -59,3 +59,15 @@ def test_two_workers(tmp_path, mode, step):
     with workers(tmp_path, *options, program="slow.py") as tasks:
         tasks[1].wait_for(f"STEP {step} ")
         assert secs_after_sigterm(tasks[1], tasks[0]) < MOST_SECS
+
+
+@pytest.mark.slow
+def test_two_workers_whose_steps_become_slow(tmp_path):
+    options = [tmp_path / "model", "slow_down", "execution='multi_worker'", "max_call_secs=0.5"]
+    with workers(tmp_path, *options, program="slow.py") as tasks:
+        tasks[0].wait_for("STEP 2 ")
+        before = tasks[0].output.count("STEP")
+        tasks[0].send(signal.SIGTERM)
+        assert [task.wait(120) for task in tasks] == [75, 75], tasks[0].output
+    # Of the call: those of half a second, and those until the processes agree.
+    assert tasks[0].output.count("STEP") - before < 40

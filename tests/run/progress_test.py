@@ -67,14 +67,19 @@ def test_a_plain_program_shows_the_log_unless_it_set_a_level(monkeypatch):
     before = logger.level
     monkeypatch.setattr(flag, "using_default_value", True)
     try:
-        for level, shown in (("WARNING", "INFO"), ("ERROR", "ERROR"), ("DEBUG", "DEBUG")):
+        for level, shown in (("NOTSET", "INFO"), ("WARNING", "WARNING"), ("DEBUG", "DEBUG")):
             logger.setLevel(level)
             with log.shown():
                 assert standard_logging.getLevelName(logger.level) == shown
             assert standard_logging.getLevelName(logger.level) == level
-        logger.setLevel("WARNING")
-        monkeypatch.setattr(flag, "using_default_value", False)
-        with log.shown():
-            assert logger.level == standard_logging.WARNING
+        logger.setLevel("NOTSET")
+        for target, name, value in (
+            (standard_logging.root, "level", standard_logging.ERROR),
+            (flag, "using_default_value", False),
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(target, name, value)
+                with log.shown():
+                    assert logger.level == standard_logging.NOTSET
     finally:
         logger.setLevel(before)

@@ -59,7 +59,7 @@ def main() -> None:
         keep_checkpoint_max=None,
         train_distribute=ge.mirrored,
     )
-    assert_type(config.cluster_spec, dict[str, list[str]])
+    config.cluster_spec.as_dict()
     estimator = ge.Estimator(
         model_fn,
         modules={"network": keras.Sequential, "optimizer": keras.optimizers.Adam},
