@@ -301,3 +301,29 @@ def test_mistakes_are_refused_with_the_remedy(name, tmp_path):
     arguments |= {"config": ge.RunConfig(str(tmp_path))}
     with pytest.raises(ge.UserError, match=message):
         ge.fit(**{**arguments, **given})
+
+
+def stateful():
+    keras.utils.set_random_seed(3)
+    layers = [keras.layers.LSTM(3, stateful=True), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input(batch_shape=(8, 5, 2)), *layers])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def test_the_state_of_a_stateful_rnn_is_that_of_fit_also_after_a_kill(tmp_path):
+    x = RNG.normal(size=(32, 5, 2)).astype("float32")
+    input_fn = lambda: tf.data.Dataset.from_tensor_slices((x, x[:, 0, :1])).batch(8, True)  # noqa: E731
+    config = ge.RunConfig(str(tmp_path), save_checkpoints_steps=3)
+    options = {"epochs": 2, "validation": input_fn, "config": config}
+    with pytest.raises(KeyboardInterrupt):
+        ge.fit(stateful, input_fn, hooks=[Break(7)], **options)
+    result = ge.fit(stateful, input_fn, **options)
+    expected = by_keras(stateful, input_fn, input_fn, epochs=2)
+    assert_same(result, expected)
+    states = [np.stack(each.layers[0].states) for each in (result.model, expected[0])]
+    np.testing.assert_allclose(*states, atol=1e-5)
+    assert np.any(states[0])
+    two = ge.RunConfig(str(tmp_path / "two"), devices=("CPU:0", "CPU:1"))
+    with pytest.raises(ge.SpecError, match="layer 'lstm.*' has stateful=True on 2 replicas"):
+        ge.fit(stateful, input_fn, config=two)
