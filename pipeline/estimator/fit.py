@@ -11,11 +11,13 @@ import tensorflow as tf
 from absl import logging
 
 from ..contract import averages, calling
-from ..contract.checks import Check, check, instance, integer, is_int, is_number, shown
+from ..contract.checks import Check, check, instance, integer, is_int, is_number
 from ..contract.compiled import compile_parts, compiled_spec
 from ..contract.hooks import Hook, check_hooks
+from ..contract.old_names import explained
 from ..contract.run_config import PRECISIONS, RunConfig
 from ..contract.spec import ModeKeys
+from ..contract.user_errors import describe
 from ..data.batch import as_pair
 from ..data.source import InputContext, Source
 from ..distribute import names, strategies
@@ -68,6 +70,7 @@ class Weighted(NamedTuple):
     weights: Any
 
 
+@explained
 def fit(
     make_model: Callable[[], keras.Model],
     input_fn: Callable[..., tf.data.Dataset],
@@ -201,9 +204,11 @@ def _prepared(
 ) -> Callable[..., Any]:
     """Returns the input_fn with weights of examples after the labels."""
     if not callable(input_fn):
+        has_arrays = any(hasattr(each, "__array__") for each in tf.nest.flatten(input_fn))
+        dataset = "tf.data.Dataset.from_tensor_slices((x, y)).batch(32)"
         raise UserTypeError(
-            f"{name} is {shown(input_fn)}: expected a function that returns the dataset. Set "
-            f"{name}=lambda: dataset."
+            f"{name} is {describe(input_fn)}: expected a function that returns the dataset. Set "
+            f"{name}=lambda: {dataset if has_arrays else 'dataset'}."
         )
     calling.arguments(input_fn, dict.fromkeys(_INPUT_ARGUMENTS), role=name)
 
