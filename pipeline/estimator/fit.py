@@ -20,6 +20,7 @@ from ..contract.spec import ModeKeys
 from ..contract.user_errors import describe
 from ..data.batch import as_pair
 from ..data.source import InputContext, Source
+from ..distribute import modules as modules_lib
 from ..distribute import names, strategies
 from ..errors import UserTypeError, UserValueError
 from ..hooks.stops import RepeatInputHook
@@ -47,8 +48,9 @@ class FitResult(NamedTuple):
     """Result of `fit`.
 
     Attributes:
-      model: compiled model with the trained weights and optimizer, outside of any strategy; None
-        in a worker or server of parameter servers, which serve the chief.
+      model: compiled model with the trained weights and optimizer, outside of any strategy, in the
+        precision of the training; None in a worker or server of parameter servers, which serve
+        the chief.
       history: values by Keras' names, such as `loss` and `val_loss`, one for each epoch.
       estimator: the Estimator, to evaluate, predict and export.
     """
@@ -56,6 +58,18 @@ class FitResult(NamedTuple):
     model: keras.Model | None
     history: dict[str, list[Any]]
     estimator: Estimator
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this is the one process of a cluster that writes files, such as an export."""
+        return self.estimator.config.is_chief
+
+    def __repr__(self) -> str:
+        """Returns the number of epochs, the last values and the directory."""
+        epochs = max(map(len, self.history.values()), default=0)
+        values = {name: each[-1] for name, each in self.history.items() if len(each) == epochs}
+        last = "".join(f"{k}={v:.4g}, " for k, v in values.items() if isinstance(v, float))
+        return f"FitResult(epochs={epochs}, {last}model_dir={self.estimator.model_dir!r})"
 
 
 class Weighted(NamedTuple):
@@ -288,10 +302,11 @@ def _plain_model(
 ) -> keras.Model:
     """Returns a new model outside of the strategy, with the state of the trained one."""
     state = estimator.state
-    model = new_model(make_model)
-    if not model.built:
-        dataset = Source(input_fn, ModeKeys.TRAIN, state.config).dataset(InputContext())
-        model(as_pair(next(iter(dataset)))[0], training=False)
+    with modules_lib.in_precision(state.config.precision):
+        model = new_model(make_model)
+        if not model.built:
+            dataset = Source(input_fn, ModeKeys.TRAIN, state.config).dataset(InputContext())
+            model(as_pair(next(iter(dataset)))[0], training=False)
     model.optimizer.build(model.trainable_variables)
     modules = {"network": model, "optimizer": compile_parts(model).optimizer}
     trained = names.variables_of({name: state.modules[name] for name in modules})

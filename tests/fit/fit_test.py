@@ -149,16 +149,20 @@ class Subclassed(keras.Model):
 
 @pytest.mark.thin
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_a_subclassed_model_in_the_precision_that_keras_is_set_to(tmp_path, policy):
+def test_a_subclassed_model_in_the_precision_of_keras_or_of_the_run(tmp_path, policy):
     def make():
         keras.utils.set_random_seed(3)
         model = Subclassed()
         model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
         return model
 
+    by_config, config = policy == "mixed_bfloat16", ge.RunConfig(str(tmp_path))
+    if by_config:
+        result = ge.fit(make, data, epochs=2, config=config.replace(precision=policy))
     keras.config.set_dtype_policy(policy)
     try:
-        result = ge.fit(make, data, epochs=2, config=ge.RunConfig(str(tmp_path)))
+        if not by_config:
+            result = ge.fit(make, data, epochs=2, config=config)
         expected = by_keras(make, data, epochs=2)
     finally:
         keras.config.set_dtype_policy("float32")
