@@ -26,7 +26,7 @@ from ..errors import UserTypeError, UserValueError
 from ..hooks.stops import RepeatInputHook
 from ..loop.specs import EvalSpec, TrainSpec
 from .estimator import Estimator, train_and_evaluate
-from .keras_callbacks import KerasCallbacks, checked
+from .keras_callbacks import KerasCallbacks, ValidationCallbacks, checked
 from .keras_model import check_compiled, compiled_modules, new_model
 
 _INPUT_ARGUMENTS = ("mode", "params", "config", "input_context", "first_batch")
@@ -125,8 +125,9 @@ def fit(
       validation: input_fn of the data that are evaluated after each epoch.
       class_weight: factors of the losses of examples by class, for one output with class numbers
         or one-hot labels.
-      callbacks: Keras callbacks that work at the beginnings and ends of training and epochs. With
-        TerminateOnNaN training ends as `RunConfig.on_nan` has it: by default with an error.
+      callbacks: Keras callbacks that work at the beginnings and ends of training, epochs and
+        validations. With TerminateOnNaN training ends as `RunConfig.on_nan` has it: by default
+        with an error.
       hooks: hooks of the driver.
       config: how to run; None for a temporary model_dir on this machine. Checkpoints are saved
         after each epoch if it does not set their interval. Keras' global dtype policy is used if
@@ -145,18 +146,16 @@ def fit(
     check("class_weight", class_weight, _CLASS_WEIGHT)
     check("config", config, _CONFIG)
     hooks, callbacks = check_hooks("hooks", hooks), checked(callbacks)
-    config = _config(config or RunConfig(), callbacks, steps_per_epoch, validates=bool(validation))
-    evaluations = [] if validation is None else [_prepared("validation", validation)]
+    config = _config(config or RunConfig(), callbacks, validates=bool(validation))
+    validation_fns = [] if validation is None else [_prepared("validation", validation)]
     if steps_per_epoch is None:
         _check_countable(train_fn, config)
+        strategies.create(config)  # Devices and clusters have to be set up before any tensor.
+        steps_per_epoch = _steps_of_pass(train_fn, config)
+    config = _saving(config, steps_per_epoch)
 
     modules = compiled_modules(make_model, lambda model: check_compiled(model, config))
     estimator = Estimator(_model_fn, modules=modules, config=config)
-    if steps_per_epoch is None:
-        state = estimator.state  # A cluster has to be connected before any tensor is made.
-        steps_per_epoch = _steps_of_pass(train_fn, estimator.config)
-        config = _saving(estimator.config, steps_per_epoch)
-        estimator.config = state.config = config
     total = min(epochs * steps_per_epoch, max_steps or epochs * steps_per_epoch)
     hook = KerasCallbacks(
         callbacks,
@@ -164,12 +163,16 @@ def fit(
         epochs=epochs,
         steps_per_epoch=steps_per_epoch,
         max_step=total,
-        validates=bool(evaluations),
+        validates=bool(validation_fns),
     )
+    on_validation = [ValidationCallbacks(hook)]
     train_and_evaluate(
         estimator,
         TrainSpec(train_fn, total, hooks=[*hooks, hook, RepeatInputHook()]),
-        [EvalSpec(each, every_steps=steps_per_epoch) for each in evaluations],
+        [
+            EvalSpec(each, hooks=on_validation, every_steps=steps_per_epoch)
+            for each in validation_fns
+        ],
     )
     if strategies.on_servers(config) and config.task_type != "chief":
         return FitResult(None, {}, estimator)
@@ -186,10 +189,8 @@ def _model_fn(features: Any, labels: Any, mode: str, network: Any, optimizer: An
     return compiled_spec(mode, network, outputs, labels, parts, weights=weights)
 
 
-def _config(
-    config: RunConfig, callbacks: Sequence[Any], steps_per_epoch: int | None, *, validates: bool
-) -> RunConfig:
-    """Returns the RunConfig with the defaults of `fit`."""
+def _config(config: RunConfig, callbacks: Sequence[Any], *, validates: bool) -> RunConfig:
+    """Returns the RunConfig with a directory, and the defaults of `fit`."""
     if config.evaluation == "evaluator" and validates:
         raise UserValueError(
             "RunConfig.evaluation is 'evaluator': expected 'inline', since callbacks get the "
@@ -203,7 +204,7 @@ def _config(
     stops = any(isinstance(each, keras.callbacks.TerminateOnNaN) for each in callbacks)
     if stops and config.on_nan == "warn":
         config = config.replace(on_nan="stop")
-    return config if steps_per_epoch is None else _saving(config, steps_per_epoch)
+    return config.in_model_dir(None)
 
 
 def _saving(config: RunConfig, steps_per_epoch: int) -> RunConfig:

@@ -1,5 +1,8 @@
 """`ge.fit` against `keras.Model.fit` on one replica, and what it refuses."""
 
+import importlib.util
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -71,7 +74,9 @@ def test_losses_metrics_and_weights_are_those_of_fit(tmp_path):
     assert difference(loaded, reference) < 1e-5
 
 
-def test_a_line_for_each_epoch_where_the_log_shows_only_warnings(tmp_path, capsys, monkeypatch):
+def test_a_line_for_each_epoch_where_the_log_shows_only_warnings(
+    tmp_path, capsys, caplog, monkeypatch
+):
     monkeypatch.setattr(logging, "get_verbosity", lambda: logging.WARNING)
     unknown = lambda: data().filter(lambda *_: True)  # noqa: E731
     result = ge.fit(make_model, unknown, epochs=2, config=ge.RunConfig(str(tmp_path / "a")))
@@ -80,6 +85,13 @@ def test_a_line_for_each_epoch_where_the_log_shows_only_warnings(tmp_path, capsy
     assert "loss" in lines[0] and "accuracy" in lines[0]
     # Steps are counted if the data do not know their number.
     assert len(result.history["loss"]) == 2 and result.estimator.last_run.step == 8
+    last = {name: f"{values[-1]:.4g}" for name, values in result.history.items()}
+    values = f"loss={last['loss']}, accuracy={last['accuracy']}"
+    assert repr(result) == f"FitResult(epochs=2, {values}, model_dir={str(tmp_path / 'a')!r})"
+    caplog.clear()
+    ge.fit(make_model, unknown, epochs=2, config=ge.RunConfig(str(tmp_path / "a")))
+    assert f"epochs is 2, and {tmp_path / 'a'} has 2 of earlier calls" in caplog.text
+    assert "nothing is trained. Set epochs=4, or another model_dir." in caplog.text
 
 
 def test_max_steps_may_end_within_an_epoch(tmp_path, capsys, monkeypatch):
@@ -203,7 +215,7 @@ def callbacks(validates):
 @pytest.mark.parametrize("step", [8, 6, 9])
 @pytest.mark.parametrize("validates", [True, False])
 def test_callbacks_work_as_in_fit_also_in_a_training_that_was_interrupted(
-    tmp_path, step, validates
+    tmp_path, step, validates, caplog
 ):
     validation, epochs = (data, 5) if validates else (None, 3)
     config = ge.RunConfig(str(tmp_path), save_checkpoints_steps=2)
@@ -222,6 +234,8 @@ def test_callbacks_work_as_in_fit_also_in_a_training_that_was_interrupted(
     loss = result.model.evaluate(data(), verbose=0)[0]
     assert result.estimator.evaluate(data)["loss"] == pytest.approx(loss, abs=1e-6)
     last, _ = fit()
+    reason = "EarlyStopping_1 set model.stop_training in an" if validates else "has 3 of"
+    assert f"{reason} earlier call" in caplog.text
     assert last.history == result.history and difference(last.model, result.model) == 0
 
 
@@ -297,6 +311,18 @@ MISTAKES = {
     ),
     "no callback": ({"callbacks": [print]}, "expected a list of Callback"),
 }
+
+
+def test_arguments_of_keras_are_refused_with_the_line_to_write(monkeypatch):
+    others = set(inspect.signature(keras.Model.fit).parameters) - {"self"}
+    for name in others - set(inspect.signature(ge.fit).parameters):
+        with pytest.raises(ge.UserTypeError, match=f"no argument '{name}'. Write instead: "):
+            ge.fit(make_model, **{name: X})
+    with pytest.raises(ge.UserTypeError, match=r"3 values without names: .*from_tensor_slices"):
+        ge.fit(make_model, X, Y)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ge.UserValueError, match="Run python -m pip install tensorboard"):
+        ge.fit(make_model, data, callbacks=[keras.callbacks.TensorBoard("b")])
 
 
 @pytest.mark.parametrize("name", MISTAKES)
