@@ -11,13 +11,12 @@ import tensorflow as tf
 from absl import logging
 
 from ..contract import averages, calling
-from ..contract.checks import Check, check, instance, integer, is_int, is_number
+from ..contract.checks import Check, check, instance, integer, is_int, is_number, shown
 from ..contract.compiled import compile_parts, compiled_spec
 from ..contract.hooks import Hook, check_hooks
 from ..contract.old_names import explained
 from ..contract.run_config import PRECISIONS, RunConfig
 from ..contract.spec import ModeKeys
-from ..contract.user_errors import describe
 from ..data.batch import as_pair
 from ..data.source import InputContext, Source
 from ..distribute import modules as modules_lib
@@ -222,7 +221,7 @@ def _prepared(
         has_arrays = any(hasattr(each, "__array__") for each in tf.nest.flatten(input_fn))
         dataset = "tf.data.Dataset.from_tensor_slices((x, y)).batch(32)"
         raise UserTypeError(
-            f"{name} is {describe(input_fn)}: expected a function that returns the dataset. Set "
+            f"{name} is {shown(input_fn)}: expected a function that returns the dataset. Set "
             f"{name}=lambda: {dataset if has_arrays else 'dataset'}."
         )
     calling.arguments(input_fn, dict.fromkeys(_INPUT_ARGUMENTS), role=name)

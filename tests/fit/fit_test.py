@@ -275,7 +275,7 @@ MISTAKES = {
     "xla": ({"make_model": compiled(jit_compile=True)}, "RunConfig.jit_compile=True"),
     "weighted metrics": ({"make_model": compiled(weighted_metrics=["mae"])}, "weighted_metrics"),
     "a dataset": ({"input_fn": data()}, r"input_fn is .*Set input_fn=lambda: dataset\."),
-    "arrays": ({"input_fn": (X, Y)}, r"is \(float32 \[97, 4\].*from_tensor_slices\(\(x, y\)\)"),
+    "arrays": ({"input_fn": (X, Y)}, r"(?s)input_fn is \(array.*from_tensor_slices\(\(x, y\)\)"),
     "validation data": ({"validation": data()}, "validation is .*expected a function"),
     "no epochs": ({"epochs": 0}, "epochs is 0: expected an int > 0. Set epochs=10"),
     "endless": ({"input_fn": lambda: data().repeat()}, "endless data.*steps_per_epoch=100"),
