@@ -1,14 +1,14 @@
-"""Names of tf.estimator that do not exist here, and the line to write instead of each."""
+"""Names of tf.estimator and Keras that do not exist here, and the line to write instead."""
 
 import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ..errors import UserTypeError
 
-_Class = TypeVar("_Class", bound=type)
+_Target = TypeVar("_Target", bound=Callable[..., Any])
 
 _HOOKS = "pass hooks to train(), evaluate(), TrainSpec or EvalSpec"
 _NO_SESSION = "leave it out: there are no sessions"
@@ -38,8 +38,29 @@ _PATIENT_RULE = {
     "cooldown": "cooldown_steps=1000",
 }
 
-# Arguments, by class or function.
+_ARRAYS = "lambda: tf.data.Dataset.from_tensor_slices((x, y)).batch(32)"
+_VALIDATION = _ARRAYS.replace("(x, y)", "(x_val, y_val)")
+
+# Arguments, by class or function; `*` is what values without names may be.
 ARGUMENTS = {
+    "fit": {
+        "*": f"input_fn={_ARRAYS}, and the others by name",
+        "x": f"input_fn={_ARRAYS}",
+        "y": f"input_fn={_ARRAYS}",
+        "sample_weight": f"input_fn={_ARRAYS.replace('y)', 'y, sample_weight)')}",
+        "batch_size": "dataset.batch(32) in input_fn, with the batch of all replicas",
+        "shuffle": "dataset.shuffle(1000).batch(32) in input_fn",
+        "verbose": "config=RunConfig(model_dir, progress=False) for no lines",
+        "validation_data": f"validation={_VALIDATION}",
+        "validation_split": f"validation={_VALIDATION}, with the last rows of the arrays",
+        "validation_batch_size": "dataset.batch(32) in the function of validation",
+        "validation_steps": "dataset.take(10) in the function of validation",
+        "validation_freq": "leave it out: validation follows each epoch",
+        "initial_epoch": "leave it out: a call continues model_dir, and epochs counts from its "
+        "start",
+        "model_dir": "config=RunConfig(model_dir)",
+        "model": "make_model, a function that makes and compiles the model",
+    },
     "Estimator": {
         "use_tpu": "config=RunConfig(execution='tpu')",
         "train_batch_size": "config=RunConfig(train_batch_size=64)",
@@ -121,24 +142,35 @@ def hint(name: str, known: Iterable[str], old: dict[str, str]) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
-def explained(cls: _Class) -> _Class:
-    """Decorates a class: an unknown keyword argument is an error with the line to write."""
-    init: Callable[..., None] = cls.__init__
-    known = list(inspect.signature(init).parameters)[1:]
+def explained(target: _Target) -> _Target:
+    """Decorates a class or function: an unknown argument is an error with the line to write."""
+    is_class, owner = isinstance(target, type), target.__name__
+    call: Callable[..., Any] = target.__init__ if is_class else target
+    parameters = list(inspect.signature(call).parameters.values())[1 if is_class else 0 :]
+    known = [each.name for each in parameters]
+    without_names = sum(each.kind is not each.KEYWORD_ONLY for each in parameters)
 
-    @functools.wraps(init)
-    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+    @functools.wraps(call)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        old = ARGUMENTS.get(owner, {})
         for name in kwargs:
             if name not in known:
-                remedy = hint(name, known, ARGUMENTS.get(cls.__name__, {}))
                 raise UserTypeError(
-                    f"{cls.__name__} has no argument {name!r}.{remedy} "
+                    f"{owner} has no argument {name!r}.{hint(name, known, old)} "
                     f"Its arguments are {', '.join(known)}."
                 )
-        init(self, *args, **kwargs)
+        given = len(args) - is_class
+        if given > without_names:
+            raise UserTypeError(
+                f"{owner} has {given} values without names: expected at most {without_names}, "
+                f"{', '.join(known[:without_names])}.{hint('*', (), old)}"
+            )
+        return call(*args, **kwargs)
 
-    cls.__init__ = checked
-    return cls
+    if not is_class:
+        return cast(_Target, checked)
+    target.__init__ = checked
+    return target
 
 
 def kind_of_hook(value: Any) -> str:

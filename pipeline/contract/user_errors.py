@@ -124,8 +124,8 @@ def collected(*, at_once: bool = False) -> Iterator[Callable[..., Any]]:
       at_once: whether an error is raised right away instead.
 
     Yields:
-      A context manager around one call. Its argument is a note for an error. Later errors become
-      notes of the first one.
+      A context manager around one call. Its argument is a note for an error, unless `noted` has
+      named the function. Later errors become notes of the first one.
     """
     errors: list[Exception] = []
 
@@ -134,7 +134,7 @@ def collected(*, at_once: bool = False) -> Iterator[Callable[..., Any]]:
         try:
             yield
         except Exception as error:
-            if note:
+            if note and not frames.is_noted(error):
                 error.add_note(note)
             if at_once:
                 raise

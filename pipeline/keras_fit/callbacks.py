@@ -1,9 +1,11 @@
 """Runs Keras' callbacks in a training of the driver."""
 
 import contextlib
+import functools
+import importlib.util
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -12,7 +14,8 @@ import tensorflow as tf
 from absl import logging
 
 from ..contract.checks import objects
-from ..contract.hooks import Hook, Run, as_text
+from ..contract.hooks import Hook, Report, Run, as_text
+from ..contract.user_errors import noted_method
 from ..errors import UserTypeError, UserValueError
 from ..estimator.estimator import Estimator
 from ..model_dir import reachable
@@ -24,7 +27,7 @@ _callbacks = keras.callbacks
 # Callbacks whose methods for batches do nothing with the options that are allowed.
 _KNOWN = (_callbacks.ModelCheckpoint, _callbacks.TensorBoard, _callbacks.TerminateOnNaN)
 _WRITERS = (_callbacks.ModelCheckpoint, _callbacks.TensorBoard, _callbacks.CSVLogger)
-_PARTS = ("train_batch", "batch", "test", "test_batch", "predict", "predict_batch")
+_PARTS = ("train_batch", "batch", "test_batch")
 _REFUSED = [f"on_{part}_{when}" for part in _PARTS for when in ("begin", "end")]
 _SIMPLE = (bool, int, float, str, np.bool_, np.integer, np.floating, type(None))
 
@@ -34,7 +37,7 @@ def checked(callbacks: Any) -> tuple[keras.callbacks.Callback, ...]:
 
     Raises:
       UserTypeError: an object is not a callback, or needs to be called in each batch.
-      UserValueError: an option makes it work within an epoch.
+      UserValueError: an option makes it work within an epoch, or its package is not installed.
     """
     found = objects("callbacks", callbacks, _callbacks.Callback)
     for each in found:
@@ -50,6 +53,12 @@ def checked(callbacks: Any) -> tuple[keras.callbacks.Callback, ...]:
                 "weights. Leave it and use_ema out, and set RunConfig(average="
                 "ge.ExponentialAverage(0.99, debias=False))."
             )
+        is_board = isinstance(each, _callbacks.TensorBoard)
+        if is_board and importlib.util.find_spec("tensorboard") is None:
+            raise UserValueError(
+                f"callbacks has a {kind}, and tensorboard is not installed. Run python -m pip "
+                "install tensorboard, or leave it out: model_dir has events of the training."
+            )
         options = {"save_freq": "epoch", "update_freq": "epoch"}
         for name, allowed in options.items() if isinstance(each, _KNOWN) else ():
             if (value := getattr(each, name, allowed)) != allowed:
@@ -63,10 +72,9 @@ def checked(callbacks: Any) -> tuple[keras.callbacks.Callback, ...]:
             )
         if refused := [name for name in _REFUSED if _has(each, name)]:
             raise UserTypeError(
-                f"callbacks has a {kind} with {refused[0]}: expected on_train_begin, "
-                "on_train_end, on_epoch_begin and on_epoch_end only, since many steps run in one "
-                "call. Write a subclass of ge.Hook with every_steps and after_step, and set "
-                "hooks=[...]."
+                f"callbacks has a {kind} with {refused[0]}: expected methods for the begin and "
+                "end of train, epoch and test only, since many steps run in one call. Write a "
+                "subclass of ge.Hook with every_steps and after_step, and set hooks=[...]."
             )
     return found
 
@@ -144,6 +152,21 @@ class KerasCallbacks(Hook):
                 run.step,
             )
         self._begun, self._stopped, self._saved = state["begun"], state["stopped"], state
+        done = run.step // self.every_steps
+        if run.is_chief and self._stopped is not None:
+            logging.warning(
+                "fit | %s in an earlier call: nothing is trained. Set another model_dir.",
+                self._stopped,
+            )
+        elif run.is_chief and done >= self._epochs:
+            logging.warning(
+                "fit | epochs is %d, and %s has %d of earlier calls: nothing is trained. Set "
+                "epochs=%d, or another model_dir.",
+                self._epochs,
+                run.model_dir,
+                done,
+                done + self._epochs,
+            )
 
     def state(self) -> dict[str, Any]:
         """Returns the data that a restart needs; writes arrays of callbacks to a file."""
@@ -168,8 +191,7 @@ class KerasCallbacks(Hook):
 
     def after_step(self, run: Run) -> None:
         """Takes the results of the epoch; ends it if no evaluation follows."""
-        metrics = {name: _plain(value) for name, value in run.report.metrics.items()}
-        self._pending = {"loss": float(run.report.loss), **metrics}
+        self._pending = _logs(run.report)
         if not self._validates:
             self._end_epoch(run, {})
 
@@ -205,12 +227,14 @@ class KerasCallbacks(Hook):
             return
         self._started, run, model = True, self._run, self._model
         model.stop_training = False
+        if self._estimator.state.replicas.total > 1:
+            model.evaluate = _with_remedy(functools.partial(type(model).evaluate, model))
         steps = self.every_steps
         for name, each in self._active.items():
             each.set_params({"epochs": self._epochs, "steps": steps, "verbose": 0})
             each.set_model(model)
             _choose_mode(each, compile_parts(model).metrics)
-            each.on_train_begin({})
+            self._call_one(each, "on_train_begin", {})
             # Keras does so before it first compares, and would forget the restored best value.
             if getattr(each, "monitor_op", each) is None:
                 each._set_monitor_op()
@@ -262,12 +286,25 @@ class KerasCallbacks(Hook):
         if self._stopped is None:
             self._begin_epoch(run)
 
+    def begin_validation(self) -> None:
+        """Calls `on_test_begin`."""
+        self._start()
+        self._call("on_test_begin", {})
+
+    def end_validation(self, report: Report) -> None:
+        """Calls `on_test_end` with the results."""
+        self._call("on_test_end", _logs(report))
+
     def _call(self, method: str, *args: Any) -> None:
         for name, each in self._active.items():
-            getattr(each, method)(*args)
+            self._call_one(each, method, *args)
             if self._model.stop_training and self._stopped is None:
                 self._stopped = f"{name} set model.stop_training"
                 self._run.request_stop(self._stopped)
+
+    def _call_one(self, callback: Any, method: str, *args: Any) -> None:
+        with noted_method("callback", callback, method, step=self._run.step):
+            getattr(callback, method)(*args)
 
     def _changed_rate(self) -> float | None:
         """Returns the learning rate that callbacks have set, which no other state has."""
@@ -312,6 +349,44 @@ def _write_npz(path: str, content: bytes, keeps: int | None) -> None:
     steps = sorted(int(name[5:-4]) for name in tf.io.gfile.listdir(folder) if name.endswith(".npz"))
     for step in steps[: -keeps - 1] if keeps else ():
         tf.io.gfile.remove(os.path.join(folder, f"step-{step}.npz"))
+
+
+class ValidationCallbacks(Hook):
+    """Calls the callbacks at the begin and end of a validation."""
+
+    def __init__(self, callbacks: KerasCallbacks) -> None:
+        """Takes the hook of the training."""
+        self._callbacks = callbacks
+
+    def begin(self, run: Run) -> None:
+        """Calls `on_test_begin`."""
+        self._callbacks.begin_validation()
+
+    def end(self, run: Run) -> None:
+        """Calls `on_test_end` with the results."""
+        self._callbacks.end_validation(run.report)
+
+
+def _with_remedy(evaluate: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns Keras' `evaluate` of a model on several replicas, whose errors name `validation`."""
+
+    def evaluated(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return evaluate(*args, **kwargs)
+        except Exception as error:
+            error.add_note(
+                "Keras' evaluate fails on workers, and on replicas without an example. Set "
+                "validation=lambda: dataset in fit: on_epoch_end gets its results."
+            )
+            raise
+
+    return evaluated
+
+
+def _logs(report: Report) -> dict[str, Any]:
+    """Returns the loss and the metrics of a report by Keras' names."""
+    metrics = {name: _plain(value) for name, value in report.metrics.items()}
+    return {"loss": float(report.loss), **metrics}
 
 
 def _rows(history: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

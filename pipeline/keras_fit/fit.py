@@ -13,16 +13,19 @@ from absl import logging
 from ..contract import averages, calling
 from ..contract.checks import Check, check, instance, integer, is_int, is_number, shown
 from ..contract.hooks import Hook, check_hooks
+from ..contract.old_names import explained
 from ..contract.run_config import PRECISIONS, RunConfig
 from ..contract.spec import ModeKeys
 from ..data.batch import as_pair
 from ..data.source import InputContext, Source
+from ..distribute import modules as modules_lib
 from ..distribute import names
 from ..errors import UserTypeError, UserValueError
+from ..estimator import execution
 from ..estimator.estimator import Estimator, train_and_evaluate
 from ..hooks.stops import RepeatInputHook
 from ..loop.specs import EvalSpec, TrainSpec
-from .callbacks import KerasCallbacks, checked
+from .callbacks import KerasCallbacks, ValidationCallbacks, checked
 from .compiled import compile_parts, compiled_spec
 from .model import check_compiled, compiled_modules, new_model
 
@@ -45,8 +48,9 @@ class FitResult(NamedTuple):
     """Result of `fit`.
 
     Attributes:
-      model: compiled model with the trained weights and optimizer, outside of any strategy; None
-        in a worker or server of parameter servers, which serve the chief.
+      model: compiled model with the trained weights and optimizer, outside of any strategy, in the
+        precision of the training; None in a worker or server of parameter servers, which serve
+        the chief.
       history: values by Keras' names, such as `loss` and `val_loss`, one for each epoch.
       estimator: the Estimator, to evaluate, predict and export.
     """
@@ -54,6 +58,18 @@ class FitResult(NamedTuple):
     model: keras.Model | None
     history: dict[str, list[Any]]
     estimator: Estimator
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this is the one process of a cluster that writes files, such as an export."""
+        return self.estimator.config.is_chief
+
+    def __repr__(self) -> str:
+        """Returns the number of epochs, the last values and the directory."""
+        epochs = max(map(len, self.history.values()), default=0)
+        values = {name: each[-1] for name, each in self.history.items() if len(each) == epochs}
+        last = "".join(f"{k}={v:.4g}, " for k, v in values.items() if isinstance(v, float))
+        return f"FitResult(epochs={epochs}, {last}model_dir={self.estimator.model_dir!r})"
 
 
 class Weighted(NamedTuple):
@@ -68,6 +84,7 @@ class Weighted(NamedTuple):
     weights: Any
 
 
+@explained
 def fit(
     make_model: Callable[[], keras.Model],
     input_fn: Callable[..., tf.data.Dataset],
@@ -108,8 +125,9 @@ def fit(
       validation: input_fn of the data that are evaluated after each epoch.
       class_weight: factors of the losses of examples by class, for one output with class numbers
         or one-hot labels.
-      callbacks: Keras callbacks that work at the beginnings and ends of training and epochs. With
-        TerminateOnNaN training ends as `RunConfig.on_nan` has it: by default with an error.
+      callbacks: Keras callbacks that work at the beginnings and ends of training, epochs and
+        validations. With TerminateOnNaN training ends as `RunConfig.on_nan` has it: by default
+        with an error.
       hooks: hooks of the driver.
       config: how to run; None for a temporary model_dir on this machine. Checkpoints are saved
         after each epoch if it does not set their interval. Keras' global dtype policy is used if
@@ -128,18 +146,16 @@ def fit(
     check("class_weight", class_weight, _CLASS_WEIGHT)
     check("config", config, _CONFIG)
     hooks, callbacks = check_hooks("hooks", hooks), checked(callbacks)
-    config = _config(config or RunConfig(), callbacks, steps_per_epoch, validates=bool(validation))
-    evaluations = [] if validation is None else [_prepared("validation", validation)]
+    config = _config(config or RunConfig(), callbacks, validates=bool(validation))
+    validation_fns = [] if validation is None else [_prepared("validation", validation)]
     if steps_per_epoch is None:
         _check_countable(train_fn, config)
+        execution.create(config)  # Devices and clusters have to be set up before any tensor.
+        steps_per_epoch = _steps_of_pass(train_fn, config)
+    config = _saving(config, steps_per_epoch)
 
     modules = compiled_modules(make_model, lambda model: check_compiled(model, config))
     estimator = Estimator(_model_fn, modules=modules, config=config)
-    if steps_per_epoch is None:
-        state = estimator.state  # A cluster has to be connected before any tensor is made.
-        steps_per_epoch = _steps_of_pass(train_fn, estimator.config)
-        config = _saving(estimator.config, steps_per_epoch)
-        estimator.config = state.config = config
     total = min(epochs * steps_per_epoch, max_steps or epochs * steps_per_epoch)
     hook = KerasCallbacks(
         callbacks,
@@ -147,12 +163,16 @@ def fit(
         epochs=epochs,
         steps_per_epoch=steps_per_epoch,
         max_step=total,
-        validates=bool(evaluations),
+        validates=bool(validation_fns),
     )
+    on_validation = [ValidationCallbacks(hook)]
     train_and_evaluate(
         estimator,
         TrainSpec(train_fn, total, hooks=[*hooks, hook, RepeatInputHook()]),
-        [EvalSpec(each, every_steps=steps_per_epoch) for each in evaluations],
+        [
+            EvalSpec(each, hooks=on_validation, every_steps=steps_per_epoch)
+            for each in validation_fns
+        ],
     )
     if config.cluster.has_servers and config.task_type != "chief":
         return FitResult(None, {}, estimator)
@@ -169,10 +189,8 @@ def _model_fn(features: Any, labels: Any, mode: str, network: Any, optimizer: An
     return compiled_spec(mode, network, outputs, labels, parts, weights=weights)
 
 
-def _config(
-    config: RunConfig, callbacks: Sequence[Any], steps_per_epoch: int | None, *, validates: bool
-) -> RunConfig:
-    """Returns the RunConfig with the defaults of `fit`."""
+def _config(config: RunConfig, callbacks: Sequence[Any], *, validates: bool) -> RunConfig:
+    """Returns the RunConfig with a directory, and the defaults of `fit`."""
     if config.evaluation == "evaluator" and validates:
         raise UserValueError(
             "RunConfig.evaluation is 'evaluator': expected 'inline', since callbacks get the "
@@ -186,7 +204,7 @@ def _config(
     stops = any(isinstance(each, keras.callbacks.TerminateOnNaN) for each in callbacks)
     if stops and config.on_nan == "warn":
         config = config.replace(on_nan="stop")
-    return config if steps_per_epoch is None else _saving(config, steps_per_epoch)
+    return config.in_model_dir(None)
 
 
 def _saving(config: RunConfig, steps_per_epoch: int) -> RunConfig:
@@ -201,9 +219,11 @@ def _prepared(
 ) -> Callable[..., Any]:
     """Returns the input_fn with weights of examples after the labels."""
     if not callable(input_fn):
+        has_arrays = any(hasattr(each, "__array__") for each in tf.nest.flatten(input_fn))
+        dataset = "tf.data.Dataset.from_tensor_slices((x, y)).batch(32)"
         raise UserTypeError(
             f"{name} is {shown(input_fn)}: expected a function that returns the dataset. Set "
-            f"{name}=lambda: dataset."
+            f"{name}=lambda: {dataset if has_arrays else 'dataset'}."
         )
     calling.arguments(input_fn, dict.fromkeys(_INPUT_ARGUMENTS), role=name)
 
@@ -283,10 +303,11 @@ def _plain_model(
 ) -> keras.Model:
     """Returns a new model outside of the strategy, with the state of the trained one."""
     state = estimator.state
-    model = new_model(make_model)
-    if not model.built:
-        dataset = Source(input_fn, ModeKeys.TRAIN, state.config).dataset(InputContext())
-        model(as_pair(next(iter(dataset)))[0], training=False)
+    with modules_lib.in_precision(state.config.precision):
+        model = new_model(make_model)
+        if not model.built:
+            dataset = Source(input_fn, ModeKeys.TRAIN, state.config).dataset(InputContext())
+            model(as_pair(next(iter(dataset)))[0], training=False)
     model.optimizer.build(model.trainable_variables)
     modules = {"network": model, "optimizer": compile_parts(model).optimizer}
     trained = names.variables_of({name: state.modules[name] for name in modules})

@@ -118,7 +118,7 @@ def test_evaluations_that_a_killed_run_owes_are_made_first(tmp_path):
 
     with pytest.raises(RuntimeError, match="killed") as caught:
         train(Evaluated(fail_at=10))  # In the evaluations of step 10, which were recorded.
-    assert any("eval a of step 10 failed" in note for note in caught.value.__notes__)
+    assert "hook Evaluated.after_evaluation, step 10" in caught.value.__notes__[0]
     record = tmp_path / "eval_b" / "evaluations.jsonl"
     assert [line["step"] for line in lines(record.parent)] == [5, 10]
     record.write_text(record.read_text().splitlines(keepends=True)[0])  # As after a kill.

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_test import Break, by_keras, data, difference, make_model
+from fit_test import Break, X, Y, by_keras, data, difference, make_model
 
 import gin_estimator as ge
 
@@ -71,6 +71,15 @@ class Own(keras.callbacks.Callback):
         if self.number == 3:
             self.model.stop_training = True
 
+    def on_test_begin(self, logs=None):
+        self.calls.append("test")
+
+    def on_test_end(self, logs=None):
+        self.calls.append(f"tested {sorted(logs)}")
+
+    def on_predict_begin(self, logs=None):
+        self.calls.append("predict")
+
     def on_train_end(self, logs=None):
         self.model.set_weights([0 * each for each in self.model.get_weights()])
         self.calls.append(f"ended {sorted(logs)}")
@@ -91,3 +100,24 @@ def test_own_callbacks_and_lambdas_get_the_calls_of_fit(tmp_path, validates):
     assert ours.calls == theirs.calls and our_calls == their_calls
     assert not any(each.any() for each in result.model.get_weights())
     assert not result.estimator.get_variable_value("network/dense/kernel").any()
+
+
+class Fails(keras.callbacks.Callback):
+    """Fails at the end of an epoch, as Keras may in its `evaluate`."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.params["epochs"] == 1:
+            raise KeyError("val_f1")
+        self.model.evaluate(X[:1], Y[:1], verbose=0)
+
+
+def test_the_error_of_a_callback_names_it_and_the_remedy_of_evaluate(tmp_path):
+    config = ge.RunConfig(str(tmp_path), devices=("CPU:0", "CPU:1"))
+    options = {"callbacks": [Fails()], "validation": data, "config": config}
+    with pytest.raises(KeyError, match="val_f1") as caught:
+        ge.fit(make_model, data, **options)
+    [note] = caught.value.__notes__  # It is not called a failure of the evaluation.
+    assert note.startswith("This happened in callback Fails.on_epoch_end, step 4")
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        ge.fit(make_model, data, epochs=2, **options)
+    assert any("Set validation=lambda: dataset" in note for note in caught.value.__notes__)

@@ -34,8 +34,10 @@ def assert_same(found, expected):
 def test_two_workers_train_as_one_replica(tmp_path, alone):
     with tasks.workers(tmp_path, tmp_path / "run", "multi_worker", program="fit.py") as both:
         assert [task.wait() for task in both] == [0, 0], both[0].output
-        for task in both:
-            assert_same(result_of(task.output), alone)
+        results = [result_of(task.output) for task in both]
+    for each in results:
+        assert_same(each, alone)
+    assert [each["is_chief"] for each in results] == [True, False]
 
 
 @pytest.mark.slow

@@ -1,5 +1,8 @@
 """`ge.fit` against `keras.Model.fit` on one replica, and what it refuses."""
 
+import importlib.util
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -71,7 +74,9 @@ def test_losses_metrics_and_weights_are_those_of_fit(tmp_path):
     assert difference(loaded, reference) < 1e-5
 
 
-def test_a_line_for_each_epoch_where_the_log_shows_only_warnings(tmp_path, capsys, monkeypatch):
+def test_a_line_for_each_epoch_where_the_log_shows_only_warnings(
+    tmp_path, capsys, caplog, monkeypatch
+):
     monkeypatch.setattr(logging, "get_verbosity", lambda: logging.WARNING)
     unknown = lambda: data().filter(lambda *_: True)  # noqa: E731
     result = ge.fit(make_model, unknown, epochs=2, config=ge.RunConfig(str(tmp_path / "a")))
@@ -80,6 +85,13 @@ def test_a_line_for_each_epoch_where_the_log_shows_only_warnings(tmp_path, capsy
     assert "loss" in lines[0] and "accuracy" in lines[0]
     # Steps are counted if the data do not know their number.
     assert len(result.history["loss"]) == 2 and result.estimator.last_run.step == 8
+    last = {name: f"{values[-1]:.4g}" for name, values in result.history.items()}
+    values = f"loss={last['loss']}, accuracy={last['accuracy']}"
+    assert repr(result) == f"FitResult(epochs=2, {values}, model_dir={str(tmp_path / 'a')!r})"
+    caplog.clear()
+    ge.fit(make_model, unknown, epochs=2, config=ge.RunConfig(str(tmp_path / "a")))
+    assert f"epochs is 2, and {tmp_path / 'a'} has 2 of earlier calls" in caplog.text
+    assert "nothing is trained. Set epochs=4, or another model_dir." in caplog.text
 
 
 def test_max_steps_may_end_within_an_epoch(tmp_path, capsys, monkeypatch):
@@ -149,16 +161,20 @@ class Subclassed(keras.Model):
 
 @pytest.mark.thin
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_a_subclassed_model_in_the_precision_that_keras_is_set_to(tmp_path, policy):
+def test_a_subclassed_model_in_the_precision_of_keras_or_of_the_run(tmp_path, policy):
     def make():
         keras.utils.set_random_seed(3)
         model = Subclassed()
         model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
         return model
 
+    by_config, config = policy == "mixed_bfloat16", ge.RunConfig(str(tmp_path))
+    if by_config:
+        result = ge.fit(make, data, epochs=2, config=config.replace(precision=policy))
     keras.config.set_dtype_policy(policy)
     try:
-        result = ge.fit(make, data, epochs=2, config=ge.RunConfig(str(tmp_path)))
+        if not by_config:
+            result = ge.fit(make, data, epochs=2, config=config)
         expected = by_keras(make, data, epochs=2)
     finally:
         keras.config.set_dtype_policy("float32")
@@ -199,7 +215,7 @@ def callbacks(validates):
 @pytest.mark.parametrize("step", [8, 6, 9])
 @pytest.mark.parametrize("validates", [True, False])
 def test_callbacks_work_as_in_fit_also_in_a_training_that_was_interrupted(
-    tmp_path, step, validates
+    tmp_path, step, validates, caplog
 ):
     validation, epochs = (data, 5) if validates else (None, 3)
     config = ge.RunConfig(str(tmp_path), save_checkpoints_steps=2)
@@ -218,6 +234,8 @@ def test_callbacks_work_as_in_fit_also_in_a_training_that_was_interrupted(
     loss = result.model.evaluate(data(), verbose=0)[0]
     assert result.estimator.evaluate(data)["loss"] == pytest.approx(loss, abs=1e-6)
     last, _ = fit()
+    reason = "EarlyStopping_1 set model.stop_training in an" if validates else "has 3 of"
+    assert f"{reason} earlier call" in caplog.text
     assert last.history == result.history and difference(last.model, result.model) == 0
 
 
@@ -256,7 +274,8 @@ MISTAKES = {
     "eager": ({"make_model": compiled(run_eagerly=True)}, "RunConfig.run_eagerly=True"),
     "xla": ({"make_model": compiled(jit_compile=True)}, "RunConfig.jit_compile=True"),
     "weighted metrics": ({"make_model": compiled(weighted_metrics=["mae"])}, "weighted_metrics"),
-    "a dataset": ({"input_fn": data()}, "input_fn is .*Set input_fn=lambda: dataset"),
+    "a dataset": ({"input_fn": data()}, r"input_fn is .*Set input_fn=lambda: dataset\."),
+    "arrays": ({"input_fn": (X, Y)}, r"(?s)input_fn is \(array.*from_tensor_slices\(\(x, y\)\)"),
     "validation data": ({"validation": data()}, "validation is .*expected a function"),
     "no epochs": ({"epochs": 0}, "epochs is 0: expected an int > 0. Set epochs=10"),
     "endless": ({"input_fn": lambda: data().repeat()}, "endless data.*steps_per_epoch=100"),
@@ -294,6 +313,18 @@ MISTAKES = {
 }
 
 
+def test_arguments_of_keras_are_refused_with_the_line_to_write(monkeypatch):
+    others = set(inspect.signature(keras.Model.fit).parameters) - {"self"}
+    for name in others - set(inspect.signature(ge.fit).parameters):
+        with pytest.raises(ge.UserTypeError, match=f"no argument '{name}'. Write instead: "):
+            ge.fit(make_model, **{name: X})
+    with pytest.raises(ge.UserTypeError, match=r"3 values without names: .*from_tensor_slices"):
+        ge.fit(make_model, X, Y)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ge.UserValueError, match="Run python -m pip install tensorboard"):
+        ge.fit(make_model, data, callbacks=[keras.callbacks.TensorBoard("b")])
+
+
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_are_refused_with_the_remedy(name, tmp_path):
     given, message = MISTAKES[name]
@@ -301,3 +332,29 @@ def test_mistakes_are_refused_with_the_remedy(name, tmp_path):
     arguments |= {"config": ge.RunConfig(str(tmp_path))}
     with pytest.raises(ge.UserError, match=message):
         ge.fit(**{**arguments, **given})
+
+
+def stateful():
+    keras.utils.set_random_seed(3)
+    layers = [keras.layers.LSTM(3, stateful=True), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input(batch_shape=(8, 5, 2)), *layers])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def test_the_state_of_a_stateful_rnn_is_that_of_fit_also_after_a_kill(tmp_path):
+    x = RNG.normal(size=(32, 5, 2)).astype("float32")
+    input_fn = lambda: tf.data.Dataset.from_tensor_slices((x, x[:, 0, :1])).batch(8, True)  # noqa: E731
+    config = ge.RunConfig(str(tmp_path), save_checkpoints_steps=3)
+    options = {"epochs": 2, "validation": input_fn, "config": config}
+    with pytest.raises(KeyboardInterrupt):
+        ge.fit(stateful, input_fn, hooks=[Break(7)], **options)
+    result = ge.fit(stateful, input_fn, **options)
+    expected = by_keras(stateful, input_fn, input_fn, epochs=2)
+    assert_same(result, expected)
+    states = [np.stack(each.layers[0].states) for each in (result.model, expected[0])]
+    np.testing.assert_allclose(*states, atol=1e-5)
+    assert np.any(states[0])
+    two = ge.RunConfig(str(tmp_path / "two"), devices=("CPU:0", "CPU:1"))
+    with pytest.raises(ge.SpecError, match="layer 'lstm.*' has stateful=True on 2 replicas"):
+        ge.fit(stateful, input_fn, config=two)
