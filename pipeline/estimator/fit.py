@@ -51,7 +51,7 @@ class FitResult(NamedTuple):
       estimator: the Estimator, to evaluate, predict and export.
     """
 
-    model: keras.Model | None
+    model: keras.Model  # Not `| None`: each program for one machine would have to check it.
     history: dict[str, list[Any]]
     estimator: Estimator
 
