@@ -20,8 +20,10 @@ from ..data.batch import as_pair
 from ..data.source import InputContext, Source
 from ..distribute import names, strategies
 from ..errors import UserTypeError, UserValueError
+from ..hooks.stock import LoggingHook
 from ..hooks.stops import RepeatInputHook
 from ..loop.specs import EvalSpec, TrainSpec
+from ..run import log
 from .estimator import Estimator, train_and_evaluate
 from .keras_callbacks import KerasCallbacks, checked
 from .keras_model import check_compiled, compiled_modules, new_model
@@ -149,6 +151,9 @@ def fit(
         max_step=total,
         validates=bool(evaluations),
     )
+    is_default = "log_step_count_steps" not in config.changes()
+    if log.is_terminal() and is_default and not any(isinstance(h, LoggingHook) for h in hooks):
+        hooks = [*hooks, LoggingHook(total)]  # Epochs are enough, as in Keras.
     train_and_evaluate(
         estimator,
         TrainSpec(train_fn, total, hooks=[*hooks, hook, RepeatInputHook()]),
