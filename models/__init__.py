@@ -38,6 +38,7 @@ from .tables import dcn_v2 as dcn_v2
 from .tables import deep_fm as deep_fm
 from .tables import dlrm as dlrm
 from .tables import dnn as dnn
+from .tables import input_layer as input_layer
 from .tables import table_model as table_model
 from .tables import wide_and_deep as wide_and_deep
 from .transformer import transformer_lm as transformer_lm

@@ -122,6 +122,31 @@ class _Sums(TableNetwork):
         return logits
 
 
+class _Input(TableNetwork):
+    """x0 alone."""
+
+    def _make(self) -> None:
+        self.deep = DeepInput(self.fields)
+
+    def _logits(self, inputs: Inputs, training: bool | None) -> Any:
+        return self.deep(inputs)
+
+
+@gin.configurable
+def input_layer(schema: Any) -> TableNetwork:
+    """Returns x0 as a layer for a network of your own, as tf.feature_column.input_layer.
+
+        keras.Sequential([input_layer(schema), keras.layers.Dense(8, "relu"), ...])
+
+    It takes the encoded features and returns float32 `[batch, width]`: vectors, one-hot features,
+    then numbers, in the order of the schema.
+
+    Args:
+      schema: a Schema, the same as that of the input_fn.
+    """
+    return _Input("input_layer", schema, 0)
+
+
 def linear_of(schema: Any, num_outputs: int | None) -> TableNetwork:
     """Returns the linear model of a schema, see `linear`."""
     return _Sums("linear", schema, num_outputs, is_wide=True)

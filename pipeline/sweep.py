@@ -142,6 +142,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         record["config"] = [] if sweep.is_program else _checked_config(sweep, ends)
     with _locked(folder), storage_errors(folder):
         _compare_or_write(folder, record)
+        search.describe(folder, distributions, evaluation=sweep.folder, metric=sweep.metric)
         study = Study(folder, distributions, maximize=sweep.maximize, options=options)
         return _act(options, Trials(sweep, study, folder, options))
 

@@ -1,8 +1,11 @@
 """The values that a sweep searches: `--search="LEARNING_RATE=log(1e-4, 1e-1)"`."""
 
+import importlib.util
 import itertools
 import math
+import pathlib
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -99,6 +102,46 @@ def grid(distributions: Mapping[str, Any]) -> list[dict[str, Any]]:
         for each in distributions.values()
     ]
     return [dict(zip(distributions, each, strict=True)) for each in itertools.product(*values)]
+
+
+def describe(
+    folder: pathlib.Path, distributions: Mapping[str, Any], *, evaluation: str, metric: str
+) -> None:
+    """Writes what TensorBoard's tab HParams shows of a sweep: the search and its metric.
+
+    Without it, the tab has all bindings of the trials, and the metrics of training first.
+
+    Args:
+      folder: folder of the sweep, above those of the trials.
+      distributions: result of `read`.
+      evaluation: folder of the evaluation below that of a trial.
+      metric: metric of the evaluation.
+    """
+    if importlib.util.find_spec("tensorboard") is None or any(folder.glob("events.out.*")):
+        return
+    # They do not import TensorFlow, as tensorboard's own functions do.
+    from tensorboard.compat.proto import event_pb2
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    experiment = api_pb2.Experiment()
+    name = api_pb2.MetricName(group=evaluation, tag=metric)
+    experiment.metric_infos.add(name=name, display_name=f"{metric} ({evaluation})")
+    for name, each in distributions.items():
+        is_number = all(re.fullmatch(r"[\d.e+-]+", str(value)) for value in ends(each))
+        kind = api_pb2.DATA_TYPE_FLOAT64 if is_number else api_pb2.DATA_TYPE_STRING
+        experiment.hparam_infos.add(name=name, type=kind, differs=True)
+    data = plugin_data_pb2.HParamsPluginData(experiment=experiment)
+    event = event_pb2.Event(wall_time=time.time())
+    event.summary.value.add(
+        tag=metadata.EXPERIMENT_TAG,
+        metadata=metadata.create_summary_metadata(data),
+        tensor=metadata.NULL_TENSOR,
+    )
+    with open(folder / "events.out.tfevents.0.sweep", "wb") as file:
+        writer = RecordWriter(file)
+        for each in (event_pb2.Event(file_version="brain.Event:2"), event):
+            writer.write(each.SerializeToString())
 
 
 def _size(distribution: Any) -> float:

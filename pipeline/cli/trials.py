@@ -54,6 +54,11 @@ class Sweep:
         """Whether trials run a program of the user."""
         return bool(self.arguments) and not self.arguments[0].startswith("-")
 
+    @property
+    def folder(self) -> str:
+        """The folder of the evaluation that decides, below that of a trial."""
+        return "eval" if self.evaluation is None else f"eval_{self.evaluation}"
+
     def flags(self, values: Mapping[str, Any]) -> list[str]:
         """Returns the flags that set some values."""
         prefix = "--" if self.is_program else "--gin."
@@ -72,8 +77,7 @@ class Sweep:
         Raises:
           UserValueError: they do not have the metric as a number.
         """
-        folder = "eval" if self.evaluation is None else f"eval_{self.evaluation}"
-        path = model_dir / folder / EVALUATIONS
+        path = model_dir / self.folder / EVALUATIONS
         found = parse(path.read_bytes()) if path.exists() else []
         for each in found:
             if not isinstance(each.metrics.get(self.metric), (int, float)):

@@ -101,8 +101,35 @@ ARGUMENTS = {
     },
 }
 
+_MODELS = "gin_estimator.models"
+_TABLES = "a network and a head of gin_estimator.models, see docs/table_models.md"
+_NOT_HERE = "a class of scikit-learn or TensorFlow Decision Forests"
+_HEADS = ("BinaryClass", "LogisticRegression", "MultiClass", "Multi", "MultiLabel")
+_HEADS += ("PoissonRegression", "Regression")
+
 # Attributes of the package.
 NAMES = {
+    **{f"{name}Head": f"{_MODELS}.{name}Head" for name in _HEADS},
+    **{
+        f"{model}{kind}": _NOT_HERE if model == "BoostedTrees" else _TABLES
+        for model in ("Baseline", "BoostedTrees", "DNN", "DNNLinearCombined", "Linear")
+        for kind in ("Classifier", "Estimator", "Regressor")
+    },
+    "Head": f"{_MODELS}.Head",
+    "add_metrics": "EstimatorSpec(metrics={'accuracy': ...})",
+    "export": "gin_estimator.ServingInputReceiver and so on, without export",
+    "models": "from gin_estimator import models",
+    "inputs": "from gin_estimator import inputs",
+    "classifier_parse_example_spec": "inputs.tfrecord_input_fn with label_key",
+    "regressor_parse_example_spec": "inputs.tfrecord_input_fn with label_key",
+    "FinalOpsHook": "Hook.end(run)",
+    "GlobalStepWaiterHook": "leave it out: workers start together",
+    "InMemoryEvaluatorHook": "train_and_evaluate, which evaluates live weights",
+    "SecondOrStepTimer": "Hook.every_steps",
+    "SessionRunArgs": "EstimatorSpec(tensors={'x': x}) and Hook.wants_tensors",
+    "SessionRunContext": "the argument run of Hook.after_step",
+    "SessionRunValues": "run.report.tensors in Hook.after_step",
+    "TPUConfig": "RunConfig(execution='tpu', steps_per_loop=100)",
     "SessionRunHook": "Hook",
     "CheckpointSaverHook": "RunConfig(save_checkpoints_steps=1000)",
     "CheckpointSaverListener": "SavingListener",
@@ -127,10 +154,6 @@ NAMES = {
     "TPUEstimator": "Estimator with RunConfig(execution='tpu')",
     "TPUEstimatorSpec": "EstimatorSpec",
     "WarmStartSettings": "Estimator(warm_start_from=...)",
-    "DNNClassifier": "gin_estimator.models.classifier with gin_estimator.models.mlp",
-    "DNNRegressor": "gin_estimator.models.regressor with gin_estimator.models.mlp",
-    "LinearClassifier": "gin_estimator.models.classifier with gin_estimator.models.linear",
-    "LinearRegressor": "gin_estimator.models.regressor with gin_estimator.models.linear",
 }
 
 

@@ -20,6 +20,8 @@ class ProgressHook(Hook):
 
         def values() -> str:
             report = run.report
+            if not report.num_steps:  # Another hook has just had all.
+                return ""
             return as_text({"loss": report.loss, **report.metrics})
 
         self._progress.update(run.step, values)

@@ -23,8 +23,10 @@ from ..distribute import names
 from ..errors import UserTypeError, UserValueError
 from ..estimator import execution
 from ..estimator.estimator import Estimator, train_and_evaluate
+from ..hooks.stock import LoggingHook
 from ..hooks.stops import RepeatInputHook
 from ..loop.specs import EvalSpec, TrainSpec
+from ..run import log
 from .callbacks import KerasCallbacks, ValidationCallbacks, checked
 from .compiled import compile_parts, compiled_spec
 from .model import check_compiled, compiled_modules, new_model
@@ -55,7 +57,7 @@ class FitResult(NamedTuple):
       estimator: the Estimator, to evaluate, predict and export.
     """
 
-    model: keras.Model | None
+    model: keras.Model  # Not `| None`: each program for one machine would have to check it.
     history: dict[str, list[Any]]
     estimator: Estimator
 
@@ -165,6 +167,9 @@ def fit(
         max_step=total,
         validates=bool(validation_fns),
     )
+    is_default = "log_step_count_steps" not in config.changes()
+    if log.is_terminal() and is_default and not any(isinstance(h, LoggingHook) for h in hooks):
+        hooks = [*hooks, LoggingHook(total)]  # Epochs are enough, as in Keras.
     on_validation = [ValidationCallbacks(hook)]
     train_and_evaluate(
         estimator,

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -21,6 +22,9 @@ _POLL_SECS = 0.1
 _BLAME_SECS = 5.0
 # Longest wait for the last lines of a task: its own child processes may still hold the pipe.
 _LAST_LINES_SECS = 1.0
+# Silence of all tasks after which the launcher logs what each of them wrote last.
+_SILENCE_SECS = 60.0
+_PREFIX = re.compile(rb"[IWEF]\d{4} [\d:.]+ +\d+ \S+\] ")  # Of absl.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,6 +116,7 @@ class _Cluster:
     unless the tasks are ending already:
         start a replaceable task again if it failed
         ask all to end if a task failed, or did not follow the leading one
+        log what each task wrote last if all have been silent for long
     if they were asked to end grace_secs ago: kill them
     """
 
@@ -123,6 +128,8 @@ class _Cluster:
         self.signals: list[signal.Signals] = []  # To the launcher.
         self._group, self._grace_secs, self._exit_secs = group, grace_secs, exit_secs
         self._threads: dict[str, list[threading.Thread]] = {}
+        self._last: dict[str, bytes] = {}  # The last line of each task.
+        self._silent_since, self._report_secs = time.monotonic(), _SILENCE_SECS
         self._ends: list[End] = []
         self._code: int | None = None  # Known when a failure ends the others.
         self._kill_at = math.inf
@@ -132,7 +139,7 @@ class _Cluster:
         process = self._group.start(task.command, task.environment)
         self.running[task.name] = task, process
         self._threads[task.name] = [
-            threading.Thread(target=_copy_lines, args=(task.name, pipe, to), daemon=True)
+            threading.Thread(target=self._copy_lines, args=(task.name, pipe, to), daemon=True)
             for pipe, to in ((process.stdout, 1), (process.stderr, 2))
         ]
         for thread in self._threads[task.name]:
@@ -145,6 +152,7 @@ class _Cluster:
         if self._code is None and not self.signals:
             self._replace()
             self._judge()
+            self._log_silence()
         elif self.running and time.monotonic() >= self._kill_at:
             self._kill(f"{', '.join(self.running)} did not end within {self._grace_secs:g} s")
 
@@ -200,6 +208,16 @@ class _Cluster:
         if self._code is not None:
             self._ask_to_end(signal.SIGTERM, reason)
 
+    def _log_silence(self) -> None:
+        secs = time.monotonic() - self._silent_since
+        if secs < _SILENCE_SECS:
+            self._report_secs = _SILENCE_SECS
+        elif secs >= self._report_secs:
+            self._report_secs *= 2
+            for name, (_, process) in self.running.items():
+                last = _PREFIX.sub(b"", self._last.get(name, b"nothing")).decode(errors="replace")
+                log(f"no line for {secs:.0f} s | {name}, process {process.pid}, wrote: {last}")
+
     def _first_failure(self) -> End | None:
         """Returns the failure that ended the others; None if there is none, or not known yet."""
         failed = [end for end in self._ends if end.code]
@@ -217,22 +235,23 @@ class _Cluster:
         for _, process in self.running.values():  # Each task ends the processes that it started.
             process.send_signal(number)
 
+    def _copy_lines(self, name: str, pipe: IO[bytes], to: int) -> None:
+        """Writes each line of a task, with its name in front, to a file descriptor."""
+        with pipe:
+            for line in pipe:
+                self._last[name] = line.removesuffix(b"\n")
+                self._silent_since = time.monotonic()
+                try:
+                    _write(to, b"[%s] %s\n" % (name.encode(), self._last[name]))
+                except OSError:  # Nobody reads there any more. The guard ends the tasks.
+                    os._exit(128 + signal.SIGPIPE)
+
     def _kill(self, reason: str) -> None:
         log(f"{reason}: SIGKILL to {', '.join(self.running)}")
         self._killed = True
         self._kill_at = math.inf
         for _, process in self.running.values():
             process.kill()
-
-
-def _copy_lines(name: str, pipe: IO[bytes], to: int) -> None:
-    """Writes each line of a task, with its name in front, to a file descriptor."""
-    with pipe:
-        for line in pipe:
-            try:
-                _write(to, b"[%s] %s\n" % (name.encode(), line.removesuffix(b"\n")))
-            except OSError:  # Nobody reads there any more. The guard ends the tasks.
-                os._exit(128 + signal.SIGPIPE)
 
 
 def log(text: str) -> None:

@@ -34,7 +34,7 @@ Frame = tuple[str, int, str]
 
 def is_users(file: str) -> bool:
     """Returns whether a file is not part of this project, Python or an installed package."""
-    if file.startswith(_LIKE_USERS):
+    if file.startswith((*_LIKE_USERS, "<ipython-input-")):
         return True
     installed = "site-packages" in file or "__autograph_generated" in file
     return not installed and not file.startswith(_LIBRARIES)
@@ -84,6 +84,15 @@ def text_of(error: BaseException) -> str:
     if not isinstance(error, UserError | StepError):
         text = f"{type(error).__name__}: {text}"
     return "\n".join([text, *getattr(error, "__notes__", ())])
+
+
+def _rendered(error: UserError | StepError) -> list[str]:
+    """Returns the user's frames and the message, which IPython shows instead of its pages."""
+    return [*lines(of_error(error)), f"{type(error).__name__}: {text_of(error)}"]
+
+
+for _kind in (UserError, StepError):
+    _kind._render_traceback_ = _rendered
 
 
 # Lines of an operation's message that do not explain the failure.

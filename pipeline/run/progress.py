@@ -3,15 +3,22 @@
 import contextlib
 import logging as standard_logging
 import math
+import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
-import tqdm.auto
+import tqdm
 from absl import logging
-from tqdm.contrib import DummyTqdmFile
 
 from .durations import clock
+
+with warnings.catch_warnings():  # Of a notebook without ipywidgets, which has no bar then.
+    warnings.simplefilter("ignore", tqdm.TqdmWarning)
+    import tqdm.auto
+    from tqdm.contrib import DummyTqdmFile
 
 # Seconds between two values on a bar; reading them fetches them from the device.
 _MIN_SECS = 0.2
@@ -51,8 +58,8 @@ class Progress:
                 unit=" steps",
                 file=sys.stderr,
                 mininterval=_MIN_SECS,
-                dynamic_ncols=True,
                 leave=False,
+                **_size(),
             )
             self._closing.enter_context(_log_above_bars())
             self._closing.callback(self._bar.close)
@@ -62,11 +69,13 @@ class Progress:
 
         Args:
           step: number of the step.
-          values: returns ` | loss 0.312`; called only if it is shown.
+          values: returns ` | loss 0.312`, or nothing to keep the text before; called only if it
+            is shown.
         """
         now = time.monotonic()
         if self._bar is not None and now - self._shown_at >= _MIN_SECS:
-            self._bar.set_postfix_str(values().removeprefix(" | "), refresh=False)
+            if text := values().removeprefix(" | "):
+                self._bar.set_postfix_str(text, refresh=False)
             self._bar.update(step - self._bar.n)
             self._shown_at = now
         elif self._bar is None and now - self._shown_at >= self._line_secs:
@@ -94,6 +103,14 @@ def _can_move() -> bool:
     """Returns whether stderr is a terminal, or this is a notebook with widgets."""
     is_notebook = not issubclass(tqdm.std.tqdm, tqdm.autonotebook.tqdm)
     return is_notebook or (sys.stderr is not None and sys.stderr.isatty())
+
+
+def _size() -> dict[str, Any]:
+    """Returns tqdm's arguments for the size; it shows nothing if a terminal gives its size as 0."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # It has no descriptor.
+        if 0 in os.get_terminal_size(sys.stderr.fileno()):
+            return {"ncols": 80, "nrows": 24}
+    return {"dynamic_ncols": True}
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Hides the lines that TensorFlow writes to stderr at its start on a machine without a GPU.
 
-TensorFlow writes them in C++, and not all obey TF_CPP_MIN_LOG_LEVEL. A second process reads file
-descriptor 2 in the meantime, so that no other line is lost, also if this process dies.
+TensorFlow writes them in C++, and not all obey TF_CPP_MIN_LOG_LEVEL. grep reads file descriptor 2
+in the meantime, so that no other line is lost, also if this process dies.
 """
 
 import contextlib
@@ -18,27 +18,20 @@ from typing import Any
 
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _SET_HERE = "GIN_ESTIMATOR_SET_LOG_LEVEL"  # Also in child processes, which inherit the level.
+# Extended regular expressions.
 _ALWAYS = (
     r"^WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR",
-    r" cpu_feature_guard\.cc:\d+\] This TensorFlow binary is optimized",
+    r" cpu_feature_guard\.cc:[0-9]+] This TensorFlow binary is optimized",
     r"^To enable the following instructions: .* rebuild TensorFlow",
-    r" port\.cc:\d+\] oneDNN custom operations are on",
-    r" (cuda_\w+|computation_placer)\.cc:\d+\] (Unable to register cu|computation placer already)",
+    r" port\.cc:[0-9]+] oneDNN custom operations are on",
+    r" (cuda_[a-z]+|computation_placer)\.cc:[0-9]+] (Unable to register|computation placer al)",
     r"TF-TRT Warning: Could not find TensorRT",
 )
 # With a GPU, these lines say why TensorFlow does not use it.
 _WITHOUT_GPU = (
-    r" cudart_stub\.cc:\d+\] Could not find cuda drivers",
-    r" cuda_\w+\.cc:\d+\] failed call to cuInit",
+    r" cudart_stub\.cc:[0-9]+] Could not find cuda drivers",
+    r" cuda_[a-z]+\.cc:[0-9]+] failed call to cuInit",
 )
-_FILTER = """
-import re, sys
-known = re.compile(sys.argv[1].encode())
-for line in sys.stdin.buffer:
-    if not known.search(line):
-        sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()
-"""
 _LAST_LINES_SECS = 2.0
 _lock = threading.Lock()
 
@@ -87,7 +80,7 @@ def quiet() -> Iterator[None]:
         return
     try:
         with contextlib.ExitStack() as stack:
-            with contextlib.suppress(OSError):  # stderr is closed, or no process can be started.
+            with contextlib.suppress(OSError):  # stderr is closed, or there is no grep.
                 _redirect(stack)
             yield
     finally:
@@ -102,7 +95,8 @@ def _redirect(stack: contextlib.ExitStack) -> None:
     stack.callback(os.close, stderr)
     # In a session of its own, Ctrl-C does not end it before it has written the last lines.
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _FILTER, known],
+        ["grep", "--line-buffered", "--text", "--invert-match", "--extended-regexp", "-e", known],
+        env={**os.environ, "LC_ALL": "C"},
         stdin=subprocess.PIPE,
         stdout=stderr,
         stderr=stderr,

@@ -109,6 +109,23 @@ def test_the_table_has_the_best_first(finished):
     assert "step 3" in (finished.folder / "sweep" / "trial-0000.log").read_text()
 
 
+def test_tensorboard_shows_the_search_and_the_metric(finished):
+    pytest.importorskip("tensorboard")
+    # These do not import TensorFlow.
+    from tensorboard.compat.proto import event_pb2
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import PyRecordReader_New
+    from tensorboard.plugins.hparams import metadata
+
+    [path] = (finished.folder / "sweep").glob("events.out.tfevents.*")
+    reader = PyRecordReader_New(str(path))
+    reader.GetNext()
+    reader.GetNext()
+    [value] = event_pb2.Event.FromString(reader.record()).summary.value
+    shown = metadata.parse_experiment_plugin_data(value.metadata.plugin_data.content)
+    assert [each.name for each in shown.hparam_infos] == ["x"]
+    assert [(each.name.group, each.name.tag) for each in shown.metric_infos] == [("eval", "loss")]
+
+
 def test_more_trials_are_added_one_in_each_slot_and_ended_ones_not_repeated(finished):
     before = {row["trial"]: row for row in finished.rows()}
     assert finished.run("--trials=6", "--slot=SLOT=a", "--slot=SLOT=b") == 0, finished.err

@@ -4,9 +4,12 @@ import argparse
 import copy
 import dataclasses
 import functools
+import importlib
 import json
 import os
 import random
+import subprocess
+import sys
 import threading
 
 import keras
@@ -146,6 +149,34 @@ def test_a_working_directory_that_was_deleted_is_refused(tmp_path, monkeypatch):
 def test_names_that_do_not_exist_have_a_hint(name, hint):
     with pytest.raises(AttributeError, match=hint):
         getattr(ge, name)
+
+
+def test_each_name_of_tf_estimator_is_here_or_has_a_hint():
+    """Those of TensorFlow 2.15, and some of TensorFlow 1."""
+    own = "BinaryClass MultiClass MultiLabel Multi Regression LogisticRegression PoissonRegression"
+    canned = "Baseline BoostedTrees DNN DNNLinearCombined Linear"
+    names = f"""
+        BestExporter CheckpointSaverHook CheckpointSaverListener Estimator EstimatorSpec EvalSpec
+        Exporter FeedFnHook FinalExporter FinalOpsHook GlobalStepWaiterHook Head LatestExporter
+        LoggingTensorHook ModeKeys NanLossDuringTrainingError NanTensorHook ProfilerHook RunConfig
+        SecondOrStepTimer SessionRunArgs SessionRunContext SessionRunHook SessionRunValues
+        StepCounterHook StopAtStepHook SummarySaverHook TrainSpec VocabInfo WarmStartSettings
+        add_metrics classifier_parse_example_spec regressor_parse_example_spec train_and_evaluate
+        InMemoryEvaluatorHook TPUConfig TPUEstimator TPUEstimatorSpec
+        {" ".join(f"{name}Head" for name in own.split())}
+        {" ".join(f"{m}{k}" for m in canned.split() for k in ("Classifier", "Estimator"))}
+    """.split()
+    for name in set(names) - set(ge.__all__):
+        with pytest.raises(AttributeError, match="Write instead: "):
+            getattr(ge, name)
+    program = (
+        "import gin_estimator as ge\ntry:\n    ge.export\nexcept AttributeError as e: print(e)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "Write instead: gin_estimator.ServingInputReceiver" in done.stdout
+    importlib.import_module("gin_estimator.export.receivers")
+    with pytest.raises(AttributeError, match="Write instead: gin_estimator.PredictOutput"):
+        ge.export.PredictOutput  # noqa: B018
 
 
 def test_arguments_have_the_order_of_tf_estimator(tmp_path):

@@ -67,6 +67,16 @@ def test_what_only_another_call_would_find_is_refused_before_training(tmp_path):
     assert not list(tmp_path.glob("model.ckpt-*"))
 
 
+def test_a_notebook_shows_the_frames_of_the_user_and_the_message():
+    """IPython calls this method of an error."""
+
+    with pytest.raises(ge.UserError) as error:
+        ge.RunConfig(on_nan="stopp")
+    place, source, message = error.value._render_traceback_()
+    assert __file__ in place and "ge.RunConfig(" in source
+    assert message.startswith("UserValueError: RunConfig.on_nan is 'stopp': expected ")
+
+
 def test_a_pair_of_features_is_asked_for_as_one(tmp_path):
     def pair_fn(features, labels, mode, network, optimizer):
         first = features[0] if isinstance(features, tuple) else features

@@ -14,7 +14,7 @@ import pytest
 
 from gin_estimator import launch
 from gin_estimator.cluster import tf_config
-from gin_estimator.launcher import addresses
+from gin_estimator.launcher import addresses, processes
 from tasks import Task
 
 PROGRAM = """
@@ -210,6 +210,32 @@ def test_lines_are_whole(start):
         assert [line for line in lines if line.startswith("err")] == [
             f"err {i}" for i in range(300)
         ]
+
+
+def test_what_silent_tasks_wrote_last_is_logged(tmp_path, monkeypatch, capfd):
+    stop, lines = tmp_path / "stop", []
+    program = f"""
+import os, time
+print("I1128 08:20:43.1 123 stock.py:31] train | step 3", flush=True)
+while not os.path.exists({str(stop)!r}):
+    time.sleep(0.01)
+"""
+
+    def log(text):
+        lines.append(text)
+        if "step 3" in text:
+            stop.touch()
+
+    monkeypatch.setattr(processes, "log", log)
+    monkeypatch.setattr(processes, "_SILENCE_SECS", 0.2)
+    task = processes.Task(
+        name="worker 0", command=[sys.executable, "-c", program], environment=os.environ
+    )
+    options = {"grace_secs": 1.0, "exit_secs": 1.0, "max_restarts": 0}
+    assert processes.run(lambda: [task], **options) == 0
+    assert re.fullmatch(
+        r"no line for \d+ s \| worker 0, process \d+, wrote: train \| step 3", lines[-1]
+    )
 
 
 def test_the_first_failure_ends_all(start):

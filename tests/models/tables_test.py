@@ -18,6 +18,7 @@ from gin_estimator.models import (
     deep_fm,
     dlrm,
     dnn,
+    input_layer,
     linear,
     table_model,
     wide_and_deep,
@@ -271,6 +272,12 @@ def test_wide_deep_and_both(features):
     close(network(features), wide(features, network.wide))
     network = linear(schema=training.SCHEMA, num_outputs=1)
     np.testing.assert_array_equal(network(features), np.zeros([training.ROWS, 1]))
+
+
+def test_the_input_layer_in_another_network(features):
+    layers = [input_layer(training.SCHEMA), keras.layers.Dense(2)]
+    result = keras.Sequential(layers)(features)
+    close(result, dense(deep_input(features, layers[0].deep), layers[1]))
 
 
 def test_options_of_dense_layers(features):

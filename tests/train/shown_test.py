@@ -77,6 +77,9 @@ def test_tensors_are_logged_and_host_metrics_are_not_computed(tmp_path, caplog):
     train(tmp_path, [ge.TensorHook(3, ["label"])], fn=with_host_metric, size=4)
     [line] = [text for text in caplog.messages if text.startswith("train | step 3 | label = ")]
     assert line.endswith(str(Y[8:12]))
+    train(tmp_path / "large", [ge.TensorHook(1, ["label"])], fn=with_host_metric, size=8)
+    [line] = [text for text in caplog.messages if text.startswith("train | step 1 | label = [8],")]
+    assert f"mean {Y[:8].mean():.4g}, from {Y[:8].min():.4g} to " in line
 
 
 def test_a_tensor_that_is_not_there_is_refused_before_training(tmp_path):

@@ -74,11 +74,14 @@ def main() -> None:
     for prediction in estimator.predict(input_fn, ["logits"]):
         print(prediction["logits"])
     exporter = ge.BestExporter(metric="accuracy")
-    ge.train_and_evaluate(
+    results = ge.train_and_evaluate(
         estimator,
         ge.TrainSpec(input_fn, max_steps=100, hooks=[ge.LoggingHook(10)]),
         [ge.EvalSpec(input_fn, None, "test", exporters=[exporter], keep_best=ge.KeepBest("loss"))],
     )
+    assert_type(results, tuple[Any, Any] | None)
+    fitted = ge.fit(keras.Sequential, input_fn, epochs=2, config=config)
+    fitted.model.predict([[1.0]])
     receiver = ge.build_raw_serving_input_receiver_fn({"x": tf.TensorSpec([None, 4])})
     assert_type(estimator.export_saved_model("exports", receiver), str)
 
