@@ -124,6 +124,8 @@ def test_rules_get_the_name_of_their_evaluation_once():
     for each in (spec, dataclasses.replace(spec, steps=1)):
         assert [rule.evaluation for rule in each.early_stopping] == ["dev"]
         assert each.keep_best == (ge.KeepBest("loss", higher_is_better=False),)
+    of_average = ge.EarlyStopping("ema/scores/f1", patience_steps=1)
+    ge.EvalSpec(eval_input, early_stopping=of_average).check_metrics(["scores", "ema/scores"])
 
 
 def test_wrong_rules_are_refused_before_the_first_step(tmp_path):
