@@ -63,6 +63,7 @@ from .export.receivers import (
 from .export.receivers import (
     build_raw_serving_input_receiver_fn as build_raw_serving_input_receiver_fn,
 )
+from .hooks.early_stopping import EarlyStopping as EarlyStopping
 from .hooks.file_writers import CsvWriter as CsvWriter
 from .hooks.file_writers import JsonLinesWriter as JsonLinesWriter
 from .hooks.loss_guard import LossGuard as LossGuard
@@ -71,12 +72,6 @@ from .hooks.profiler import ProfilerHook as ProfilerHook
 from .hooks.remote_writers import MlflowWriter as MlflowWriter
 from .hooks.remote_writers import WandbWriter as WandbWriter
 from .hooks.stock import LoggingHook as LoggingHook
-from .hooks.stopping_rules import StopIfDiverged as StopIfDiverged
-from .hooks.stopping_rules import StopIfHigher as StopIfHigher
-from .hooks.stopping_rules import StopIfLower as StopIfLower
-from .hooks.stopping_rules import StopIfNoDecrease as StopIfNoDecrease
-from .hooks.stopping_rules import StopIfNoIncrease as StopIfNoIncrease
-from .hooks.stops import PreemptionHook as PreemptionHook
 from .hooks.stops import StopAfterEpochsHook as StopAfterEpochsHook
 from .hooks.stops import StopAfterSecsHook as StopAfterSecsHook
 from .hooks.stops import StopAtStepHook as StopAtStepHook

@@ -12,28 +12,39 @@ _Target = TypeVar("_Target", bound=Callable[..., Any])
 
 _HOOKS = "pass hooks to train(), evaluate(), TrainSpec or EvalSpec"
 _NO_SESSION = "leave it out: there are no sessions"
-_EARLY_STOPPING = "EvalSpec(early_stopping=StopIfNoIncrease('accuracy', max_steps=5000))"
 _TF_CONFIG = "set the addresses in TF_CONFIG"
 
-# Of tf.estimator's stop_if_..._hook and Keras' EarlyStopping and ReduceLROnPlateau.
-_LEAVE_OUT_RUN = "leave it out: a rule looks at each evaluation"
+
+def _early_stopping(arguments: str) -> str:
+    return f"EvalSpec(early_stopping=EarlyStopping({arguments}))"
+
+
+_HIGHER = _early_stopping("'loss', 'max', threshold=100.0")
+_LOWER = _early_stopping("'loss', 'min', threshold=0.1")
+_NO_INCREASE = _early_stopping("'accuracy', 'max', patience_steps=5000")
+_NO_DECREASE = _early_stopping("'loss', 'min', patience_steps=5000")
+
+# Of tf.estimator's stop_if_..._hook, Keras' EarlyStopping and ReduceLROnPlateau, and old rules.
+_PATIENCE = (
+    "patience",
+    "max_steps",
+    "max_evaluations",
+    "max_steps_without_increase",
+    "max_steps_without_decrease",
+)
+_EACH_EVALUATION = "leave it out: each evaluation counts"
 _RULE = {
+    **dict.fromkeys(_PATIENCE, "patience_steps=5000, in global steps"),
     "metric_name": "metric='accuracy'",
     "monitor": "metric='accuracy'",
+    "higher_is_better": "mode='max' or mode='min'",
     "estimator": "leave it out, and pass the rule to EvalSpec(early_stopping=...)",
     "eval_dir": "evaluation='test', the name of an EvalSpec",
-    "run_every_secs": _LEAVE_OUT_RUN,
-    "run_every_steps": _LEAVE_OUT_RUN,
+    "run_every_secs": _EACH_EVALUATION,
+    "run_every_steps": _EACH_EVALUATION,
     "start_from_epoch": "min_steps=1000",
     "restore_best_weights": "restore_best=True",
-    "mode": "StopIfNoIncrease or StopIfNoDecrease",
-}
-_PATIENT_RULE = {
-    **_RULE,
-    "patience": "max_evaluations=5, or max_steps=5000",
-    "max_steps_without_increase": "max_steps=5000",
-    "max_steps_without_decrease": "max_steps=5000",
-    "max_secs": "max_evaluations=5, or max_steps=5000",
+    "baseline": "leave it out: an improvement is over the best evaluation",
     "min_lr": "min_rate=1e-6",
     "cooldown": "cooldown_steps=1000",
 }
@@ -82,8 +93,8 @@ ARGUMENTS = {
         "master": _TF_CONFIG,
         "evaluation_master": _TF_CONFIG,
     },
-    **dict.fromkeys(("StopIfHigher", "StopIfLower", "StopIfDiverged"), _RULE),
-    **dict.fromkeys(("StopIfNoIncrease", "StopIfNoDecrease", "ReduceOnPlateau"), _PATIENT_RULE),
+    "EarlyStopping": _RULE,
+    "ReduceOnPlateau": _RULE,
     "EstimatorSpec": {
         "training_hooks": _HOOKS,
         "training_chief_hooks": f"{_HOOKS}; run.is_chief is True in the chief",
@@ -138,14 +149,19 @@ NAMES = {
     "NanTensorHook": "RunConfig(on_nan='stop'), the default",
     "SummarySaverHook": "RunConfig(save_summary_steps=100)",
     "FeedFnHook": "an input_fn that returns a tf.data.Dataset",
-    "stop_if_higher_hook": "EvalSpec(early_stopping=StopIfHigher('loss', 100.0))",
-    "stop_if_lower_hook": "EvalSpec(early_stopping=StopIfLower('loss', 0.1))",
-    "stop_if_no_increase_hook": _EARLY_STOPPING,
-    "stop_if_no_decrease_hook": _EARLY_STOPPING.replace("Increase('accuracy", "Decrease('loss"),
-    "make_early_stopping_hook": _EARLY_STOPPING,
-    "EarlyStopping": _EARLY_STOPPING,
-    "ReduceLROnPlateau": "ReduceOnPlateau('loss', max_evaluations=5) in TrainSpec.hooks",
+    "stop_if_higher_hook": _HIGHER,
+    "stop_if_lower_hook": _LOWER,
+    "stop_if_no_increase_hook": _NO_INCREASE,
+    "stop_if_no_decrease_hook": _NO_DECREASE,
+    "make_early_stopping_hook": "a Hook; its after_evaluation calls run.request_stop('REASON')",
+    "StopIfHigher": _HIGHER,
+    "StopIfLower": _LOWER,
+    "StopIfNoIncrease": _NO_INCREASE,
+    "StopIfNoDecrease": _NO_DECREASE,
+    "StopIfDiverged": _early_stopping("'loss', check_finite=True"),
+    "ReduceLROnPlateau": "ReduceOnPlateau('loss', patience_steps=5000) in TrainSpec.hooks",
     "Tool": "MetricWriter",
+    "PreemptionHook": "leave it out: each training saves and stops at a signal",
     "CsvTool": "CsvWriter",
     "JsonLinesTool": "JsonLinesWriter",
     "MlflowTool": "MlflowWriter",

@@ -17,7 +17,7 @@ from ..data.source import Source
 from ..distribute import names
 from ..errors import UserValueError
 from ..estimator.estimator import Estimator
-from ..hooks import description, metric_hook
+from ..hooks import description, early_stopping
 from ..hooks.stops import with_stops
 from ..loop.checkpointing import DEFAULT_SECS
 from ..loop.program import TrainProgram
@@ -176,7 +176,7 @@ def _model(
     found: Inspection,
 ) -> Iterator[str]:
     """Builds the modules as a training would; yields lines about them, and adds mistakes."""
-    hooks = [*with_stops(train_spec), *(rule for spec in specs for rule in spec.stopping_rules)]
+    hooks = [*with_stops(train_spec), *(rule for spec in specs for rule in spec.early_stopping)]
     metrics: dict[str, Sequence[str]] = {spec.name: () for spec in specs}
     before = len(found.mistakes)
     with _reported(found.mistakes):
@@ -190,7 +190,7 @@ def _model(
             [evaluation] = alone.trace_evaluations([spec], trained=alone.state)
             metrics[spec.name] = evaluation.metric_names
     with _reported(found.mistakes):
-        metric_hook.check(hooks, metrics, alone.config)
+        early_stopping.check(hooks, metrics, alone.config)
     is_whole = len(found.mistakes) == before
     yield f"modules{'' if is_whole else ' (not all was built)'}:"
     with contextlib.suppress(Exception):  # A factory that fails was found above.

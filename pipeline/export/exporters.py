@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..contract.averages import measured_on
-from ..errors import UserValueError
 from ..loop.exporter import Exportable, Exporter
 from ..model_dir import reachable
+from ..model_dir.evaluated import check_metric, value_of
 from ..model_dir.evaluated import higher_is_better as direction_of
 from ..model_dir.files import read_json, write_atomic, writing
 
@@ -93,9 +93,8 @@ class BestExporter(Exporter):
           metrics: names of the metrics; a metric of several results has `NAME/RESULT`.
         """
         self._recorded = {}  # Of an earlier training.
-        names = {*metrics, "loss", "global_step"}
-        if self._compare_fn is None and not names & {self._metric, *self._metric.split("/")}:
-            raise UserValueError(self._unknown(names))
+        if self._compare_fn is None:
+            check_metric("BestExporter.metric", self._metric, metrics)
 
     def is_due(self, export_path: str, eval_result: Mapping[str, Any], is_final: bool) -> bool:
         """Returns whether these metrics are better than the recorded best.
@@ -108,7 +107,7 @@ class BestExporter(Exporter):
             recorded = read_json(os.path.join(export_path, _RECORD), dict)
         if self._compare_fn is not None:
             return recorded is None or bool(self._compare_fn(recorded, eval_result))
-        value = self._value(eval_result)
+        value = value_of("BestExporter.metric", self._metric, eval_result)
         if math.isnan(value):
             return False
         # The record is of another metric if the configuration has changed since.
@@ -129,14 +128,3 @@ class BestExporter(Exporter):
         path, self._recorded[export_path] = os.path.join(export_path, _RECORD), record
         with writing(export_path, path):
             reachable.call(path, write_atomic, path, json.dumps(record))
-
-    def _value(self, metrics: Mapping[str, Any]) -> float:
-        if self._metric not in metrics or np.ndim(metrics[self._metric]):
-            raise UserValueError(self._unknown(metrics))
-        return float(metrics[self._metric])
-
-    def _unknown(self, names: Iterable[str]) -> str:
-        return (
-            f"BestExporter.metric is {self._metric!r}: expected a number among the metrics "
-            f"of the evaluation, {sorted(names)}."
-        )

@@ -9,17 +9,16 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from ..contract.checks import Check, boolean, integer, is_number, number
+from ..contract.checks import Check, integer, is_number, number
 from ..contract.hooks import Hook, Run
 from ..contract.old_names import explained
 from ..errors import UserTypeError, UserValueError
-from ..model_dir.evaluated import higher_is_better
-from .metric_hook import History, Patience, PatientHook
+from .early_stopping import History, MetricHook
 
 
 @explained
 @dataclasses.dataclass(frozen=True)
-class ReduceOnPlateau(PatientHook):
+class ReduceOnPlateau(MetricHook):
     """Multiplies learning rates when a metric has not improved for long enough.
 
     A rate is the number or schedule of the optimizer, times a factor. The factor follows
@@ -27,8 +26,10 @@ class ReduceOnPlateau(PatientHook):
     a restart is multiplied by it as well.
 
     Attributes:
+      metric: see `EarlyStopping`, and so for `mode`, `min_delta`, `min_steps` and `evaluation`.
+      patience_steps: number of global steps from the best evaluation, or from the last reduction,
+        after which an evaluation without improvement reduces rates.
       factor: number between 0 and 1 by which rates are multiplied.
-      higher_is_better: whether larger values are better; None if the metric's name shows it.
       cooldown_steps: global steps after a reduction in which patience does not count.
       min_rate: rate below which none is lowered.
       optimizers: names of the modules whose rates are lowered; None for all optimizers.
@@ -36,7 +37,6 @@ class ReduceOnPlateau(PatientHook):
 
     _: dataclasses.KW_ONLY
     factor: float = 0.1
-    higher_is_better: bool | None = None
     cooldown_steps: int = 0
     min_rate: float = 0.0
     optimizers: Sequence[str] | None = None
@@ -46,9 +46,9 @@ class ReduceOnPlateau(PatientHook):
     )
 
     _checks: ClassVar[Mapping[str, Check]] = {
-        **PatientHook._checks,
+        **MetricHook._checks,
+        "patience_steps": integer(1, example=5000),
         "factor": Check(lambda v: is_number(v) and 0 < v < 1, "a number between 0 and 1", "0.1"),
-        "higher_is_better": boolean(optional=True),
         "cooldown_steps": integer(0, example=1000),
         "min_rate": number(0, example=1e-6),
         "optimizers": Check(
@@ -62,8 +62,6 @@ class ReduceOnPlateau(PatientHook):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        higher = higher_is_better(self.metric, self.higher_is_better, type(self).__name__)
-        object.__setattr__(self, "higher_is_better", higher)
         if self.optimizers is not None:
             object.__setattr__(self, "optimizers", tuple(self.optimizers))
 
@@ -79,16 +77,8 @@ class ReduceOnPlateau(PatientHook):
         Args:
           history: evaluations by step.
         """
-        patience, cool_until = Patience(self), 0
-        found: list[int] = []
-        for step, value in self.values(history):
-            over = patience.add(step, value)
-            if step < cool_until or over:
-                patience.restart(step)
-            if step >= cool_until and over:
-                found.append(step)
-                cool_until = step + self.cooldown_steps
-        return found
+        progress = self.progress(history, cooldown_steps=self.cooldown_steps)
+        return [step for step, _, over in progress if over]
 
     def act(self, run: Run, history: History) -> None:
         """Sets the factor of the learning rates."""

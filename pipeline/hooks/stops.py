@@ -1,9 +1,7 @@
 """Hooks that end a training."""
 
 import math
-import signal
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from ..contract.checks import check, integer
@@ -125,13 +123,3 @@ def with_stops(spec: TrainSpec) -> list[Hook]:
     if spec.max_secs is not None:
         hooks.append(StopAfterSecsHook(spec.max_secs))
     return hooks
-
-
-class PreemptionHook(Hook):
-    """Does nothing: every training of the main thread saves and stops at a signal.
-
-    It keeps programs of earlier releases running.
-    """
-
-    def __init__(self, signals: Sequence[signal.Signals] = ()) -> None:
-        """Takes the signals, which have no effect: SIGTERM, SIGHUP and SIGUSR1 all save."""

@@ -1,4 +1,4 @@
-"""Returns a training to its best weights, as `restore_best` of a stopping rule asks.
+"""Returns a training to its best weights, as `EarlyStopping.restore_best` asks.
 
 a rule with restore_best asks to stop
 record the rule and the step, so that a start from that step ends at once
@@ -15,7 +15,7 @@ from absl import logging
 
 from ..checkpoint import files
 from ..contract.hooks import Hook, Run
-from ..hooks.stopping_rules import StopIfNoImprovement
+from ..hooks.early_stopping import EarlyStopping
 from ..model_dir import best
 from ..model_dir.files import read_json, write_atomic
 from .checkpointing import Checkpointing
@@ -37,8 +37,7 @@ class BestWeights(Part):
         log: EvaluationLog,
     ) -> None:
         """Takes the hooks of the training, its checkpoints and its evaluations."""
-        rules = [hook for hook in hooks if isinstance(hook, StopIfNoImprovement)]
-        self._rules = [rule for rule in rules if rule.restore_best]
+        self._rules = [h for h in hooks if isinstance(h, EarlyStopping) and h.restore_best]
         self._model_dir, self._replicas = state.config.model_dir, state.replicas
         self._checkpoints = checkpoints
         self._log = log
@@ -57,9 +56,11 @@ class BestWeights(Part):
         Raises:
           Rewind: training starts again at that checkpoint.
         """
-        rule = next((r for r in self._rules if _reason(r, run) in run.stop_reasons), None)
-        if rule is None:
+        rules = {rule.reason(rule.history(run)): rule for rule in self._rules}
+        reason = next((each for each in run.stop_reasons if each in rules), None)
+        if reason is None:
             return
+        rule = rules[reason]
         self._checkpoints.wait()
         path = self._replicas.broadcast(self._best_path(rule) if run.is_chief else "")
         if not path or path == self._checkpoints.saved_path(run.step):
@@ -67,7 +68,7 @@ class BestWeights(Part):
         if run.is_chief:
             step = files.step_of(path)
             logging.info("train | returning from step %d to the best one, %d", run.step, step)
-            record = self._record(rule, step, _reason(rule, run))
+            record = self._record(rule, step, reason)
             write_atomic(self._file, json.dumps(record, indent=2))
         self._checkpoints.go_back(path)
         raise Rewind
@@ -79,10 +80,10 @@ class BestWeights(Part):
         records = [self._record(rule, run.step, reason) for rule in self._rules]
         return reason if known in records else ""
 
-    def _best_path(self, rule: StopIfNoImprovement) -> str:
+    def _best_path(self, rule: EarlyStopping) -> str:
         """Returns the path prefix of the best checkpoint; '' if all values are NaN."""
         folder = f"eval_{rule.evaluation}" if rule.evaluation else "eval"
-        kept = best.Rule(folder, rule.metric, rule.higher_is_better, 1, self._log.run_id)
+        kept = best.Rule(folder, rule.metric, rule.mode == "max", 1, self._log.run_id)
         found = best.winners(self._model_dir, kept, files.committed_names(self._model_dir))
         return os.path.join(self._model_dir, found[0].checkpoint) if found else ""
 
@@ -90,9 +91,5 @@ class BestWeights(Part):
     def _file(self) -> str:
         return os.path.join(self._model_dir, _FILE)
 
-    def _record(self, rule: StopIfNoImprovement, step: int, reason: Any) -> Mapping[str, Any]:
+    def _record(self, rule: EarlyStopping, step: int, reason: Any) -> Mapping[str, Any]:
         return {"run_id": self._log.run_id, "rule": repr(rule), "step": step, "reason": reason}
-
-
-def _reason(rule: StopIfNoImprovement, run: Run) -> str:
-    return f"{rule.title}: {rule.decide(rule.history(run))}"

@@ -146,7 +146,7 @@ def _losses_to_keep(hooks: Sequence[Hook], config: RunConfig, num_processes: int
             raise UserValueError(
                 f"a hook has {name} on parameter servers, whose workers are at different "
                 "steps: expected False. Evaluate with metrics instead, such as by "
-                "EvalSpec(early_stopping=StopIfHigher('loss', 100.0))."
+                "EvalSpec(early_stopping=EarlyStopping('loss', 'max', threshold=100.0))."
             )
     # A call of several processes does not end at a loss of NaN: it is found afterwards.
     stays = config.on_nan == "warn" or num_processes > 1

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..contract.old_names import hint
 from ..errors import UserValueError
 
 EVALUATIONS = "evaluations.jsonl"
@@ -107,13 +108,19 @@ def best(
     return sorted(candidates, key=lambda e: (sign * e.metrics[metric], e.step))[:k]
 
 
-def higher_is_better(metric: str, given: bool | None, owner: str) -> bool:
+def higher_is_better(
+    metric: str,
+    given: bool | None,
+    owner: str,
+    remedy: str = "higher_is_better to True or False",
+) -> bool:
     """Returns the direction of a metric: as given, or as the end of its name shows.
 
     Args:
       metric: name of the metric.
       given: whether larger values are better; None for unknown.
       owner: class whose argument it is, for the error.
+      remedy: argument and values to set, for the error.
 
     Raises:
       UserValueError: the direction is not known.
@@ -123,10 +130,43 @@ def higher_is_better(metric: str, given: bool | None, owner: str) -> bool:
     name = metric.lower()
     if name.endswith(_HIGHER) == name.endswith(_LOWER):
         raise UserValueError(
-            f"{owner}.metric is {metric!r}, whose direction is not known: set "
-            f"{owner}.higher_is_better to True or False."
+            f"{owner}.metric is {metric!r}, whose direction is not known: set {owner}.{remedy}."
         )
     return name.endswith(_HIGHER)
+
+
+def check_metric(name: str, metric: str, metrics: Iterable[str]) -> None:
+    """Checks before an evaluation that it will have a metric.
+
+    Args:
+      name: name in the message: "KeepBest.metric".
+      metric: name of the metric.
+      metrics: names of the metrics; a metric of several results has `NAME/RESULT`.
+
+    Raises:
+      UserValueError: it is not one of them.
+    """
+    if not {*metrics, "loss"} & {metric, *metric.split("/")}:
+        raise _unknown(name, metric, {*metrics, "loss"})
+
+
+def value_of(name: str, metric: str, metrics: Mapping[str, Any]) -> float:
+    """Returns the value of a metric of an evaluation.
+
+    Raises:
+      UserValueError: it is missing or is not one number.
+    """
+    if metric not in metrics or np.ndim(metrics[metric]):
+        raise _unknown(name, metric, [n for n, value in metrics.items() if not np.ndim(value)])
+    return float(metrics[metric])
+
+
+def _unknown(name: str, metric: str, metrics: Iterable[str]) -> UserValueError:
+    known = sorted({*metrics} - {"global_step"})
+    return UserValueError(
+        f"{name} is {metric!r}: expected a number among the metrics of the evaluation, {known}."
+        f"{hint(metric, known, {})}"
+    )
 
 
 def _as_json(value: Any) -> Any:

@@ -136,7 +136,7 @@ def test_the_schedule_has_a_line_for_each_part(tmp_path):
     spec = ge.TrainSpec(
         whole, max_epochs=2, hooks=[ge.LoggingHook(10)], saving_listeners=[ge.SavingListener()]
     )
-    rule = ge.StopIfHigher("accuracy", 0.9)
+    rule = ge.EarlyStopping("accuracy", threshold=0.9)
     evaluations = [
         ge.EvalSpec(sharded, name="a", early_stopping=rule, every_steps=5, at_start=True),
         ge.EvalSpec(sharded, 2, name="b", exporters=[ge.FinalExporter()]),
@@ -151,7 +151,7 @@ def test_the_schedule_has_a_line_for_each_part(tmp_path):
         "hook LoggingHook, every_steps 10",
         "saving listener SavingListener",
         "evaluates eval_a at the start and every 5 steps and at the end: all data",
-        "  StopIfHigher of accuracy",
+        "  EarlyStopping of accuracy",
         "evaluates eval_b at the end: 2 steps",
         "  FinalExporter to export/b/final",
     ]
@@ -323,7 +323,7 @@ def test_functions_and_specs_that_fail_leave_the_rest(tmp_path):
     assert reasons[2] == "AssertionError: "
     assert any(line.startswith("  network 15 parameters") for line in found.report)
 
-    hooks = [ge.StopIfNoDecrease("loss", max_evaluations=9, evaluation="other")]
+    hooks = [ge.EarlyStopping("loss", patience_steps=9, evaluation="other")]
     found = ge.inspect(make(tmp_path), ge.TrainSpec(whole, hooks=hooks), ge.EvalSpec(whole))
     assert "evaluation is 'other'" in found.mistakes[0]
     eval_spec = ge.EvalSpec(whole, keep_best=ge.KeepBest("acuracy", higher_is_better=True))

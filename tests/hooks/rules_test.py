@@ -87,73 +87,84 @@ def record(values):
     return [Evaluated(step=1000 * i, metrics={"m": v}) for i, v in enumerate(values, 1)]
 
 
-def stops(rule, values):
+def stops(values, mode="max", **options):
     """Returns the number of the first evaluation after which a rule stops."""
-    history = record(values)
-    found = [rule.decide(history[:i]) is not None for i in range(1, len(values) + 1)]
+    rule, history = ge.EarlyStopping("m", mode, **options), record(values)
+    found = [rule.reason(history[:i]) is not None for i in range(1, len(values) + 1)]
     # Later evaluations change nothing, so that a restart decides the same.
     assert found == sorted(found)
     return found.index(True) + 1 if True in found else None
 
 
-@pytest.mark.parametrize("kind, expected", [(ge.StopIfHigher, HIGHER), (ge.StopIfLower, LOWER)])
-def test_thresholds_are_those_of_tf_estimator(kind, expected):
+@pytest.mark.parametrize("mode, expected", [("max", HIGHER), ("min", LOWER)])
+def test_thresholds_are_those_of_tf_estimator(mode, expected):
     for name, values in HISTORIES.items():
-        rules = [kind("m", t, min_steps=least) for t in (0.25, 0.5) for least in (0, 3000)]
-        assert [stops(rule, values) for rule in rules] == expected[name], name
+        options = [{"threshold": t, "min_steps": n} for t in (0.25, 0.5) for n in (0, 3000)]
+        assert [stops(values, mode, **each) for each in options] == expected[name], name
 
 
-@pytest.mark.parametrize(
-    "kind, expected", [(ge.StopIfNoIncrease, NO_INCREASE), (ge.StopIfNoDecrease, NO_DECREASE)]
-)
-def test_patience_is_that_of_tf_estimator(kind, expected):
+@pytest.mark.parametrize("mode, expected", [("max", NO_INCREASE), ("min", NO_DECREASE)])
+def test_patience_is_that_of_tf_estimator(mode, expected):
     for name, numbers in expected.items():
-        rules = [
-            kind("m", max_steps=most, min_steps=least)
+        options = [
+            {"patience_steps": most, "min_steps": least}
             for most in (1000, 1001, 2000, 3000)
             for least in (0, 2001)
         ]
-        assert [stops(rule, HISTORIES[name]) for rule in rules] == numbers, name
+        assert [stops(HISTORIES[name], mode, **each) for each in options] == numbers, name
     # tf.estimator takes a first value of NaN as the best, and stops at 3.
-    assert stops(ge.StopIfNoIncrease("m", max_steps=2000), HISTORIES["nan first"]) is None
-    assert stops(ge.StopIfNoIncrease("m", max_steps=2000), [NAN, NAN, NAN]) == 3
+    assert stops(HISTORIES["nan first"], patience_steps=2000) is None
+    assert stops([NAN, NAN, NAN], patience_steps=2000) == 3
 
 
 @pytest.mark.parametrize(
     "options, values, expected",
     [
-        ({"max_evaluations": 2}, [0.1, 0.2, 0.2, 0.1], 4),
-        ({"max_evaluations": 2}, [0.1, 0.2, 0.2, 0.3, 0.3, 0.3], 6),
-        ({"max_evaluations": 1, "min_delta": 0.5}, [0.0, 1.0, 1.5, 2.0], 3),
-        ({"max_evaluations": 2, "min_delta": 0.5}, [0.0, 1.0, 1.5, 1.25, 2.5], 4),
-        ({"max_evaluations": 2, "baseline": 0.5}, [0.1, 0.2, 0.3, 0.4], 3),
-        ({"max_evaluations": 2, "baseline": 0.5}, [0.1, 0.2, 0.6, 0.5, 0.5], 5),
-        ({"max_steps": 9000, "max_evaluations": 1}, [0.1, 0.1], 2),
+        ({}, [0.1, 0.2, 0.2, 0.3, 0.3, 0.3], 6),
+        ({"patience_steps": 1, "min_delta": 0.5}, [0.0, 1.0, 1.5, 2.0], 3),
+        ({"min_delta": 0.5}, [0.0, 1.0, 1.5, 1.25, 2.5], 4),
+        # The first limit that is reached stops.
+        ({"threshold": 0.2}, [0.1, 0.1, 0.3, 0.1], 3),
+        ({"threshold": 0.2}, [0.1, 0.1, 0.1, 0.3], 3),
+        ({"threshold": 0.2, "check_finite": True}, [0.1, NAN, 0.3], 2),
     ],
 )
-def test_evaluations_delta_and_baseline(options, values, expected):
-    assert stops(ge.StopIfNoIncrease("m", **options), values) == expected
-    if "baseline" in options:
-        options = {**options, "baseline": -options["baseline"]}
-    assert stops(ge.StopIfNoDecrease("m", **options), [-v for v in values]) == expected
+def test_delta_and_several_limits(options, values, expected):
+    options = {"patience_steps": 2000, **options}
+    assert stops(values, **options) == expected
+    if "threshold" in options:
+        options = {**options, "threshold": -options["threshold"]}
+    assert stops([-v for v in values], "min", **options) == expected
 
 
-def test_divergence_and_reasons():
+def test_values_that_are_not_finite_and_reasons():
     for value in (NAN, INF, -INF):
-        assert stops(ge.StopIfDiverged("m"), [1.0, value]) == 2
-    assert ge.StopIfDiverged().metric == "loss"
-    assert stops(ge.StopIfDiverged("m"), [1.0, 9.0]) is None
-    assert ge.StopIfHigher("m", 0.5).decide(record([0.9])) == (
-        "0.9 at step 1000 is higher than 0.5"
+        assert stops([1.0, value], check_finite=True) == 2
+    assert stops([1.0, 9.0], check_finite=True) is None
+    finite = ge.EarlyStopping("loss", check_finite=True)
+    assert finite.reason([Evaluated(step=9, metrics={"loss": NAN})]) == (
+        "EarlyStopping('loss'): nan at step 9"
     )
-    assert ge.StopIfNoDecrease("m", max_steps=2000).decide(record([0.5, 0.25, 0.3, 0.75])) == (
-        "no decrease in 2000 steps; best 0.25 at step 2000, 0.75 at step 4000"
+    higher = ge.EarlyStopping("m", "max", threshold=0.5)
+    assert higher.reason(record([0.9])) == (
+        "EarlyStopping('m'): 0.9 at step 1000 is higher than 0.5"
     )
-    assert ge.StopIfNoDecrease("m", max_steps=1000).decide(record([NAN, NAN])) == (
-        "no decrease in 1000 steps; best: none, nan at step 2000"
+    patient = ge.EarlyStopping("m", "min", patience_steps=2000)
+    assert patient.reason(record([0.5, 0.25, 0.3, 0.75])) == (
+        "EarlyStopping('m'): no decrease in 2000 steps; best 0.25 at step 2000, 0.75 at step 4000"
     )
-    with pytest.raises(ge.UserTypeError, match=r"has shape \(2,\): expected one number"):
-        ge.StopIfHigher("m", 0.5).decide(record([[0.1, 0.9]]))
+    assert patient.reason(record([NAN, NAN, NAN])) == (
+        "EarlyStopping('m'): no decrease in 2000 steps; best: none, nan at step 3000"
+    )
+    with pytest.raises(ge.UserValueError, match=r"expected a number among .*, \[\]"):
+        higher.reason(record([[0.1, 0.9]]))
+
+
+def test_the_name_of_a_metric_shows_the_mode():
+    assert ge.EarlyStopping("val_loss", patience_steps=1).mode == "min"
+    assert ge.EarlyStopping("accuracy", patience_steps=1).mode == "max"
+    assert ge.EarlyStopping("loss", "max", threshold=9.0).mode == "max"
+    assert ge.ReduceOnPlateau("auc", patience_steps=1).mode == "max"
 
 
 @pytest.mark.parametrize(
@@ -162,32 +173,43 @@ def test_divergence_and_reasons():
         ({}, [1, 1, 1, 1], [2000, 3000, 4000]),
         ({}, [1, 2, 3, 2, 4], [4000]),
         ({"cooldown_steps": 1500}, [1, 1, 1, 1, 1, 1], [2000, 4000, 6000]),
-        ({"max_evaluations": 2}, [1, 1, 1, 1, 1], [3000, 5000]),
+        ({"patience_steps": 2000}, [1, 1, 1, 1, 1], [3000, 5000]),
+        ({"patience_steps": 2000, "cooldown_steps": 1500}, [1] * 9, [3000, 6000, 9000]),
         ({"min_steps": 3000}, [1, 1, 1, 1], [4000]),
     ],
 )
 def test_reductions_of_the_learning_rate(options, values, expected):
-    options = {"max_evaluations": 1, "higher_is_better": True, **options}
+    options = {"patience_steps": 1000, "mode": "max", **options}
     assert ge.ReduceOnPlateau("m", **options).reductions(record(values)) == expected
+
+
+def patient(**options):
+    return ge.EarlyStopping("loss", **{"patience_steps": 1, **options})
 
 
 @pytest.mark.parametrize(
     "make, text",
     [
-        (lambda: ge.StopIfHigher("m", "0.5"), "StopIfHigher.threshold is '0.5'"),
-        (lambda: ge.StopIfLower("m", NAN), "StopIfLower.threshold is nan"),
-        (lambda: ge.StopIfHigher(3, 0.5), "StopIfHigher.metric is 3"),
-        (lambda: ge.StopIfNoIncrease("m"), r"StopIfNoIncrease\('m'\) has no patience"),
-        (lambda: ge.StopIfNoIncrease("m", max_steps=-1), "max_steps is -1"),
-        (lambda: ge.StopIfNoIncrease("m", max_steps=1, min_delta=-1), "min_delta is -1"),
-        (lambda: ge.StopIfNoIncrease("m", max_steps=1, restore_best="yes"), "restore_best is"),
-        (lambda: ge.StopIfNoIncrease("m", patience=3), "Write instead: max_evaluations=5, or max"),
-        (lambda: ge.StopIfNoIncrease("m", max_secs=3), "Write instead: max_evaluations=5, or max"),
-        (lambda: ge.StopIfHigher(metric_name="m"), "Write instead: metric='accuracy'"),
-        (lambda: ge.ReduceOnPlateau("loss", factor=2, max_steps=1), "factor is 2"),
-        (lambda: ge.ReduceOnPlateau("quality", max_steps=1), "higher_is_better to True or False"),
-        (lambda: ge.ReduceOnPlateau("loss"), "no patience"),
-        (lambda: ge.ReduceOnPlateau("loss", max_steps=1, optimizers="a"), "optimizers is 'a'"),
+        (lambda: ge.EarlyStopping("loss", threshold="0.5"), "EarlyStopping.threshold is '0.5'"),
+        (lambda: ge.EarlyStopping("loss", threshold=NAN), "EarlyStopping.threshold is nan"),
+        (lambda: ge.EarlyStopping(3, threshold=0.5), "EarlyStopping.metric is 3"),
+        (lambda: ge.EarlyStopping("loss", "auto"), "mode is 'auto': expected 'max' or 'min' or No"),
+        (lambda: ge.EarlyStopping("quality", threshold=1), "EarlyStopping.mode to 'max' or 'min'"),
+        (lambda: ge.EarlyStopping("loss"), "EarlyStopping.patience_steps is None: expected it, or"),
+        (
+            lambda: ge.EarlyStopping("loss", threshold=1, restore_best=True),
+            "patience_steps is None",
+        ),
+        (lambda: patient(restore_best="yes"), "restore_best is 'yes'"),
+        (lambda: patient(patience_steps=-1), "patience_steps is -1"),
+        (lambda: patient(min_delta=-1), "min_delta is -1"),
+        (lambda: patient(patience=3), "Write instead: patience_steps=5000, in global steps"),
+        (lambda: patient(max_steps=3), "Write instead: patience_steps=5000, in global steps"),
+        (lambda: ge.EarlyStopping(metric_name="m"), "Write instead: metric='accuracy'"),
+        (lambda: ge.ReduceOnPlateau("loss", factor=2, patience_steps=1), "factor is 2"),
+        (lambda: ge.ReduceOnPlateau("loss", higher_is_better=True), "Write instead: mode='max'"),
+        (lambda: ge.ReduceOnPlateau("loss"), "patience_steps is None: expected an int > 0. Set"),
+        (lambda: ge.ReduceOnPlateau("loss", patience_steps=1, optimizers="a"), "optimizers is 'a'"),
         (lambda: ge.StopAfterSecsHook("3 hours"), "secs is '3 hours'"),
         (lambda: ge.StopAfterEpochsHook(0), "num_epochs is 0"),
         (lambda: ge.ProfilerHook(0), "first_step is 0"),
@@ -200,8 +222,13 @@ def test_wrong_values_are_refused(make, text):
 
 def test_old_names_have_the_line_to_write():
     for name, text in {
-        "stop_if_no_decrease_hook": r"early_stopping=StopIfNoDecrease\('loss', max_steps=5000",
-        "EarlyStopping": "early_stopping=StopIfNoIncrease",
+        "stop_if_higher_hook": r"=EarlyStopping\('loss', 'max', threshold=100.0\)",
+        "stop_if_lower_hook": r"=EarlyStopping\('loss', 'min', threshold=0.1\)",
+        "stop_if_no_increase_hook": r"=EarlyStopping\('accuracy', 'max', patience_steps=5000\)",
+        "stop_if_no_decrease_hook": r"=EarlyStopping\('loss', 'min', patience_steps=5000\)",
+        "make_early_stopping_hook": "after_evaluation calls run.request_stop",
+        "StopIfNoIncrease": r"=EarlyStopping\('accuracy', 'max', patience_steps=5000\)",
+        "StopIfDiverged": r"=EarlyStopping\('loss', check_finite=True\)",
         "CsvTool": "CsvWriter",
         "Tool": "MetricWriter",
     }.items():

@@ -67,8 +67,8 @@ def ended(model_dir):
     return content["reason"], content["step"], content["details"]
 
 
-RULE = ge.StopIfNoIncrease("score", max_steps=20)
-REASON = "StopIfNoIncrease('score'): no increase in 20 steps; best 0.6 at step 30, 0.4 at step 50"
+RULE = ge.EarlyStopping("score", "max", patience_steps=20)
+REASON = "EarlyStopping('score'): no increase in 20 steps; best 0.6 at step 30, 0.4 at step 50"
 
 
 @pytest.mark.slow
@@ -88,21 +88,21 @@ def test_a_rule_ends_a_training_also_after_a_kill_and_at_once_when_started_again
     assert ended(whole) == ("stopped", 50, [REASON])
     assert again.last_run.step == 50 and metrics["global_step"] == 50
     # With more patience, or without a rule, training continues.
-    run(whole, ge.StopIfNoIncrease("score", max_steps=40), one=again)
+    run(whole, ge.EarlyStopping("score", "max", patience_steps=40), one=again)
     assert again.last_run.step == 70
     assert f"train | continues after a stop: {REASON}" in caplog.text
     run(whole, max_steps=80, one=again)
     assert ended(whole) == ("finished", 80, [])
     # A rule that the last evaluation fulfils stops nothing: the training has ended.
-    run(whole, ge.StopIfLower("score", 0.05), one=again, max_steps=90)
+    run(whole, ge.EarlyStopping("score", "min", threshold=0.05), one=again, max_steps=90)
     assert ended(whole) == ("finished", 90, [])
-    run(whole, ge.StopIfLower("score", 0.05), one=again, max_steps=100)
+    run(whole, ge.EarlyStopping("score", "min", threshold=0.05), one=again, max_steps=100)
     assert ended(whole)[:2] == ("stopped", 90)
 
 
 @pytest.mark.slow
 def test_the_best_weights_are_restored(tmp_path):
-    rule = ge.StopIfNoIncrease("score", max_steps=30, restore_best=True)
+    rule = ge.EarlyStopping("score", "max", patience_steps=30, restore_best=True)
     plain, _ = run(tmp_path / "plain", max_steps=30)
     model_dir = tmp_path / "run"
     one, metrics = run(model_dir, rule, keep_checkpoint_max=2)
@@ -118,41 +118,43 @@ def test_the_best_weights_are_restored(tmp_path):
     assert again.last_run.step == 50
 
 
+def test_rules_get_the_name_of_their_evaluation_once():
+    rule = ge.EarlyStopping("loss", patience_steps=1, restore_best=True)
+    spec = ge.EvalSpec(eval_input, name="dev", early_stopping=rule)
+    for each in (spec, dataclasses.replace(spec, steps=1)):
+        assert [rule.evaluation for rule in each.early_stopping] == ["dev"]
+        assert each.keep_best == (ge.KeepBest("loss", higher_is_better=False),)
+    of_average = ge.EarlyStopping("ema/scores/f1", patience_steps=1)
+    ge.EvalSpec(eval_input, early_stopping=of_average).check_metrics(["scores", "ema/scores"])
+
+
 def test_wrong_rules_are_refused_before_the_first_step(tmp_path):
     def refused(text, *rules, **options):
         with pytest.raises(ge.UserError, match=text):
             run(tmp_path, *rules, **options)
 
-    refused(r"\['loss', 'score'\]. Did you mean score", ge.StopIfHigher("scores", 1.0))
-    restoring = ge.StopIfNoIncrease("score", max_steps=1, restore_best=True)
+    def higher(metric, **options):
+        return ge.EarlyStopping(metric, "max", threshold=1.0, **options)
+
+    refused(r"\['loss', 'score'\]. Did you mean score", higher("scores"))
+    restoring = higher("score", patience_steps=1, restore_best=True)
     refused("save_checkpoints_steps", restoring, save_checkpoints_steps=0)
     refused("restore_best is True: expected it in an EvalSpec", hooks=[restoring])
-    refused("evaluation is 'dev'", hooks=[ge.StopIfHigher("score", 1.0, evaluation="dev")])
-    refused("expected None. Leave", ge.StopIfHigher("score", 1.0, evaluation="dev"))
-    refused(r"\['adam'\].*\['optimizer'\]", hooks=[plateau(optimizers=["adam"])])
+    refused("evaluation is 'dev'", hooks=[higher("score", evaluation="dev")])
+    refused("expected no evaluation. Leave", higher("score", evaluation="dev"))
+    refused(r"\['adam'\].*\['optimizer'\]", hooks=[halves(optimizers=["adam"])])
     refused("returns endless data", train={"max_epochs": 2})
     refused("max_epochs is 0", train={"max_epochs": 0})
     refused("max_secs is '5x'", train={"max_secs": "5x"})
-    with pytest.raises(ge.UserTypeError, match="StopIfHigher objects|StoppingRule"):
-        ge.EvalSpec(eval_input, early_stopping=ge.StopIfHigher)
-    with pytest.raises(ge.UserValueError, match=r"StopIfHigher\('score'\).evaluation is None"):
-        make(tmp_path, fn=model_fn).train(train_input, [ge.StopIfHigher("score", 1.0)], max_steps=1)
+    with pytest.raises(ge.UserTypeError, match="expected a list of EarlyStopping objects"):
+        ge.EvalSpec(eval_input, early_stopping=ge.EarlyStopping)
+    with pytest.raises(ge.UserValueError, match=r"EarlyStopping\('score'\).evaluation is ''"):
+        make(tmp_path, fn=model_fn).train(train_input, [higher("score")], max_steps=1)
     assert not checkpoints(tmp_path)
 
 
-def plateau(**options):
-    return ge.ReduceOnPlateau("loss", **{"factor": 0.5, "max_evaluations": 1, **options})
-
-
-class Flat(ge.ReduceOnPlateau):
-    """Sees a metric that never improves: the loss would depend on rounding."""
-
-    def values(self, history):
-        return [(step, 1.0) for step, _ in super().values(history)]
-
-
-def halves(**options):
-    return Flat("loss", **{"factor": 0.5, "max_evaluations": 1, **options})
+def halves(**options):  # The score is never lower than at the first evaluation.
+    return ge.ReduceOnPlateau("score", "min", **{"factor": 0.5, "patience_steps": 1, **options})
 
 
 def schedule():
@@ -200,7 +202,7 @@ def without_dropout():
 
 def all_stops(folder, **config):
     """Ends a training in each way; returns the step, the reasons, and a metric with the weights."""
-    best = ge.StopIfNoIncrease("score", max_steps=30, restore_best=True)
+    best = ge.EarlyStopping("score", "max", patience_steps=30, restore_best=True)
     passes = {"input_fn": eval_input, "max_epochs": 3, "max_steps": None}
     trainings = {
         "rule": ([RULE], {}),
