@@ -63,7 +63,6 @@ from .export.receivers import (
 from .export.receivers import (
     build_raw_serving_input_receiver_fn as build_raw_serving_input_receiver_fn,
 )
-from .hooks.early_stopping import EarlyStopping as EarlyStopping
 from .hooks.file_writers import CsvWriter as CsvWriter
 from .hooks.file_writers import JsonLinesWriter as JsonLinesWriter
 from .hooks.loss_guard import LossGuard as LossGuard
@@ -84,6 +83,7 @@ from .keras_fit.compiled import compiled_spec as compiled_spec
 from .keras_fit.fit import FitResult as FitResult
 from .keras_fit.fit import fit as fit
 from .keras_fit.model import compiled_modules as compiled_modules
+from .loop.early_stopping import EarlyStopping as EarlyStopping
 from .loop.exporter import Exporter as Exporter
 from .loop.specs import EvalSpec as EvalSpec
 from .loop.specs import KeepBest as KeepBest

@@ -17,8 +17,9 @@ from ..data.source import Source
 from ..distribute import names
 from ..errors import UserValueError
 from ..estimator.estimator import Estimator
-from ..hooks import description, early_stopping
+from ..hooks import description
 from ..hooks.stops import with_stops
+from ..loop import early_stopping
 from ..loop.checkpointing import DEFAULT_SECS
 from ..loop.program import TrainProgram
 from ..loop.specs import EvalSpec, TrainSpec, check_evaluations

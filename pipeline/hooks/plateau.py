@@ -3,17 +3,16 @@
 import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import keras
 import tensorflow as tf
 from absl import logging
 
 from ..contract.checks import Check, integer, is_number, number
-from ..contract.hooks import Hook, Run
+from ..contract.hooks import Run
 from ..contract.old_names import explained
-from ..errors import UserTypeError, UserValueError
-from .early_stopping import History, MetricHook
+from ..errors import UserTypeError
+from ..loop.early_stopping import History, MetricHook
 
 
 @explained
@@ -94,70 +93,3 @@ class ReduceOnPlateau(MetricHook):
                 self.metric,
                 steps[-1],
             )
-
-
-def scale_rates(
-    hooks: Sequence[Hook],
-    modules: Mapping[str, Any],
-    factors: dict[Any, tf.Variable],
-    strategy: tf.distribute.Strategy,
-) -> list[Hook]:
-    """Makes optimizers multiply their rates by the factors of hooks.
-
-    Call it before the training step is traced; programs that were traced for other hooks have
-    other factors.
-
-    Args:
-      hooks: hooks of a training.
-      modules: modules by name.
-      factors: variables by hook, which this function creates where they are missing.
-      strategy: strategy of the variables.
-
-    Returns:
-      The hooks, with a copy of each ReduceOnPlateau that sets its factor.
-
-    Raises:
-      UserValueError: a hook names an optimizer that does not exist.
-    """
-    optimizers = {n: m for n, m in modules.items() if isinstance(m, keras.optimizers.Optimizer)}
-    reducing = tuple(dict.fromkeys(h for h in hooks if isinstance(h, ReduceOnPlateau)))
-    for hook in reducing:
-        unknown = sorted({*(hook.optimizers or ())} - set(optimizers))
-        if unknown:
-            raise UserValueError(
-                f"ReduceOnPlateau.optimizers has {unknown}: expected names of optimizers among "
-                f"the modules, {sorted(optimizers)}."
-            )
-        if hook not in factors:
-            with strategy.scope():
-                factors[hook] = tf.Variable(
-                    1.0,
-                    trainable=False,
-                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-                    name="learning_rate_factor",
-                )
-    for name, optimizer in optimizers.items():
-        chosen = [h for h in reducing if h.optimizers is None or name in h.optimizers]
-        _scale(optimizer, [(factors[hook], hook.min_rate) for hook in chosen])
-    copies = {hook: hook.scaling(factors[hook]) for hook in reducing}
-    return [copies[h] if isinstance(h, ReduceOnPlateau) else h for h in hooks]
-
-
-def _scale(optimizer: Any, scales: Sequence[tuple[tf.Variable, float]]) -> None:
-    """Replaces the method by which an optimizer reads its rate.
-
-    Assigning `learning_rate` would remove the variable of a constant rate from the optimizer, and
-    so from checkpoints.
-    """
-    vars(optimizer).pop("_get_current_learning_rate", None)
-    if not scales:
-        return
-    configured = optimizer._get_current_learning_rate
-
-    def rate() -> tf.Tensor:
-        value = tf.cast(configured(), tf.float32)
-        for factor, min_rate in scales:
-            value = tf.maximum(value * factor, tf.minimum(min_rate, value))
-        return value
-
-    optimizer._get_current_learning_rate = rate

@@ -15,10 +15,10 @@ from absl import logging
 
 from ..checkpoint import files
 from ..contract.hooks import Hook, Run
-from ..hooks.early_stopping import EarlyStopping
 from ..model_dir import best
 from ..model_dir.files import read_json, write_atomic
 from .checkpointing import Checkpointing
+from .early_stopping import EarlyStopping
 from .evaluation_log import EvaluationLog
 from .parts import Part, Rewind, Start
 from .train_state import TrainState

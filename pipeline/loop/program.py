@@ -13,7 +13,6 @@ from ..contract.spec import EstimatorSpec, ModeKeys
 from ..contract.summaries import Kind
 from ..data.source import Source
 from ..errors import UserValueError
-from ..hooks.plateau import ReduceOnPlateau, scale_rates
 from ..train import runners
 from ..train.loop import Steps
 from ..train.metrics import MetricSet
@@ -21,6 +20,7 @@ from ..train.shown import kinds_of
 from ..train.step import TrainStep
 from ..train.untrained import log_untrained
 from .bound_model import BoundModel
+from .rate_factors import ScalesRates, scale_rates
 from .train_state import TrainState
 
 _MAX_LOSSES = 1000  # Of a call that keeps the loss of each step.
@@ -84,7 +84,7 @@ class TrainProgram:
 
     def _cache_key(self) -> Hashable:
         """Returns all that the program depends on; hooks may scale learning rates."""
-        scaling = tuple(hook for hook in self.hooks if isinstance(hook, ReduceOnPlateau))
+        scaling = tuple(hook for hook in self.hooks if isinstance(hook, ScalesRates))
         return ModeKeys.TRAIN, self.runner.kind, scaling, self._num_losses
 
     def _compile(
