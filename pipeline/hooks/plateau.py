@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from .. import private
 from ..contract.checks import Check, boolean, integer, is_number, number
 from ..contract.hooks import Hook, Run
 from ..contract.old_names import explained
@@ -154,20 +155,10 @@ def scale_rates(
 
 
 def _scale(optimizer: Any, scales: Sequence[tuple[tf.Variable, float]]) -> None:
-    """Replaces the method by which an optimizer reads its rate.
-
-    Assigning `learning_rate` would remove the variable of a constant rate from the optimizer, and
-    so from checkpoints.
-    """
-    vars(optimizer).pop("_get_current_learning_rate", None)
-    if not scales:
-        return
-    configured = optimizer._get_current_learning_rate
-
-    def rate() -> tf.Tensor:
-        value = tf.cast(configured(), tf.float32)
+    def scale(configured: Any) -> tf.Tensor:
+        value = tf.cast(configured, tf.float32)
         for factor, min_rate in scales:
             value = tf.maximum(value * factor, tf.minimum(min_rate, value))
         return value
 
-    optimizer._get_current_learning_rate = rate
+    private.scale_rate(optimizer, scale if scales else None)
