@@ -30,6 +30,15 @@ def use_summed_gradients(optimizer: Any) -> None:
     optimizer._all_reduce_sum_gradients = list
 
 
+def clip_by(optimizer: Any, clip: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
+    """Makes an optimizer clip gradients by a function instead of by its options.
+
+    Keras 3.6 to 3.16: `_clip_gradients`. The options cannot be unset while several replicas, each
+    in a thread, apply gradients.
+    """
+    optimizer._clip_gradients = clip
+
+
 def decays(optimizer: Any, variable: Any) -> bool:
     """Returns whether a built optimizer has a weight decay for a variable.
 

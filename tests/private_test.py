@@ -43,6 +43,13 @@ def test_gradients_of_replicas_are_not_added_up():
     np.testing.assert_array_equal(variable, [[0.5]])
 
 
+def test_clipping():
+    optimizer, variable = sgd(clipvalue=0.1)
+    private.clip_by(optimizer, lambda gradients: [2 * each for each in gradients])
+    optimizer.apply([tf.constant([[1.0]])], [variable])
+    np.testing.assert_array_equal(variable, [[0.0]])
+
+
 def test_decay():
     optimizer, variable = sgd(weight_decay=0.5)
     excluding = keras.optimizers.SGD(weight_decay=0.5)

@@ -5,9 +5,8 @@ much as these rows. The formula is Keras' own, computed on the rows as if they w
 faster than TensorFlow's sparse kernels, and the same for all optimizers.
 """
 
-import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -63,6 +62,7 @@ class RowOptimizer:
                 f"rows: expected one of {[each.__name__ for each in _BY_ROW]}. Set lazy=False."
             )
         self._optimizer.update_step = self._update_step
+        private.clip_by(self._optimizer, functools.partial(_clipped, self._optimizer))
 
     def apply(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Updates variables by gradients over all replicas, no row twice, in replica context."""
@@ -70,9 +70,7 @@ class RowOptimizer:
         by_rows = [v for g, v in pairs if self._op.lazy and slices.are_rows(g)]
         private.decay_without(self._optimizer, by_rows)
         self._powers = {}
-        gradients = _clipped(self._optimizer, gradients)
-        with _without_clipping(self._optimizer):
-            self._optimizer.apply(gradients, variables)
+        self._optimizer.apply(gradients, variables)
 
     def _update_step(self, gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:
         """Replaces Keras' method, which gets the variable of each device."""
@@ -192,16 +190,3 @@ def _clipped(optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any]:
         values = [tf.clip_by_value(slices.values_of(each), -limit, limit) for each in gradients]
         return [slices.with_values(*pair) for pair in zip(gradients, values, strict=True)]
     return gradients
-
-
-@contextlib.contextmanager
-def _without_clipping(optimizer: Any) -> Iterator[None]:
-    """Unsets the options by which an optimizer clips in the block."""
-    options = {n: getattr(optimizer, n) for n in ("clipnorm", "global_clipnorm", "clipvalue")}
-    for name in options:
-        setattr(optimizer, name, None)
-    try:
-        yield
-    finally:
-        for name, value in options.items():
-            setattr(optimizer, name, value)
