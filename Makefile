@@ -7,18 +7,20 @@ PYTEST_FLAGS ?=
 
 VENV := .venv
 OLDEST := .venv-oldest
+NEWEST := .venv-newest
 PYTEST := -m pytest -n 2 --dist loadfile -q $(PYTEST_FLAGS)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PRECIOUS: %/bin/pip
-.PHONY: help demo lint test test-all test-oldest format clean
+.PHONY: help demo lint test test-all test-oldest test-newest format clean
 
 help:
 	@echo 'make demo         train, evaluate and export the digits in $(MODEL_DIR); again: resume'
 	@echo 'make test         lint and the tests, about 5 minutes on two cores'
 	@echo 'make test-all     the slow tests: kill loops, large matrices'
 	@echo 'make test-oldest  the main tests on the oldest supported TensorFlow and Keras'
+	@echo 'make test-newest  the same tests on the newest ones that pip finds, pre-releases too'
 	@echo 'make format       format the code'
 	@echo 'make clean        remove what make has made'
 	@echo
@@ -42,12 +44,19 @@ test-all: $(VENV)/.test-installed
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python $(PYTEST) -m oldest
 
+# Versions beyond the bounds of setup.cfg: pip warns of them. A pre-release of TensorFlow brings
+# keras-nightly, in the same folder as keras.
+test-newest: $(NEWEST)/.installed
+	$(NEWEST)/bin/pip install --quiet --disable-pip-version-check --pre --upgrade tensorflow keras
+	@$(NEWEST)/bin/python -c 'import keras, tensorflow; print(tensorflow.__version__, keras.__version__)'
+	$(NEWEST)/bin/python $(PYTEST) -m oldest
+
 format: $(VENV)/.test-installed
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) $(OLDEST) runs build *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(NEWEST) runs build *.egg-info .pytest_cache .ruff_cache
 
 # The target is pip: without python3-venv, Debian leaves a python behind that has no pip.
 %/bin/pip:
@@ -62,4 +71,9 @@ $(OLDEST)/.installed: setup.cfg pyproject.toml | $(OLDEST)/bin/pip
 	@echo 'installing the oldest supported versions into $(OLDEST)'
 	@$(OLDEST)/bin/pip install --quiet --disable-pip-version-check \
 	    --editable '.[oldest]' 'tensorflow==2.16.*' 'keras==3.6.*'
+	@touch $@
+
+$(NEWEST)/.installed: setup.cfg pyproject.toml | $(NEWEST)/bin/pip
+	@echo 'installing gin-estimator into $(NEWEST)'
+	@$(NEWEST)/bin/pip install --quiet --disable-pip-version-check --editable '.[oldest]'
 	@touch $@

@@ -9,8 +9,8 @@ import keras
 import tensorflow as tf
 
 from ..errors import UserTypeError
+from ..private import KERAS_VARIABLE
 from .checks import shown
-from .train_op import KERAS_VARIABLE
 
 # Arguments of model_fn in addition to the modules.
 MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config", "step")

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context  # No public way; see `_set_eager_seed`.
+
+from .. import private
 
 NO_SEED = 87654321  # What TensorFlow's get_seed returns if the program has set none.
 
@@ -48,10 +49,10 @@ def seeded(
             np.random.seed(seed)
             if clears:
                 tf.random.set_seed(seed)
-            _set_eager_seed(seed, seed if base is None else base)
+            private.set_eager_seed(seed, seed if base is None else base)
             yield
         finally:
-            _set_eager_seed(before, before)
+            private.set_eager_seed(before, before)
             random.setstate(python)
             np.random.set_state(numpy)
 
@@ -60,16 +61,6 @@ def of_program() -> int | None:
     """Returns the seed of `tf.random.set_seed` or `keras.utils.set_random_seed`; None if unset."""
     seed, _ = tf.compat.v1.get_seed(0)
     return None if seed == NO_SEED else seed
-
-
-def _set_eager_seed(seed: int | None, base: int | None) -> None:
-    """Sets the seed from which input_fns and factories draw.
-
-    `tf.random.set_seed` would also clear all compiled kernels. Random operations in the steps of
-    a training would repeat their numbers after each evaluation.
-    """
-    eager = context.context()
-    eager._seed, eager._rng = base, random.Random(seed)
 
 
 def seed_graph(seed: int | None) -> None:

@@ -8,11 +8,9 @@ import keras
 import tensorflow as tf
 
 from ..errors import SpecError, UserError
+from ..private import KERAS_VARIABLE
 from .checks import boolean, check_fields, function, integer, number, shown
 from .old_names import explained
-
-# The class of layers' variables. Before Keras 3.7 they are not instances of keras.Variable itself.
-KERAS_VARIABLE: type = keras.Variable.__base__
 
 
 class MeanOverExamples(tuple):

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ..private import parts_of
+
 # Dataset operations whose saved iterators continue exactly.
 _EXACT = {
     "Batch", "Concatenate", "Filter", "FlatMap", "Interleave", "Map", "Options", "PaddedBatch",
@@ -39,10 +41,11 @@ def why_inexact(dataset: tf.data.Dataset) -> str:
         if _kind(each) not in _EXACT:
             return f"the place in {type(each).__name__} is not saved exactly"
         if _kind(each) == "Repeat":
-            below = [d for i in each._inputs() for d in (i._inputs() if _is_shuffle(i) else [i])]
-            if any(_is_shuffle(d) for start in below for d in _datasets(start)):
+            [below] = parts_of(each).inputs
+            starts = parts_of(below).inputs if _is_shuffle(below) else [below]
+            if any(_is_shuffle(d) for start in starts for d in _datasets(start)):
                 return "shuffle() is not directly before repeat(): use shuffle(...).repeat()"
-        for function in _functions(each):
+        for function in parts_of(each).functions:
             if any(value.dtype in (tf.variant, tf.resource) for value in function.captured_inputs):
                 return "a function of the dataset uses another dataset, a table or a variable"
             if operation := _operation_with_state(function.graph):
@@ -54,11 +57,11 @@ def of_sources(dataset: tf.data.Dataset) -> int:
     """Returns a number that is equal for the same data, whatever is done with them."""
     numbers = []
     for each in _datasets(dataset):
-        if not each._inputs():
+        if not parts_of(each).inputs:
             numbers.append(_of_source(each))
         numbers += [
             _of_graph(value)
-            for function in _functions(each)
+            for function in parts_of(each).functions
             for value in function.captured_inputs
             if value.dtype == tf.variant
         ]
@@ -67,7 +70,7 @@ def of_sources(dataset: tf.data.Dataset) -> int:
 
 def of_pipeline(dataset: tf.data.Dataset) -> int:
     """Returns a number that is equal for the same data and operations; -1: cannot be compared."""
-    sources = [each for each in _datasets(dataset) if not each._inputs()]
+    sources = [each for each in _datasets(dataset) if not parts_of(each).inputs]
     if any(map(_is_large, sources)) or why_inexact(dataset):
         return -1
     return _of_graph(tf.data.experimental.to_variant(dataset))
@@ -88,7 +91,7 @@ def files_of(dataset: tf.data.Dataset) -> list[str]:
 def nodes_of_functions(dataset: tf.data.Dataset) -> Iterator[Any]:
     """Yields the operations in the functions of a dataset, as NodeDefs; arrays are not copied."""
     for each in _datasets(dataset):
-        for function in _functions(each):
+        for function in parts_of(each).functions:
             graph = function.graph.as_graph_def()
             yield from graph.node
             for nested in graph.library.function:
@@ -98,7 +101,7 @@ def nodes_of_functions(dataset: tf.data.Dataset) -> Iterator[Any]:
 def out_of_order(dataset: tf.data.Dataset) -> str:
     """Returns an operation with `deterministic=False`; '' for none."""
     for each in _datasets(dataset):
-        if getattr(each, "_deterministic", "") == "false":
+        if parts_of(each).is_unordered:
             return _kind(each)
     nodes = nodes_of_functions(dataset)
     return next((node.op for node in nodes if node.attr["deterministic"].s == b"false"), "")
@@ -165,17 +168,10 @@ def _operation_with_state(graph: tf.Graph) -> str:
     return next((kind for kind in sorted(kinds) if any(part in kind for part in _INEXACT)), "")
 
 
-# TensorFlow has no public way to a dataset's inputs and functions.
-
-
 def _datasets(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
     yield dataset
-    for each in dataset._inputs():
+    for each in parts_of(dataset).inputs:
         yield from _datasets(each)
-
-
-def _functions(dataset: tf.data.Dataset) -> list[Any]:
-    return [each.function for each in dataset._functions()]
 
 
 def _kind(dataset: tf.data.Dataset) -> str:
@@ -186,12 +182,8 @@ def _is_shuffle(dataset: tf.data.Dataset) -> bool:
     return _kind(dataset) == "Shuffle"
 
 
-def _arrays(dataset: tf.data.Dataset) -> list[tf.Tensor]:
-    return list(getattr(dataset, "_tensors", []))
-
-
 def _is_large(dataset: tf.data.Dataset) -> bool:
-    return sum(each.shape.num_elements() * each.dtype.size for each in _arrays(dataset)) > (
+    return sum(each.shape.num_elements() * each.dtype.size for each in parts_of(dataset).arrays) > (
         _MAX_BYTES
     )
 
@@ -200,7 +192,8 @@ def _of_source(dataset: tf.data.Dataset) -> int:
     if not _is_large(dataset):
         return _of_variant(tf.data.experimental.to_variant(dataset))
     edges = [
-        (each.shape, each.dtype, each[:8].numpy(), each[-8:].numpy()) for each in _arrays(dataset)
+        (each.shape, each.dtype, each[:8].numpy(), each[-8:].numpy())
+        for each in parts_of(dataset).arrays
     ]
     return zlib.crc32(repr([(*e[:2], e[2].tobytes(), e[3].tobytes()) for e in edges]).encode())
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from .. import private
 from ..contract import paths
 from ..contract.spec import EstimatorSpec
 from ..errors import SpecError, UserValueError
@@ -200,9 +201,7 @@ def _check_captured(
         for shard in getattr(variable, "variables", [variable]):
             # A distributed variable is captured by the handle of one of its copies.
             known |= {id(copy.handle) for copy in getattr(shard, "values", None) or [shard]}
-    # A TPU's by that of all copies together; no public name has it.
-    packed = [getattr(variable, "_packed_variable", None) for variable in variables.values()]
-    known |= {id(each.packed_handle) for each in packed if each is not None}
+    known |= {id(private.packed_handle(variable)) for variable in variables.values()}
     handles = [t for t in function.captured_inputs if t.dtype == tf.resource]
     if any(id(handle) not in known for handle in handles):
         raise SpecError(

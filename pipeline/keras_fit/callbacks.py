@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from .. import private
 from ..contract.checks import objects
 from ..contract.hooks import Hook, Report, Run, as_text
 from ..contract.user_errors import noted_method
@@ -29,6 +30,10 @@ _KNOWN = (_callbacks.ModelCheckpoint, _callbacks.TensorBoard, _callbacks.Termina
 _WRITERS = (_callbacks.ModelCheckpoint, _callbacks.TensorBoard, _callbacks.CSVLogger)
 _PARTS = ("train_batch", "batch", "test_batch")
 _REFUSED = [f"on_{part}_{when}" for part in _PARTS for when in ("begin", "end")]
+# Ends of the names of Keras' classes of metrics.
+_HIGHER = ("AUC", "Accuracy", "Correlation", "IoU", "Precision", "Recall", "Score", "Sensitivity")
+_HIGHER += ("Similarity", "Specificity")
+_LOWER = ("Crossentropy", "Divergence", "Error", "Hinge", "Poisson")
 _SIMPLE = (bool, int, float, str, np.bool_, np.integer, np.floating, type(None))
 
 
@@ -66,7 +71,7 @@ def checked(callbacks: Any) -> tuple[keras.callbacks.Callback, ...]:
                     f"{kind}.{name} is {value!r}: expected {allowed!r}. Set {name}={allowed!r}, "
                     "or RunConfig(save_checkpoints_steps=..., save_summary_steps=...)."
                 )
-        if getattr(each, "_start_batch", 0) or getattr(each, "_stop_batch", 0):
+        if private.profiles_batches(each):
             raise UserValueError(
                 f"{kind}.profile_batch is set: expected 0. Pass hooks=[ge.ProfilerHook(...)]."
             )
@@ -235,9 +240,7 @@ class KerasCallbacks(Hook):
             each.set_model(model)
             _choose_mode(each, compile_parts(model).metrics)
             self._call_one(each, "on_train_begin", {})
-            # Keras does so before it first compares, and would forget the restored best value.
-            if getattr(each, "monitor_op", each) is None:
-                each._set_monitor_op()
+            private.choose_monitor_op(each)
             self._restore(name, each)
         self._fresh = {name: _simple(each) for name, each in self._active.items()}
         self._first_rate = _rate(model)
@@ -424,10 +427,15 @@ def _choose_mode(callback: Any, metrics: Any) -> None:
     if getattr(callback, "mode", None) != "auto" or name == "loss":
         return
     given = [each for each in tf.nest.flatten(metrics) if getattr(each, "name", None) == name]
-    direction = getattr(given[0], "_direction", None) if given else None
+    is_up = _is_up(type(given[0])) if given else None
     with contextlib.suppress(UserValueError):  # Keras has an error with the remedy.
-        is_up = direction == "up" if direction else None
         callback.mode = "max" if higher_is_better(name, is_up, "mode") else "min"
+
+
+def _is_up(metric: type) -> bool | None:
+    """Returns whether larger values of a metric of Keras are better; None for unknown."""
+    bases = [kind.__name__ for kind in metric.__mro__ if kind.__module__.startswith("keras.")]
+    return next((n.endswith(_HIGHER) for n in bases if n.endswith((*_HIGHER, *_LOWER))), None)
 
 
 def _numbered(callbacks: Sequence[Any]) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from .. import private
 from ..contract.checks import shown
 from ..contract.joined import warn_of_joined
 from ..contract.spec import EstimatorSpec, ModeKeys, metric
@@ -51,8 +52,7 @@ def compile_parts(model: Any) -> CompileParts:
     Raises:
       SpecError: it is not a compiled Keras model, or has `weighted_metrics`.
     """
-    # `get_compile_config` returns copies of the metrics and losses.
-    config = getattr(getattr(model, "_compile_config", None), "config", {})
+    config = private.compile_arguments(model)
     if not isinstance(model, keras.Model) or config.get("optimizer") is None:
         raise SpecError(
             f"{shown(model)} is not a compiled Keras model. Call "
@@ -98,8 +98,7 @@ def compiled_spec(
       SpecError: losses, metrics, labels and outputs do not fit each other.
     """
     by_name = _by_name(network, outputs)
-    # Keras has no public name for masks.
-    masks = {name: getattr(each, "_keras_mask", None) for name, each in by_name.items()}
+    masks = {name: _mask_of(each) for name, each in by_name.items()}
     by_name = {name: _as_float32(each) for name, each in by_name.items()}
     if mode == ModeKeys.PREDICT:
         single = tf.is_tensor(outputs)
@@ -332,6 +331,19 @@ def _by_name(network: keras.Model, outputs: Any) -> dict[str, tf.Tensor]:
     if len(names) != len(outputs):
         names = [f"output_{index}" for index in range(len(outputs))]
     return dict(zip(names, outputs, strict=True))
+
+
+def _mask_of(output: tf.Tensor) -> Any:
+    """Returns the mask that Keras' layers gave an output, or None: Keras hands it to a layer."""
+    masks = []
+
+    def call(value: tf.Tensor, mask: Any = None) -> tf.Tensor:
+        masks.append(mask)
+        return value
+
+    # `mask` says that the layer handles masks; `name` takes no number of the process.
+    keras.layers.Lambda(call, mask=lambda _, mask: mask, autocast=False, name="mask")(output)
+    return masks[0]
 
 
 def _as_float32(value: tf.Tensor) -> tf.Tensor:

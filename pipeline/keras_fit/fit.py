@@ -324,6 +324,6 @@ def _plain_model(
 
 def _value(strategy: tf.distribute.Strategy, variable: Any) -> tf.Tensor:
     """Returns the value of a variable on the first local replica; of a table all rows."""
-    if isinstance(variable, tf.__internal__.distribute.ShardedVariable):
+    if len(names.parts_of(variable)) > 1:
         return tf.convert_to_tensor(variable)
     return tf.convert_to_tensor(strategy.experimental_local_results(variable)[0])

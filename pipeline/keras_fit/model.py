@@ -1,12 +1,11 @@
 """Makes the modules of an Estimator from a function that returns a compiled Keras model."""
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
+from .. import private
 from ..contract.checks import shown
 from ..contract.run_config import RunConfig
 from ..errors import SpecError, UserTypeError
@@ -57,25 +56,12 @@ def new_model(make_model: Callable[[], keras.Model]) -> keras.Model:
     Keras numbers the names `auc`, `auc_1` in the process, and each training makes several models.
     """
     try:
-        with _names_of_new_process():
+        with private.names_of_new_process():
             return make_model()
     except ValueError as error:
         if "unique" not in str(error):
             raise
     return make_model()  # A layer from outside has the name of a new one.
-
-
-@contextlib.contextmanager
-def _names_of_new_process() -> Iterator[None]:
-    """Makes Keras count the names of this thread from the start in the block."""
-    naming = sys.modules[keras.backend.get_uid.__module__]  # It has no public way.
-    tracker, key = naming.global_state, "object_name_uids"
-    before = tracker.get_global_attribute(key)
-    naming.reset_uids()
-    try:
-        yield
-    finally:
-        tracker.set_global_attribute(key, before)
 
 
 def check_compiled(model: keras.Model, config: RunConfig) -> None:
@@ -96,7 +82,7 @@ def check_compiled(model: keras.Model, config: RunConfig) -> None:
                 "by its compile() alone. Write the step as a model_fn, and call "
                 "train_and_evaluate, as docs/keras_models.md shows."
             )
-    options = model._compile_config.config  # Keras has no public name for the arguments.
+    options = private.compile_arguments(model)
     for name in ("run_eagerly", "jit_compile"):
         if options.get(name) is True and not getattr(config, name):
             raise SpecError(

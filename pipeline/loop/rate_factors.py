@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 import keras
 import tensorflow as tf
 
+from .. import private
 from ..contract.hooks import Hook
 from ..errors import UserValueError
 
@@ -74,20 +75,10 @@ def scale_rates(
 
 
 def _scale(optimizer: Any, scales: Sequence[tuple[tf.Variable, float]]) -> None:
-    """Replaces the method by which an optimizer reads its rate.
-
-    Assigning `learning_rate` would remove the variable of a constant rate from the optimizer, and
-    so from checkpoints.
-    """
-    vars(optimizer).pop("_get_current_learning_rate", None)
-    if not scales:
-        return
-    configured = optimizer._get_current_learning_rate
-
-    def rate() -> tf.Tensor:
-        value = tf.cast(configured(), tf.float32)
+    def scale(configured: Any) -> tf.Tensor:
+        value = tf.cast(configured, tf.float32)
         for factor, min_rate in scales:
             value = tf.maximum(value * factor, tf.minimum(min_rate, value))
         return value
 
-    optimizer._get_current_learning_rate = rate
+    private.scale_rate(optimizer, scale if scales else None)

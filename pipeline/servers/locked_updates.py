@@ -9,12 +9,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from .. import private
 from ..contract.train_op import TrainOp
 from ..distribute.names import variable_of
 from ..errors import UserValueError
 from ..train import slices
 from ..train.kernels import BY_ROWS, KERNELS, VariableUpdate
-from ..train.rows import decays, moves_rows
+from ..train.rows import moves_rows
 
 
 def lock(op: TrainOp, strategy: tf.distribute.Strategy) -> None:
@@ -46,16 +47,17 @@ def lock(op: TrainOp, strategy: tf.distribute.Strategy) -> None:
         for variable in map(variable_of, op.variables):
             with strategy.scope(), strategy.extended.colocate_vars_with(variable):
                 empty = tf.Variable(tf.zeros_like(variable), trainable=False)
-            zeros[optimizer._get_variable_index(variable)] = empty
+            zeros[id(private.slots_of(optimizer, variable)["_velocities"])] = empty
 
     by_rows = moves_rows(op)
 
     def update_step(gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:
         if not by_rows:
             gradient = slices.dense(gradient, variable)
-        empty = zeros.get(optimizer._get_variable_index(variable))
+        slots = private.slots_of(optimizer, variable).values()
+        empty = next((zeros[id(each)] for each in slots if id(each) in zeros), None)
         one = VariableUpdate(optimizer, variable, gradient, learning_rate, zeros=empty)
-        if op.lazy and slices.are_rows(gradient) and decays(optimizer, variable):
+        if op.lazy and slices.are_rows(gradient) and private.decays(optimizer, variable):
             one.decay()
         kernel(one)
 

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from .. import private
 from ..distribute.names import variable_of
 from . import slices
 
@@ -42,11 +43,11 @@ class VariableUpdate:
         self.optimizer, self.variable, self.gradient = optimizer, variable, gradient
         self.rate, self.zeros = self.number(rate), zeros
         self._powers = {} if powers is None else powers
-        self._index = optimizer._get_variable_index(variable)
+        self._slots = private.slots_of(optimizer, variable)
 
     def slot(self, name: str) -> tf.Tensor:
         """Returns the handle of the slot in the optimizer's list `name`."""
-        return variable_of(getattr(self.optimizer, name)[self._index]).handle
+        return variable_of(self._slots[name]).handle
 
     def number(self, value: Any) -> tf.Tensor:
         """Returns a hyperparameter in the dtype of the variable."""

@@ -13,7 +13,8 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from ..contract.train_op import KERAS_VARIABLE, TrainOp
+from .. import private
+from ..contract.train_op import TrainOp
 from ..distribute.names import variable_of
 from ..errors import SpecError
 from . import kernels, slices
@@ -54,8 +55,6 @@ class RowOptimizer:
         self._optimizer = op.optimizer
         self._kind = type(op.optimizer)
         self._moves_rows = moves_rows(op)
-        # Ids of the variables of the current update that decay by rows.
-        self._decay_by_rows: set[int] = set()
         self._powers: kernels.Powers = {}
         if op.lazy and not any(self._kind.update_step is each.update_step for each in _BY_ROW):
             raise SpecError(
@@ -63,17 +62,14 @@ class RowOptimizer:
                 f"rows: expected one of {[each.__name__ for each in _BY_ROW]}. Set lazy=False."
             )
         self._optimizer.update_step = self._update_step
-        self._optimizer._clip_gradients = self._clip  # No public method clips.
+        private.clip_by(self._optimizer, functools.partial(_clipped, self._optimizer))
 
     def apply(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Updates variables by gradients over all replicas, no row twice, in replica context."""
         pairs = zip(gradients, variables, strict=True)
-        self._decay_by_rows = {
-            id(variable_of(v)) for g, v in pairs if self._op.lazy and slices.are_rows(g)
-        }
+        by_rows = [v for g, v in pairs if self._op.lazy and slices.are_rows(g)]
+        private.decay_without(self._optimizer, by_rows)
         self._powers = {}
-        # Here, since a step that shows tensors has another RowOptimizer for the same optimizer.
-        self._optimizer._apply_weight_decay = self._decay
         self._optimizer.apply(gradients, variables)
 
     def _update_step(self, gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:
@@ -86,25 +82,13 @@ class RowOptimizer:
                 self._kind.update_step(self._optimizer, whole, variable, learning_rate)
             return
         rows = _Rows(variable, gradient.indices)
-        if self._op.lazy and decays(self._optimizer, variable):
+        if self._op.lazy and private.decays(self._optimizer, variable):
             factor = tf.cast(self._optimizer.weight_decay * learning_rate, rows.dtype)
             rows.assign_sub(rows * factor)
-        twin = _twin(self._optimizer, variable, gradient.indices)
+        twin = private.with_slots(
+            self._optimizer, variable, lambda slot: _Rows(slot.value, gradient.indices)
+        )
         self._kind.update_step(twin, gradient.values, rows, learning_rate)
-
-    def _clip(self, gradients: Sequence[Any]) -> list[Any]:
-        """Replaces Keras' method, which makes rows dense."""
-        if not any(map(slices.are_rows, gradients)):
-            return self._kind._clip_gradients(self._optimizer, gradients)
-        # Keras' global norm needs one dtype; float16 is too narrow for sums of squares.
-        values = [tf.cast(slices.values_of(each), tf.float32) for each in gradients]
-        clipped = self._kind._clip_gradients(self._optimizer, values)
-        return [slices.with_values(*pair) for pair in zip(gradients, clipped, strict=True)]
-
-    def _decay(self, variables: Sequence[Any]) -> None:
-        """Replaces Keras' method, which decays all rows."""
-        whole = [v for v in variables if id(variable_of(v)) not in self._decay_by_rows]
-        self._kind._apply_weight_decay(self._optimizer, whole)
 
 
 def moves_rows(op: TrainOp) -> bool:
@@ -114,11 +98,6 @@ def moves_rows(op: TrainOp) -> bool:
         return op.lazy or not optimizer.momentum
     exact = (keras.optimizers.Adagrad, keras.optimizers.Ftrl)
     return op.lazy or any(kind.update_step is each.update_step for each in exact)
-
-
-def decays(optimizer: Any, variable: Any) -> bool:
-    """Returns whether an optimizer has a weight decay for a variable."""
-    return optimizer.weight_decay is not None and optimizer._use_weight_decay(variable)
 
 
 def log_whole_updates(op: TrainOp, gradients: Mapping[int, Any]) -> None:
@@ -132,7 +111,7 @@ def log_whole_updates(op: TrainOp, gradients: Mapping[int, Any]) -> None:
         if variable.shape[0] * row_bytes < _LARGE_TABLE:
             continue
         if moves_rows(op):
-            if not decays(op.optimizer, variable_of(variable)):
+            if not private.decays(op.optimizer, variable_of(variable)):
                 continue
             reason = "the weight decay moves all of them"
         _warn_once(getattr(variable, "path", variable.name), variable.shape[0], reason)
@@ -201,24 +180,13 @@ class _Rows:
     __rmul__, __radd__ = __mul__, __add__
 
 
-def _twin(optimizer: Any, variable: tf.Variable, indices: tf.Tensor) -> Any:
-    """Returns an optimizer of the same values whose slots are some rows of the variable's."""
-    number = optimizer._get_variable_index(variable)
-    twin = object.__new__(type(optimizer))
-    own = vars(twin)
-    own |= vars(optimizer)
-    for name, slots in vars(optimizer).items():
-        if _are_slots(slots, number, variable):
-            own[name] = {number: _Rows(slots[number].value, indices)}
-    own["_get_variable_index"] = lambda rows: number
-    for method in ("assign", "assign_add", "assign_sub"):
-        own[method] = lambda rows, value, method=method: getattr(rows, method)(value)
-    return twin
-
-
-def _are_slots(slots: Any, number: int, variable: tf.Variable) -> bool:
-    """Returns whether an attribute of an optimizer is a list that has a slot of its variable."""
-    if not isinstance(slots, list) or len(slots) <= number:
-        return False
-    slot = slots[number]
-    return isinstance(slot, KERAS_VARIABLE) and not slot.trainable and slot.shape == variable.shape
+def _clipped(optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any]:
+    """Returns gradients clipped by the optimizer's options; Keras would make rows dense."""
+    if norm := optimizer.clipnorm:
+        return [slices.clip_by_global_norm([each], norm)[0] for each in gradients]
+    if norm := optimizer.global_clipnorm:
+        return slices.clip_by_global_norm(gradients, norm)
+    if limit := optimizer.clipvalue:
+        values = [tf.clip_by_value(slices.values_of(each), -limit, limit) for each in gradients]
+        return [slices.with_values(*pair) for pair in zip(gradients, values, strict=True)]
+    return gradients
