@@ -141,6 +141,7 @@ def fit(
     Raises:
       UserError: an argument, the compiled model or a callback is refused, with the remedy.
     """
+    log.set_up_default()
     train_fn = _prepared("input_fn", input_fn, class_weight)
     check("epochs", epochs, integer(1, example=10))
     check("steps_per_epoch", steps_per_epoch, _STEPS)
@@ -171,14 +172,15 @@ def fit(
     if log.is_terminal() and is_default and not any(isinstance(h, LoggingHook) for h in hooks):
         hooks = [*hooks, LoggingHook(total)]  # Epochs are enough, as in Keras.
     on_validation = [ValidationCallbacks(hook)]
-    train_and_evaluate(
-        estimator,
-        TrainSpec(train_fn, total, hooks=[*hooks, hook, RepeatInputHook()]),
-        [
-            EvalSpec(each, hooks=on_validation, every_steps=steps_per_epoch)
-            for each in validation_fns
-        ],
-    )
+    with log.quiet():  # Epochs are enough, as in Keras.
+        train_and_evaluate(
+            estimator,
+            TrainSpec(train_fn, total, hooks=[*hooks, hook, RepeatInputHook()]),
+            [
+                EvalSpec(each, hooks=on_validation, every_steps=steps_per_epoch)
+                for each in validation_fns
+            ],
+        )
     if config.cluster.has_servers and config.task_type != "chief":
         return FitResult(None, {}, estimator)
     return FitResult(_plain_model(make_model, estimator, train_fn), hook.history, estimator)

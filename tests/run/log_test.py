@@ -99,10 +99,11 @@ def test_a_terminal_that_gives_no_size_has_a_bar():
 
 
 @pytest.mark.slow
-def test_a_training_on_a_terminal_has_a_bar_and_a_line_a_second():
-    fit, text = on_terminal(TRAINING).split("now\n")
+@pytest.mark.parametrize(("main", "lines"), [("ge.run(main)", ["train | step 80"]), ("main()", [])])
+def test_a_training_on_a_terminal_has_a_bar_and_a_line_a_second(main, lines):
+    fit, text = on_terminal(TRAINING.replace("ge.run(main)", main)).split("now\n")
     assert "train:" in fit and "/80 [" in fit
-    assert re.findall(r"train \| step \d+", fit) == ["train | step 80"]  # Epochs are enough.
+    assert re.findall(r"train \| step \d+", fit) == lines  # Epochs are enough.
     assert re.findall(r"^.*(epoch \d/2) \| loss", fit, re.M) == ["epoch 1/2", "epoch 2/2"]
 
     assert "train:" in text and "/40 [" in text and not re.search(r"config \|\s*$", text, re.M)

@@ -73,6 +73,8 @@ def test_a_plain_program_shows_the_log_unless_it_set_a_level(monkeypatch):
                 assert standard_logging.getLevelName(logger.level) == shown
             assert standard_logging.getLevelName(logger.level) == level
         logger.setLevel("NOTSET")
+        with log.quiet(), log.shown():
+            assert logger.level == standard_logging.WARNING
         for target, name, value in (
             (standard_logging.root, "level", standard_logging.ERROR),
             (flag, "using_default_value", False),
