@@ -66,6 +66,7 @@ def test_a_plain_program_shows_the_log_unless_it_set_a_level(monkeypatch):
     logger, flag = logging.get_absl_logger(), flags.FLAGS["verbosity"]
     before = logger.level
     monkeypatch.setattr(flag, "using_default_value", True)
+    monkeypatch.setattr(standard_logging.root, "level", standard_logging.WARNING)
     try:
         for level, shown in (("NOTSET", "INFO"), ("WARNING", "WARNING"), ("DEBUG", "DEBUG")):
             logger.setLevel(level)
