@@ -25,10 +25,10 @@ class _Stopwatch(ge.SavingListener):
         self.seconds: list[float] = []
         self._began = 0.0
 
-    def before_save(self, run: ge.Run) -> None:
+    def before_save(self, run: ge.RunContext) -> None:
         self._began = time.perf_counter()
 
-    def after_save(self, run: ge.Run) -> None:
+    def after_save(self, run: ge.RunContext) -> None:
         self.seconds.append(time.perf_counter() - self._began)
 
 

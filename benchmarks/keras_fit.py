@@ -79,7 +79,7 @@ class _KillingHook(ge.Hook):
     def __init__(self, step: int, folder: pathlib.Path) -> None:
         self.every_steps, self.folder = step, folder
 
-    def after_step(self, run: ge.Run) -> None:
+    def after_step(self, run: ge.RunContext) -> None:
         _kill_once(self.folder)
 
 

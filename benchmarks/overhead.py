@@ -26,7 +26,7 @@ class _Clock(ge.Hook):
         self.every_steps = every_steps
         self.times: list[float] = []
 
-    def after_step(self, run: ge.Run) -> None:
+    def after_step(self, run: ge.RunContext) -> None:
         self.times.append(time.perf_counter())
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gin_estimator import ModeKeys, UserValueError
+from gin_estimator import ModeKeys, errors
 
 _MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
 
@@ -109,9 +109,9 @@ def make_batching(
       UserValueError: an argument is out of range, or replicas cannot share the batch equally.
     """
     if mode not in _MODES:
-        raise UserValueError(f"mode is {mode!r}: expected one of {_MODES}.")
+        raise errors.UserValueError(f"mode is {mode!r}: expected one of {_MODES}.")
     if (batch_size is None) == (batch_size_per_replica is None):
-        raise UserValueError(
+        raise errors.UserValueError(
             f"batch_size is {batch_size} and batch_size_per_replica is {batch_size_per_replica}: "
             "expected exactly one of them. Set batch_size to the examples of all replicas."
         )
@@ -122,7 +122,7 @@ def make_batching(
     }
     for name, value in sizes.items():
         if value is not None and (not is_integer(value) or value < 1):
-            raise UserValueError(f"{name} is {value!r}: expected a positive integer.")
+            raise errors.UserValueError(f"{name} is {value!r}: expected a positive integer.")
     context = input_context or tf.distribute.InputContext()
     if batch_size is not None:
         replicas = context.num_replicas_in_sync
@@ -130,12 +130,12 @@ def make_batching(
         if rest:
             below = batch_size - rest
             nearest = [size for size in (below, below + replicas) if size]
-            raise UserValueError(
+            raise errors.UserValueError(
                 f"batch_size is {batch_size}: expected a multiple of {replicas}, the number of "
                 f"replicas. Set batch_size={' or '.join(map(str, nearest))}."
             )
     if not is_integer(first_batch) or first_batch < 0:
-        raise UserValueError(f"first_batch is {first_batch!r}: expected 0 or more.")
+        raise errors.UserValueError(f"first_batch is {first_batch!r}: expected 0 or more.")
     num_epochs = num_epochs if mode == ModeKeys.TRAIN else 1
     return Batching(
         mode=mode,

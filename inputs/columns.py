@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gin_estimator import ModeKeys, UserTypeError, UserValueError
+from gin_estimator import ModeKeys, errors
 
 from .arrays import with_known_rows
 from .batching import is_integer
@@ -51,13 +51,13 @@ class Column:
 
     def __post_init__(self) -> None:
         if self.kind not in DTYPES:
-            raise UserValueError(f"kind is {self.kind!r}: expected one of {[*DTYPES]}.")
+            raise errors.UserValueError(f"kind is {self.kind!r}: expected one of {[*DTYPES]}.")
         if len(self.separator) != 1 or self.separator in '"\r\n':
-            raise UserValueError(
+            raise errors.UserValueError(
                 f"separator is {self.separator!r}: expected one character, such as ';'."
             )
         if self.default not in (..., None) and not self._fits(self.default):
-            raise UserValueError(
+            raise errors.UserValueError(
                 f"default is {self.default!r}: expected a value of a column of kind "
                 f"{self.kind!r}. A bag has no default."
             )
@@ -147,7 +147,7 @@ def column_of(name: str, value: Any) -> Column:
             return Column(value)
         return value if isinstance(value, Column) else Column(**value)
     except (TypeError, ValueError) as error:
-        raise UserValueError(
+        raise errors.UserValueError(
             f"column {name!r} is {value!r}: expected its kind, one of {[*DTYPES]}, or "
             f"{{'kind': 'id', 'default': -1}} ({error})"
         ) from error
@@ -167,7 +167,9 @@ def columns_of(columns: Any, make_column: Callable[[str, Any], Any] = column_of)
     if not isinstance(columns, Mapping):
         columns = getattr(columns, "columns", columns)
     if not isinstance(columns, Mapping):
-        raise UserTypeError(f"columns is {columns!r}: expected a dict. Set columns={_EXAMPLE}.")
+        raise errors.UserTypeError(
+            f"columns is {columns!r}: expected a dict. Set columns={_EXAMPLE}."
+        )
     return {name: make_column(name, value) for name, value in columns.items()}
 
 
@@ -200,7 +202,7 @@ def make_table(
     for argument, names in (("label", table.labels), ("weight", [weight] if weight else [])):
         for name in names:
             if name not in found:
-                raise UserValueError(
+                raise errors.UserValueError(
                     f"{argument} is {name!r}: expected one of the columns {sorted(found)}."
                     f"{did_you_mean(name, found)}"
                 )
@@ -208,7 +210,7 @@ def make_table(
             if isinstance(column, Column) and column.default is ... and not column.is_bag:
                 found[name] = dataclasses.replace(column, default=None)  # NaN is not a label.
     if weight and (found[weight].kind != "number" or weight in table.labels):
-        raise UserValueError(
+        raise errors.UserValueError(
             f"weight is {weight!r}, a column of kind {found[weight].kind!r}: expected a column of "
             "kind 'number' that is not a label."
         )
@@ -216,7 +218,7 @@ def make_table(
         found = {k: v for k, v in found.items() if k not in (*table.labels, weight)}
         table = Table(found, encode=encode)
     if not found.keys() - {*table.labels}:
-        raise UserValueError(
+        raise errors.UserValueError(
             f"columns has no features, with label={label!r} and weight={weight!r}: expected at "
             f"least one. Set columns={_EXAMPLE}."
         )

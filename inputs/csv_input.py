@@ -13,7 +13,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from gin_estimator import UserValueError
+from gin_estimator import errors
 
 from .batching import Batching, element, make_batching
 from .columns import did_you_mean, make_table
@@ -97,7 +97,7 @@ def csv_input_fn(
     found = _names_of(files, names, form)
     for name in table.columns:
         if found.count(name) != 1:
-            raise UserValueError(
+            raise errors.UserValueError(
                 f"column {name!r} is in {files[0]} {found.count(name)} times: expected once. The "
                 f"file has {found}.{did_you_mean(name, found)}"
             )
@@ -161,13 +161,13 @@ def _names_of(files: list[str], names: Sequence[str] | None, form: CsvFormat) ->
     if names is None:
         for file, row in zip(files, rows, strict=True):
             if row != rows[0]:
-                raise UserValueError(
+                raise errors.UserValueError(
                     f"the header of {file} is {row}: expected that of {files[0]}, {rows[0]}. Set "
                     "patterns of files with one header."
                 )
         return rows[0]
     if isinstance(names, str) or len(names) != len(rows[0]) or list(names) == rows[0]:
-        raise UserValueError(
+        raise errors.UserValueError(
             f"names is {names!r}, and the first line of {files[0]} has the {len(rows[0])} fields "
             f"{rows[0]}: expected the name of each. Remove names if this is a header."
         )
@@ -194,4 +194,4 @@ def _first_row(file: str, form: CsvFormat, *, has_header: bool) -> list[str]:
         quoting = csv.QUOTE_MINIMAL if form.quotes else csv.QUOTE_NONE
         return next(csv.reader([lines[0]], delimiter=form.delimiter, quoting=quoting))
     except (OSError, EOFError, ValueError, csv.Error) as error:
-        raise UserValueError(f"{file} is not a CSV file: {error}.") from error
+        raise errors.UserValueError(f"{file} is not a CSV file: {error}.") from error

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gin_estimator import UserValueError
+from gin_estimator import errors
 
 from .columns import Column, Table
 from .files import place_of
@@ -50,11 +50,13 @@ class CsvFormat:
     def __post_init__(self) -> None:
         one = len(self.delimiter) == 1 and self.delimiter.isascii()
         if not one or self.delimiter in '"\r\n\0':
-            raise UserValueError(
+            raise errors.UserValueError(
                 f"delimiter is {self.delimiter!r}: expected one ASCII character, such as '\\t'."
             )
         if set(self.missing) & {self.delimiter, '"', "\r", "\n"}:
-            raise UserValueError(f"missing is {self.missing!r}: expected one word, such as 'NA'.")
+            raise errors.UserValueError(
+                f"missing is {self.missing!r}: expected one word, such as 'NA'."
+            )
 
     def row(self, num_fields: int) -> str:
         """Returns a regular expression of a row."""

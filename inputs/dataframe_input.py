@@ -13,7 +13,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from gin_estimator import UserTypeError, UserValueError
+from gin_estimator import errors
 
 from .arrays import array_dataset
 from .batching import is_integer, make_batching
@@ -103,19 +103,21 @@ def dataframe_input_fn(
 def _frame(frame: Any, argument: str) -> Any:
     frame = frame() if callable(frame) else frame
     if not all(hasattr(frame, name) for name in ("columns", "index", "iloc")):
-        raise UserTypeError(
+        raise errors.UserTypeError(
             f"dataframe_input_fn.{argument} is {frame!r}: expected a pandas.DataFrame, or a "
             "function that returns one."
         )
     if not len(frame.index):
-        raise UserValueError(f"dataframe_input_fn.{argument} has no rows: expected at least one.")
+        raise errors.UserValueError(
+            f"dataframe_input_fn.{argument} has no rows: expected at least one."
+        )
     return frame
 
 
 def _series(frame: Any, name: str, argument: str) -> Any:
     found = list(map(str, frame.columns))
     if found.count(name) != 1:
-        raise UserValueError(
+        raise errors.UserValueError(
             f"column {name!r} is in {argument} {found.count(name)} times: expected once. It has "
             f"{found}.{did_you_mean(name, found)}"
         )
@@ -211,7 +213,7 @@ def _objects(series: Any, missing: np.ndarray, fill: Any) -> np.ndarray:
 def _refuse_first(series: Any, bad: np.ndarray, expected: str) -> None:
     if bad.any():
         row = int(bad.argmax())
-        raise UserValueError(
+        raise errors.UserValueError(
             f"column {series.name!r} is {series.iloc[row]!r} in row {row} (index "
             f"{series.index[row]!r}): expected {expected}."
         )

@@ -4,7 +4,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from gin_estimator import UserValueError
+from gin_estimator import errors
 
 from .arrays import array_dataset
 from .batching import make_batching
@@ -66,7 +66,7 @@ def load_digits() -> tuple[Arrays, Arrays]:
     except ModuleNotFoundError as error:
         if error.name != "sklearn":
             raise
-        raise UserValueError(
+        raise errors.UserValueError(
             "digits_input_fn needs scikit-learn: pip install scikit-learn."
         ) from error
     digits = datasets.load_digits()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from gin_estimator import ModeKeys, UserValueError
+from gin_estimator import ModeKeys, errors
 
 from .batching import Batching
 
@@ -35,12 +35,14 @@ def files_of(
     patterns = train_files if batching.is_training else eval_files
     remedy = f"Set {owner}.{name} = '/data/part-*'."
     if not patterns:
-        raise UserValueError(f"{owner}.{name} is {patterns!r}: expected file patterns. {remedy}")
+        raise errors.UserValueError(
+            f"{owner}.{name} is {patterns!r}: expected file patterns. {remedy}"
+        )
     files: set[str] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         found = tf.io.gfile.glob(os.path.expanduser(pattern))
         if not found:
-            raise UserValueError(
+            raise errors.UserValueError(
                 f"{owner}.{name} is {pattern!r}: expected a pattern of existing files. {remedy}"
             )
         files.update(found)

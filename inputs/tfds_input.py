@@ -11,7 +11,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from gin_estimator import ModeKeys, UserValueError
+from gin_estimator import ModeKeys, errors
 
 from .arrays import array_dataset
 from .batching import make_batching
@@ -82,7 +82,7 @@ def tfds_input_fn(
     )
     builder = _prepared_builder(name, data_dir, download)
     if as_supervised and builder.info.supervised_keys is None:
-        raise UserValueError(
+        raise errors.UserValueError(
             f"the data set {name!r} does not declare which features are the labels: set "
             "tfds_input_fn.as_supervised = False, and a preprocess that returns (features, "
             f"labels). The features are {sorted(builder.info.features)}."
@@ -137,7 +137,7 @@ def _tfds() -> Any:
     except ModuleNotFoundError as error:
         if error.name not in ("tensorflow_datasets", "importlib_resources"):
             raise
-        raise UserValueError(
+        raise errors.UserValueError(
             f"tfds_input_fn needs {error.name}: pip install tensorflow-datasets "
             "importlib_resources."
         ) from error
@@ -151,18 +151,18 @@ def _prepared_builder(name: str, data_dir: str | None, download: bool) -> Any:
         builder = tfds.builder(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError as error:
         known = tfds.list_builders(with_community_datasets=False)
-        raise UserValueError(
+        raise errors.UserValueError(
             f"tfds_input_fn.name is {name!r}: expected a data set of tensorflow_datasets, or of "
             f"data_dir={data_dir!r}.{did_you_mean(name, known)}"
         ) from error
     except AssertionError as error:  # It asserts that a version exists.
-        raise UserValueError(
+        raise errors.UserValueError(
             f"tfds_input_fn.name is {name!r}: expected a version that exists in "
             f"data_dir={data_dir!r} ({error})."
         ) from error
     if not builder.data_path.exists():
         if not download:
-            raise UserValueError(
+            raise errors.UserValueError(
                 f"the data set {name!r} is not in {builder.data_path}. Set "
                 "tfds_input_fn.download = True to download and prepare it there, or "
                 "tfds_input_fn.data_dir to the folder of the data set."
@@ -175,7 +175,7 @@ def _num_examples(builder: Any, split: str) -> int:
     try:
         return builder.info.splits[split].num_examples
     except (KeyError, ValueError) as error:
-        raise UserValueError(
+        raise errors.UserValueError(
             f"the data set {builder.info.full_name!r} has no split {split!r}: expected one of "
             f"{sorted(builder.info.splits)}, or a part such as 'train[:90%]'."
         ) from error
@@ -224,7 +224,7 @@ def _is_cached(dataset: tf.data.Dataset, num_examples: int, cache: bool | None) 
     specs = tf.nest.flatten(dataset.element_spec)
     fixed = all(isinstance(s, tf.TensorSpec) and s.shape.is_fully_defined() for s in specs)
     if cache and not fixed:
-        raise UserValueError(
+        raise errors.UserValueError(
             f"tfds_input_fn.cache is True, and the examples are {dataset.element_spec}: expected "
             "fixed shapes. Set preprocess to a function that resizes them, or cache to None."
         )

@@ -9,7 +9,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from gin_estimator import UserValueError
+from gin_estimator import errors
 
 from .batching import Batching, element, make_batching
 from .columns import Column, column_of, make_table
@@ -81,7 +81,7 @@ def tfrecord_input_fn(
         for name, each in table.columns.items()
     }
     if preprocess is not None and hasattr(feature_spec, "prepared"):
-        raise UserValueError(
+        raise errors.UserValueError(
             f"preprocess is {preprocess!r}: expected None with a schema, which encodes batches. "
             "Map the dataset that tfrecord_input_fn returns."
         )
@@ -116,7 +116,7 @@ def _column(name: str, value: Any) -> Any:
     if type(value) not in (tuple, list):
         return value
     if len(value) != 2:
-        raise UserValueError(
+        raise errors.UserValueError(
             f"feature_spec[{name!r}] is {value!r}: expected (dtype, shape), such as "
             "('float32', [28, 28]), or (dtype, None) for any number of values."
         )

@@ -9,7 +9,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from gin_estimator import SpecError, metric
+from gin_estimator import errors, metric
 
 from . import features as features_lib
 from .heads import SingleHead, Tensors, Weights, as_floats, dense_labels, like, mean
@@ -38,15 +38,15 @@ class _ClassHead(SingleHead):
     def __post_init__(self) -> None:
         name, words, size = type(self).__name__, self.label_vocabulary, self._num_classes
         if not isinstance(size, int) or size < 2:
-            raise SpecError(f"{name}.n_classes is {size!r}: expected an int > 1.")
+            raise errors.SpecError(f"{name}.n_classes is {size!r}: expected an int > 1.")
         if words is not None and (isinstance(words, str) or len(set(words)) != size):
-            raise SpecError(
+            raise errors.SpecError(
                 f"{name}.label_vocabulary is {words!r}: expected {size} different labels, one for "
                 "each class."
             )
         for threshold in getattr(self, "thresholds", ()):
             if not 0 < threshold < 1:
-                raise SpecError(
+                raise errors.SpecError(
                     f"{name}.thresholds has {threshold!r}: expected probabilities between 0 and 1. "
                     "Set thresholds=(0.3, 0.5)."
                 )
@@ -162,7 +162,7 @@ class MultiClassHead(_ClassHead):
         """Returns int64 `[batch]`; see `SingleHead`."""
         labels = self._numbers(dense_labels(labels, 1))[:, 0]
         if not labels.dtype.is_integer:
-            raise SpecError(
+            raise errors.SpecError(
                 f"labels have dtype {labels.dtype.name}: expected integers. Set labels = "
                 "tf.cast(labels, tf.int64), or label_vocabulary=[...]."
             )

@@ -8,7 +8,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from gin_estimator import EstimatorSpec, ModeKeys, SpecError, confusion_matrix, image, metric
+from gin_estimator import EstimatorSpec, ModeKeys, errors, metric, summary
 
 from . import features as features_lib
 
@@ -60,12 +60,12 @@ def classifier(
       SpecError: an argument is out of range, or labels and logits do not fit.
     """
     if not 0 <= label_smoothing < 1:
-        raise SpecError(f"label_smoothing is {label_smoothing}: expected 0 <= value < 1.")
+        raise errors.SpecError(f"label_smoothing is {label_smoothing}: expected 0 <= value < 1.")
     features_lib.check_logits(network)
     inputs = features_lib.network_input(features, feature_key)
     outputs = features_lib.outputs_of(network, inputs, mode)
     if outputs.shape.rank != 2:
-        raise SpecError(f"logits have shape {outputs.shape}: expected [batch, classes].")
+        raise errors.SpecError(f"logits have shape {outputs.shape}: expected [batch, classes].")
     logits = outputs
     if outputs.shape[-1] == 1:  # The softmax of (0, z) is the sigmoid of z.
         logits = tf.concat([tf.zeros_like(outputs), outputs], axis=-1)
@@ -83,9 +83,9 @@ def classifier(
     loss = tf.nn.softmax_cross_entropy_with_logits(smooth, logits)
     summaries = {}
     if mode == ModeKeys.EVAL and features_lib.are_images(inputs):
-        summaries["worst"] = image(inputs, 9, highest=loss, value_range=None)
+        summaries["worst"] = summary.image(inputs, 9, highest=loss, value_range=None)
         if logits.shape[-1] <= _MAX_SHOWN:
-            summaries["confusion"] = confusion_matrix(
+            summaries["confusion"] = summary.confusion_matrix(
                 true_classes, classes, logits.shape[-1], class_names
             )
     return EstimatorSpec(
@@ -107,7 +107,7 @@ def _targets(labels: tf.Tensor, outputs: tf.Tensor, num_classes: int) -> tf.Tens
     if fits and rank == 2 and size == num_classes:
         return features_lib.checked(tf.cast(labels, tf.float32), "labels", 0, 1)
     if not fits or (rank == 2 and size != 1):
-        raise SpecError(
+        raise errors.SpecError(
             f"labels have shape {labels.shape} and logits {outputs.shape}: expected labels "
             "[batch], [batch, 1] or [batch, classes]."
         )
@@ -118,7 +118,7 @@ def _targets(labels: tf.Tensor, outputs: tf.Tensor, num_classes: int) -> tf.Tens
         known = (labels >= 0) & (labels < num_classes)
         return tf.where(known[:, tf.newaxis], tf.one_hot(labels, num_classes), math.nan)
     if outputs.shape[-1] != 1:
-        raise SpecError(
+        raise errors.SpecError(
             f"labels have dtype {labels.dtype.name} and shape [batch]: expected integers for "
             f"{num_classes} classes. Set labels = tf.cast(labels, tf.int64)."
         )
@@ -131,7 +131,7 @@ def _loss_weights(targets: tf.Tensor, class_weights: Sequence[float] | None) -> 
         return None
     size = targets.shape[-1]
     if len(class_weights) != size or not all(each >= 0 for each in class_weights):
-        raise SpecError(
+        raise errors.SpecError(
             f"class_weights is {list(class_weights)}: expected {size} weights of 0 or more, one "
             "for each class."
         )

@@ -6,7 +6,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from gin_estimator import UserValueError
+from gin_estimator import errors
 
 
 @gin.configurable
@@ -22,7 +22,7 @@ def dcgan_generator(image_size: int = 28, channels: int = 1, width: int = 64) ->
       UserValueError: `image_size` is not a multiple of 4.
     """
     if image_size < 4 or image_size % 4:
-        raise UserValueError(
+        raise errors.UserValueError(
             f"dcgan_generator.image_size is {image_size}: expected a multiple of 4. Set "
             "image_size=28."
         )

@@ -92,7 +92,7 @@ class Embedding(keras.layers.Layer):
         self.output_dim = _positive("output_dim", output_dim)
         self.num_oov_buckets = _positive("num_oov_buckets", num_oov_buckets)
         if oov != "hash" and num_oov_buckets != 1:
-            raise ge.UserValueError(
+            raise ge.errors.UserValueError(
                 f"Embedding.num_oov_buckets is {num_oov_buckets!r} with oov={oov!r}: expected "
                 "1. Set oov='hash'."
             )
@@ -148,7 +148,7 @@ class Embedding(keras.layers.Layer):
             return tf.cast(self._combined(ids, weights), self.compute_dtype)
         if weights is not None or isinstance(ids, tf.SparseTensor):
             given = "weights" if weights is not None else "a SparseTensor"
-            raise ge.SpecError(
+            raise ge.errors.SpecError(
                 f"{self._title} got {given} and has no combiner: expected one. Set combiner='sum'."
             )
         if isinstance(ids, tf.RaggedTensor):
@@ -187,7 +187,7 @@ class Embedding(keras.layers.Layer):
         if ids.dtype.is_integer and ids.dtype != tf.uint64:
             return tf.cast(ids, tf.int64)
         if self.oov == "hash" or self.input_dim > _EXACT.get(ids.dtype, 0):
-            raise ge.SpecError(
+            raise ge.errors.SpecError(
                 f"{self._title} got ids of {ids.dtype.name}, which does not have all of them: "
                 "expected integers. Set tf.cast(ids, tf.int64). keras.Sequential casts its input: "
                 "begin it with keras.Input([...], dtype='int64')."
@@ -236,7 +236,7 @@ class Embedding(keras.layers.Layer):
         if ids.shape.rank == 1 and not isinstance(ids, tf.SparseTensor):
             ids = ids[:, tf.newaxis]
         if ids.shape.rank != 2:
-            raise ge.SpecError(
+            raise ge.errors.SpecError(
                 f"{self._title} got ids of shape {ids.shape}: expected [batch, ids] with a "
                 "combiner. Reshape them in model_fn."
             )
@@ -252,7 +252,7 @@ class Embedding(keras.layers.Layer):
             weights = tf.convert_to_tensor(weights)
         names = [_kind(each) + str(each.shape) for each in (ids, weights)]
         if _kind(ids) != _kind(weights) or not ids.shape.is_compatible_with(weights.shape):
-            raise ge.SpecError(
+            raise ge.errors.SpecError(
                 f"{self._title} got weights {names[1]} for ids {names[0]}: expected the same kind "
                 "and shape."
             )
@@ -322,10 +322,12 @@ def _kind(values: Any) -> str:
 
 def _check_one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
     if value not in choices:
-        raise ge.UserValueError(f"Embedding.{name} is {value!r}: expected one of {choices}.")
+        raise ge.errors.UserValueError(f"Embedding.{name} is {value!r}: expected one of {choices}.")
 
 
 def _positive(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ge.UserValueError(f"Embedding.{name} is {value!r}: expected an integer above 0.")
+        raise ge.errors.UserValueError(
+            f"Embedding.{name} is {value!r}: expected an integer above 0."
+        )
     return value

@@ -17,7 +17,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from gin_estimator import MeanOverExamples, SpecError
+from gin_estimator import MeanOverExamples, errors
 
 _STREAMS = 2**20  # More than a model has variables, each with its own noise.
 
@@ -48,13 +48,13 @@ def per_example_gradients(
         with tf.GradientTape() as tape:
             loss = loss_fn(*tf.nest.map_structure(lambda x: x[tf.newaxis], example))
             if loss.shape.num_elements() != 1:
-                raise SpecError(
+                raise errors.SpecError(
                     f"loss_fn returned shape {loss.shape} for one example: expected its loss, [1] "
                     "or a scalar."
                 )
         gradients = tape.gradient(loss, raw)
         if all(gradient is None for gradient in gradients):
-            raise SpecError(
+            raise errors.SpecError(
                 "the loss of loss_fn depends on none of the variables: expected a call of the "
                 "network in loss_fn, and the network's variables after its first call."
             )
@@ -93,7 +93,7 @@ def clipped_mean_gradients(
       SpecError: an argument is out of range; see also `per_example_gradients`.
     """
     if not clip_norm > 0 or at_once < 1:
-        raise SpecError(
+        raise errors.SpecError(
             f"clipped_mean_gradients has clip_norm={clip_norm!r} and at_once={at_once!r}: expected "
             "a number above 0, and an int > 0."
         )
@@ -130,7 +130,7 @@ def gradient_noise(stddev: float, *, seed: int = 0) -> Callable[..., list[Any]]:
       SpecError: `stddev` is below 0.
     """
     if not stddev >= 0:
-        raise SpecError(f"gradient_noise.stddev is {stddev!r}: expected 0 or more.")
+        raise errors.SpecError(f"gradient_noise.stddev is {stddev!r}: expected 0 or more.")
 
     def add_noise(gradients: Sequence[Any], _: Any, step: Any) -> list[Any]:
         noisy = []

@@ -7,7 +7,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from gin_estimator import EstimatorSpec, ModeKeys, SpecError, TrainOp, image
+from gin_estimator import EstimatorSpec, ModeKeys, TrainOp, errors, summary
 
 from . import features as features_lib
 
@@ -83,14 +83,16 @@ def gan(
     """
     del labels
     if objective not in _OBJECTIVES:
-        raise SpecError(f"objective is {objective!r}: expected one of {sorted(_OBJECTIVES)}.")
+        raise errors.SpecError(
+            f"objective is {objective!r}: expected one of {sorted(_OBJECTIVES)}."
+        )
     images = features_lib.network_input(features, None)
     if mode == ModeKeys.PREDICT:
         return _predict_spec(images, generator, discriminator)
     training, chosen = mode == ModeKeys.TRAIN, _OBJECTIVES[objective]
     fakes = generator(noise(images, training=training), training=training)
     if not images.shape[1:].is_compatible_with(fakes.shape[1:]):
-        raise SpecError(
+        raise errors.SpecError(
             f"real images have shape {images.shape} and generated ones {fakes.shape}: expected "
             "equal shapes. Change the generator, or resize the images in the input_fn."
         )
@@ -100,7 +102,7 @@ def gan(
     generator_loss = chosen.generator(fake_logits)
     ops, summaries = [], {}
     if mode == ModeKeys.EVAL and features_lib.are_images(fakes):
-        summaries["samples"] = image(fakes, 16, value_range=None)
+        summaries["samples"] = summary.image(fakes, 16, value_range=None)
     if training:
         # The loss of a TrainOp has its own regularization, which is in the mean once.
         ops = [
@@ -133,7 +135,7 @@ def gan(
 
 def _predict_spec(noise: Any, generator: Any, discriminator: Any) -> EstimatorSpec:
     if noise.shape.rank != 2:
-        raise SpecError(
+        raise errors.SpecError(
             f"features have shape {noise.shape} in PREDICT: expected noise [batch, dim]. Set "
             "features = tf.random.normal([batch, dim])."
         )
@@ -153,7 +155,7 @@ def _logits(discriminator: Any, images: Any, *, training: bool) -> tf.Tensor:
     if logits.shape.rank == 2 and logits.shape[-1] == 1:
         logits = tf.squeeze(logits, axis=-1)
     if logits.shape.rank != 1:
-        raise SpecError(
+        raise errors.SpecError(
             f"the discriminator returned shape {logits.shape}: expected one logit for each image. "
             "Set its last layer to keras.layers.Dense(1)."
         )

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from gin_estimator import EstimatorSpec, ModeKeys, SpecError, TrainOp, metric
+from gin_estimator import EstimatorSpec, ModeKeys, TrainOp, errors, metric
 
 from . import features as features_lib
 
@@ -143,7 +143,7 @@ class SingleHead(Head):
         if logits.shape.rank == 1 and size == 1:
             logits = logits[:, tf.newaxis]
         if logits.shape.rank != 2 or logits.shape[-1] not in (size, None):
-            raise SpecError(
+            raise errors.SpecError(
                 f"logits have shape {logits.shape}: {type(self).__name__} expects [batch, {size}]. "
                 f"Set the last layer of the network to keras.layers.Dense({size})."
             )
@@ -155,7 +155,7 @@ class SingleHead(Head):
             labels = features_lib.required_labels(labels, mode)
         targets = self.targets(labels)
         if not targets.shape[:1].is_compatible_with(logits.shape[:1]):
-            raise SpecError(
+            raise errors.SpecError(
                 f"labels have shape {labels.shape} and logits {logits.shape}: expected one label "
                 "for each row of logits."
             )
@@ -193,14 +193,16 @@ def dense_labels(labels: tf.Tensor, width: int) -> tf.Tensor:
         labels = labels[:, tf.newaxis]
     if labels.shape.rank != 2 or labels.shape[-1] not in (width, None):
         either = "[batch] or " if width == 1 else ""
-        raise SpecError(f"labels have shape {labels.shape}: expected {either}[batch, {width}].")
+        raise errors.SpecError(
+            f"labels have shape {labels.shape}: expected {either}[batch, {width}]."
+        )
     return tf.ensure_shape(labels, [None, width])
 
 
 def as_floats(labels: tf.Tensor) -> tf.Tensor:
     """Returns labels as float32, and refuses texts."""
     if labels.dtype == tf.string:
-        raise SpecError(
+        raise errors.SpecError(
             "labels have dtype string: expected numbers. Set label_vocabulary=[...] of a head of "
             "classes, or labels = tf.strings.to_number(labels)."
         )
@@ -226,7 +228,7 @@ def _train_op(mode: str, optimizer: Any, variables: Any, train_op: Any) -> Any:
         return ()
     if (train_op is None) == (optimizer is None or variables is None):
         given = "neither" if train_op is None else "both"
-        raise SpecError(
+        raise errors.SpecError(
             f"create_estimator_spec got {given} of optimizer and train_op in mode 'train': "
             "expected one. Set optimizer and network.trainable_variables, or train_op=TrainOp(...)."
         )

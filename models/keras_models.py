@@ -7,16 +7,7 @@ from typing import Any
 import gin
 import keras
 
-from gin_estimator import (
-    CompileParts,
-    Estimator,
-    EstimatorSpec,
-    ModeKeys,
-    RunConfig,
-    compile_parts,
-    compiled_modules,
-    compiled_spec,
-)
+from gin_estimator import Estimator, EstimatorSpec, ModeKeys, RunConfig, keras_fit
 
 from . import features as features_lib
 
@@ -58,7 +49,7 @@ def keras_model_fn(
     Raises:
       SpecError: losses, metrics, labels and outputs do not fit each other.
     """
-    parts = CompileParts(optimizer, loss, loss_weights, metrics)
+    parts = keras_fit.CompileParts(optimizer, loss, loss_weights, metrics)
     return _spec(features, labels, mode, network, parts, weight_column, clip_norm, feature_key)
 
 
@@ -95,10 +86,10 @@ def model_to_estimator(
     """
 
     def model_fn(features: Any, labels: Any, mode: str, network: Any, optimizer: Any) -> Any:
-        parts = dataclasses.replace(compile_parts(network), optimizer=optimizer)
+        parts = dataclasses.replace(keras_fit.compile_parts(network), optimizer=optimizer)
         return _spec(features, labels, mode, network, parts, weight_column, clip_norm, feature_key)
 
-    modules = compiled_modules(make_model)
+    modules = keras_fit.compiled_modules(make_model)
     return Estimator(model_fn, modules=modules, config=config, **options)
 
 
@@ -107,7 +98,7 @@ def _spec(
     labels: Any,
     mode: str,
     network: keras.Model,
-    parts: CompileParts,
+    parts: keras_fit.CompileParts,
     weight_column: str | None,
     clip_norm: float | None,
     feature_key: str | None,
@@ -118,6 +109,6 @@ def _spec(
         inputs = {name: each for name, each in features.items() if name != weight_column}
     inputs = features_lib.network_input(inputs, feature_key)
     outputs = network(inputs, training=mode == ModeKeys.TRAIN)
-    return compiled_spec(
+    return keras_fit.compiled_spec(
         mode, network, outputs, labels, parts, weights=weights, clip_norm=clip_norm
     )

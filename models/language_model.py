@@ -7,7 +7,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from gin_estimator import EstimatorSpec, ModeKeys, RunConfig, SpecError, metric, text
+from gin_estimator import EstimatorSpec, ModeKeys, RunConfig, errors, metric, summary
 
 from . import features as features_lib
 
@@ -48,14 +48,16 @@ def language_model(
       SpecError: an argument is out of range, or shapes do not fit.
     """
     if generate < 0 or not temperature > 0:
-        raise SpecError(
+        raise errors.SpecError(
             f"language_model has generate={generate!r} and temperature={temperature!r}: expected "
             "0 or more, and a number above 0. Set generate=64, temperature=0.8."
         )
     tokens = features_lib.network_input(features, None)
     logits = features_lib.outputs_of(network, tokens, mode)
     if logits.shape.rank != 3:
-        raise SpecError(f"logits have shape {logits.shape}: expected [batch, length, vocab_size].")
+        raise errors.SpecError(
+            f"logits have shape {logits.shape}: expected [batch, length, vocab_size]."
+        )
     if mode == ModeKeys.PREDICT:
         predictions = {"logits": logits[:, -1]}
         if generate:
@@ -64,7 +66,7 @@ def language_model(
         return EstimatorSpec(mode, predictions=predictions)
     labels = features_lib.required_labels(labels, mode)
     if not labels.shape.is_compatible_with(logits.shape[:2]):
-        raise SpecError(
+        raise errors.SpecError(
             f"labels have shape {labels.shape} and tokens {tokens.shape}: expected the next token "
             "for each token."
         )
@@ -79,7 +81,7 @@ def language_model(
     if generate and mode == ModeKeys.TRAIN and shows:
         following = generated(network, tokens[:1], generate, temperature=temperature)
         blocks = ["```\n", as_text(tokens[:1]), "\n```\n\n```\n", as_text(following), "\n```"]
-        summaries["continued"] = text(tf.strings.join(blocks), 1)
+        summaries["continued"] = summary.text(tf.strings.join(blocks), 1)
     return EstimatorSpec(
         mode,
         loss=loss,

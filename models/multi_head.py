@@ -7,7 +7,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from gin_estimator import SpecError
+from gin_estimator import errors
 
 from .heads import Head, Scored, Tensors
 
@@ -33,7 +33,7 @@ class MultiHead(Head):
     def __post_init__(self) -> None:
         names = [getattr(head, "name", None) for head in self.heads]
         if not names or None in names or len(set(names)) < len(names):
-            raise SpecError(
+            raise errors.SpecError(
                 f"MultiHead.heads have the names {names}: expected heads with different names. Set "
                 "heads=[BinaryClassHead(name='click'), RegressionHead(name='price')]."
             )
@@ -48,7 +48,7 @@ class MultiHead(Head):
         if tf.is_tensor(logits):
             size = self.logits_dimension
             if logits.shape.rank != 2 or logits.shape[-1] != size:
-                raise SpecError(
+                raise errors.SpecError(
                     f"logits have shape {logits.shape}: MultiHead expects [batch, {size}], or a "
                     "dict by the heads' names."
                 )
@@ -98,5 +98,7 @@ class MultiHead(Head):
         names = [head.name for head in self.heads]
         if not isinstance(values, Mapping) or not set(names) <= values.keys():
             found = sorted(values) if isinstance(values, Mapping) else type(values).__name__
-            raise SpecError(f"{field} are {found}: expected a dict with the entries {names}.")
+            raise errors.SpecError(
+                f"{field} are {found}: expected a dict with the entries {names}."
+            )
         return values

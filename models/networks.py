@@ -6,7 +6,7 @@ from typing import Any
 import gin
 import keras
 
-from gin_estimator import SpecError
+from gin_estimator import errors
 
 from .tables import Activation, linear_of
 
@@ -28,7 +28,7 @@ def linear(num_outputs: int | None = None, l2: float = 0.0, *, schema: Any = Non
     """
     if schema is not None:
         if l2:  # It would read whole tables in each step.
-            raise SpecError(
+            raise errors.SpecError(
                 f"linear.l2 is {l2!r} with a schema: expected 0. Set "
                 "Ftrl.l2_regularization_strength."
             )

@@ -7,7 +7,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from gin_estimator import SpecError
+from gin_estimator import errors
 
 from . import features as features_lib
 from .heads import SingleHead, Tensors, Weights, as_floats, dense_labels, mean
@@ -47,7 +47,7 @@ class RegressionHead(SingleHead):
             return tf.math.squared_difference(targets, logits)
         loss = tf.convert_to_tensor(self.loss_fn(targets, logits))
         if loss.shape.rank != 2 or loss.shape[-1] not in (1, self.label_dimension):
-            raise SpecError(
+            raise errors.SpecError(
                 f"{type(self).__name__}.loss_fn returned shape {loss.shape}: expected losses "
                 f"[batch, {self.label_dimension}] or [batch, 1], without a mean over the batch."
             )

@@ -7,7 +7,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from gin_estimator import EstimatorSpec, ModeKeys, SpecError, metric
+from gin_estimator import EstimatorSpec, ModeKeys, errors, metric
 
 from . import features as features_lib
 
@@ -52,12 +52,14 @@ def regressor(
     if labels.shape.rank != outputs.shape.rank or not labels.shape.is_compatible_with(
         outputs.shape
     ):
-        raise SpecError(
+        raise errors.SpecError(
             f"labels have shape {labels.shape} and outputs {outputs.shape}: expected equal shapes."
         )
     losses = _loss_fn(loss)(labels, outputs)
     if losses.shape.rank == 0:
-        raise SpecError(f"loss {loss!r} returned a scalar: expected losses by example, [batch].")
+        raise errors.SpecError(
+            f"loss {loss!r} returned a scalar: expected losses by example, [batch]."
+        )
     return EstimatorSpec(
         mode,
         loss=losses,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import gin
 import keras
 
-from gin_estimator import UserValueError
+from gin_estimator import errors
 
 Schedule = keras.optimizers.schedules.LearningRateSchedule
 
@@ -31,7 +31,7 @@ def piecewise_by_epoch(
     starts = [round(epoch * steps_per_epoch) for epoch in epochs]
     increasing = all(a < b for a, b in itertools.pairwise([0, *starts]))
     if not starts or not increasing or len(rates) != len(epochs) + 1:
-        raise UserValueError(
+        raise errors.UserValueError(
             f"piecewise_by_epoch has epochs={list(epochs)}, rates={list(rates)} and "
             f"steps_per_epoch={steps_per_epoch}: expected increasing epochs above 0 and one rate "
             "more, such as epochs=(3, 7), rates=(1e-3, 1e-4, 1e-5)."
@@ -57,12 +57,12 @@ def warmup_cosine(
       UserValueError: the numbers do not fit each other.
     """
     if not 0 <= warmup_steps < total_steps:
-        raise UserValueError(
+        raise errors.UserValueError(
             f"warmup_cosine.warmup_steps is {warmup_steps}: expected 0 or more, and less than "
             f"total_steps, {total_steps}."
         )
     if not 0 <= final_rate <= peak_rate or not peak_rate:
-        raise UserValueError(
+        raise errors.UserValueError(
             f"warmup_cosine.final_rate is {final_rate}: expected 0 or more, and at most "
             f"peak_rate, {peak_rate}."
         )

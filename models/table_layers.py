@@ -63,7 +63,7 @@ def _feature(features: Any, field: Any) -> Any:
     """Returns the feature of a field with its dtype."""
     if not isinstance(features, Mapping) or field.name not in features:
         names = sorted(features) if isinstance(features, Mapping) else type(features).__name__
-        raise ge.SpecError(
+        raise ge.errors.SpecError(
             f"features are {names}: expected {field.name!r} of the network's Schema. Set "
             "columns=schema of the input_fn to the same Schema."
         )
@@ -73,7 +73,7 @@ def _feature(features: Any, field: Any) -> Any:
     is_ragged = isinstance(value, tf.RaggedTensor)
     if not right_dtype or is_ragged != is_bag or value.shape.rank != 1 + is_bag:
         expected = "floats [batch]" if is_number else "integers [batch]"
-        raise ge.SpecError(
+        raise ge.errors.SpecError(
             f"feature {field.name!r} is {value.dtype.name} {value.shape}: expected "
             f"{'ragged integers [batch, (items)]' if is_bag else expected}, as the network's "
             "Schema encodes it. Set columns=schema of the input_fn to the same Schema."
@@ -127,7 +127,7 @@ class WidePart(keras.layers.Layer):
         self._fields, self._size = [field for field in fields if field.wide], num_outputs
         if not self._fields:
             names = [field.name for field in fields]
-            raise ge.SpecError(
+            raise ge.errors.SpecError(
                 f"none of the features {names} is wide: expected one. Set wide=True."
             )
         self._tables = [field for field in self._fields if field.kind != "number"]
@@ -187,7 +187,7 @@ class Vectors(keras.layers.Layer):
         """
         super().__init__(name="vectors", autocast=False)
         if all(field.kind != "number" and field.embedding is None for field in fields):
-            raise ge.SpecError(
+            raise ge.errors.SpecError(
                 f"none of the features {[field.name for field in fields]} is a number or has an "
                 "embedding: expected one. Set embedding=8."
             )

@@ -23,7 +23,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from gin_estimator import EstimatorSpec, ModeKeys, SpecError, TrainOp
+from gin_estimator import EstimatorSpec, ModeKeys, TrainOp, errors
 
 from .heads import Head
 from .table_layers import DeepInput, FactorInput, Inputs, Vectors, WidePart, checked, numbers
@@ -65,7 +65,9 @@ class TableNetwork(keras.Model):
           SpecError: num_outputs is not set.
         """
         if self.num_outputs is None:
-            raise SpecError(f"{self.name}.num_outputs is None: expected the number of logits.")
+            raise errors.SpecError(
+                f"{self.name}.num_outputs is None: expected the number of logits."
+            )
         self._make(**self._options)
 
     def call(self, features: Any, training: bool | None = None) -> tf.Tensor:
@@ -257,7 +259,9 @@ def dcn_v2(
       SpecError: `structure` has another value.
     """
     if structure not in ("parallel", "stacked"):
-        raise SpecError(f"dcn_v2.structure is {structure!r}: expected 'parallel' or 'stacked'.")
+        raise errors.SpecError(
+            f"dcn_v2.structure is {structure!r}: expected 'parallel' or 'stacked'."
+        )
     options = {"cross_layers": cross_layers, "rank": rank, "is_parallel": structure == "parallel"}
     return _DcnV2("dcn_v2", schema, num_outputs, hidden=hidden, dropout=dropout, **options)
 
@@ -415,7 +419,7 @@ def table_model(
     if isinstance(network, TableNetwork):
         needed = head.logits_dimension
         if network.num_outputs not in (None, needed):
-            raise SpecError(
+            raise errors.SpecError(
                 f"{network.name}.num_outputs is {network.num_outputs}: expected {needed} for "
                 f"{type(head).__name__}. Set {network.name}.num_outputs=None."
             )
@@ -442,7 +446,7 @@ def _parts(network: keras.Model) -> tuple[list[Any], list[Any]]:
     parts = {name: getattr(network, f"{name}_variables", []) for name in ("wide", "deep")}
     for name, variables in parts.items():
         if not variables:
-            raise SpecError(
+            raise errors.SpecError(
                 f"{network.name} has no {name} part: expected one with a wide_optimizer. Set "
                 "modules={'network': ..., 'optimizer': ...}."
             )

@@ -6,7 +6,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from gin_estimator import UserValueError
+from gin_estimator import errors
 
 
 @gin.configurable
@@ -35,7 +35,7 @@ def transformer_lm(
       UserValueError: `width` is not a multiple of `heads`.
     """
     if width % heads:
-        raise UserValueError(
+        raise errors.UserValueError(
             f"transformer_lm.width is {width}: expected a multiple of heads, {heads}. Set width="
             f"{heads * -(-width // heads)}."
         )
@@ -72,7 +72,7 @@ class TransformerLm(keras.Model):
         """
         length = tokens.shape[1]
         if length is not None and length > self.context:
-            raise UserValueError(
+            raise errors.UserValueError(
                 f"transformer_lm.context is {self.context} and tokens have shape {tokens.shape}: "
                 f"expected a context of {length} or more. Set transformer_lm.context={length}."
             )

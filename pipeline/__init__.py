@@ -37,16 +37,35 @@ with open(os.path.join(os.path.dirname(__file__), "__init__.pyi"), encoding="utf
         n: module for module, n in re.findall(r"^from (\S+) import \(?\s*(\w+)", _stub.read(), re.M)
     }
 
+_GROUPS = [name for name, place in _PLACES.items() if place == "."]
+
 __all__ = sorted(_PLACES)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:
     if name in _PLACES:
-        value = getattr(importlib.import_module(_PLACES[name], __package__), name)
+        place = _PLACES[name]
+        if name in _GROUPS:
+            value = importlib.import_module(f".{name}", __package__)
+        else:
+            value = getattr(importlib.import_module(place, __package__), name)
         globals()[name] = value
         return value
-    hint = old_names.hint(name, __all__, old_names.NAMES)
+    group = next((each for each in _GROUPS if _has(each, name)), None)
+    moved = {name: f"{group}.{name}"} if group else {}
+    hint = old_names.hint(name, __all__, {**old_names.NAMES, **moved})
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")
+
+
+def _has(group: str, name: str) -> bool:
+    """Returns whether a group has a name, without importing it: this may be during an import."""
+    places = [f"{group}.py", f"{group}/__init__.py"]
+    for path in (os.path.join(os.path.dirname(__file__), each) for each in places):
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                pattern = rf"^(from .* as|class) {re.escape(name)}\b"
+                return re.search(pattern, file.read(), re.M) is not None
+    return False
 
 
 def __dir__() -> list[str]:

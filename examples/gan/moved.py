@@ -45,7 +45,7 @@ def eval_metrics(points, params):
     distances = tf.norm(points[:, tf.newaxis] - params["centers"], axis=2)
     return {
         "distance": tf.reduce_min(distances, axis=1),
-        "uneven": ge.host_metric(uneven, tf.argmin(distances, axis=1)),
+        "uneven": ge.numpy_metric(uneven, tf.argmin(distances, axis=1)),
     }
 
 

@@ -57,7 +57,7 @@ def model_fn(features, labels, mode, network, optimizer):
     loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
     if mode == ge.ModeKeys.EVAL:
         predicted = tf.argmax(logits, axis=1)
-        by_class = ge.host_metric(mean_per_class_accuracy, labels, predicted)
+        by_class = ge.numpy_metric(mean_per_class_accuracy, labels, predicted)
         metrics = {
             "accuracy": ge.metric(keras.metrics.Accuracy, labels, predicted),
             "mean_per_class_accuracy": by_class,

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from gin_estimator import ModeKeys, UserValueError
+from gin_estimator import ModeKeys, errors
 
 from .encode import MISSING_ID
 
@@ -58,7 +58,9 @@ class _Numbers:
         if not values.size:
             return
         if np.isinf(values).any():
-            raise UserValueError(f"feature {self.name!r} is infinite in a row of Schema.source.")
+            raise errors.UserValueError(
+                f"feature {self.name!r} is infinite in a row of Schema.source."
+            )
         if self.feature.log:
             values = np.sign(values) * np.log1p(np.abs(values))
         if isinstance(self.feature.buckets, int):
@@ -82,7 +84,7 @@ class _Numbers:
 
     def found(self) -> FeatureStatistics:
         if not self.count:
-            raise UserValueError(f"feature {self.name!r} has no value in Schema.source.")
+            raise errors.UserValueError(f"feature {self.name!r} has no value in Schema.source.")
         if self.minimum == self.maximum:  # Without the rounding of equal logarithms.
             self.mean, self.squares = self.minimum, 0.0
         boundaries = None
@@ -109,7 +111,7 @@ class _Items:
         if missing and default not in (..., None):
             self.counts[default.encode() if isinstance(default, str) else default] += missing
         if len(self.counts) > _MAX_DISTINCT:
-            raise UserValueError(
+            raise errors.UserValueError(
                 f"feature {self.name!r} has more than {_MAX_DISTINCT:,} words: expected fewer. Set "
                 "'hash_buckets': 100000."
             )
@@ -118,7 +120,7 @@ class _Items:
         items = [k for k, count in self.counts.items() if count >= self.feature.min_count]
         items.sort(key=lambda item: (-self.counts[item], item))
         if not items:
-            raise UserValueError(
+            raise errors.UserValueError(
                 f"feature {self.name!r} has no word {self.feature.min_count} times in "
                 "Schema.source: expected some. Set a smaller min_count, or hash_buckets."
             )
@@ -153,7 +155,7 @@ def count(schema: Any, config: Any) -> tuple[dict[str, FeatureStatistics], int]:
             logged = time.monotonic()
             logging.info("schema | counted %s rows so far", f"{num_rows:,}")
     if not num_rows:
-        raise UserValueError("Schema.source returned no rows: expected the training data.")
+        raise errors.UserValueError("Schema.source returned no rows: expected the training data.")
     statistics = {name: each.found() for name, each in counts.items()}
     seconds = time.monotonic() - began
     logging.info(
@@ -165,7 +167,7 @@ def count(schema: Any, config: Any) -> tuple[dict[str, FeatureStatistics], int]:
 def _one_pass(schema: Any, config: Any) -> tf.data.Dataset:
     """Returns the raw columns of the training data, once and in order."""
     if schema.source is None:
-        raise UserValueError(
+        raise errors.UserValueError(
             f"Schema.source is None, and {sorted(schema.needs)} need statistics: expected an "
             "input_fn. Set Schema.source = @csv_input_fn."
         )
@@ -193,7 +195,7 @@ def _one_pass(schema: Any, config: Any) -> tf.data.Dataset:
     wanted = {*names, *(list(available)[:4] if takes_any else ())}
     dataset = schema.source(**{k: v for k, v in available.items() if k in wanted})
     if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
-        raise UserValueError(
+        raise errors.UserValueError(
             "Schema.source has no end: expected one pass. Let it take num_epochs, which is 1 here."
         )
     return dataset

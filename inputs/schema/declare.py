@@ -11,7 +11,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from gin_estimator import UserTypeError, UserValueError
+from gin_estimator import errors
 
 from ..batching import is_integer
 from ..columns import DTYPES, Column, columns_of, did_you_mean
@@ -100,25 +100,29 @@ class Feature:
             ("combiner", ("mean", "sum", "sqrtn")),
         ):
             if getattr(self, name) not in words:
-                raise UserValueError(f"{name} is {getattr(self, name)!r}: expected one of {words}.")
+                raise errors.UserValueError(
+                    f"{name} is {getattr(self, name)!r}: expected one of {words}."
+                )
         for name in ("clip", "buckets"):
             self._check_ascending(name)
         if self.clip is not None and len(self.clip) != 2:
-            raise UserValueError(f"clip is {self.clip!r}: expected (low, high).")
+            raise errors.UserValueError(f"clip is {self.clip!r}: expected (low, high).")
         if self.buckets is not None and (self.log or self.scale or self.clip or self.indicator):
-            raise UserValueError(
+            raise errors.UserValueError(
                 f"buckets is {self.buckets!r}: expected no log, scale, clip or indicator with it."
             )
         ways = [name for name in _WAYS if getattr(self, name) is not None]
         if len(ways) > 1:
-            raise UserValueError(f"{' and '.join(ways)} are set: expected at most one of them.")
+            raise errors.UserValueError(
+                f"{' and '.join(ways)} are set: expected at most one of them."
+            )
         for name in ("embedding", "buckets", "size", "hash_buckets", "max_size", "min_count"):
             self._check_positive(name)
         if self.vocabulary is not None:
             object.__setattr__(self, "vocabulary", _vocabulary(self.vocabulary, self.holds_ids))
         object.__setattr__(self, "of", tuple(self.of))
         if self.kind == "cross" and (len(self.of) < 2 or not self.hash_buckets):
-            raise UserValueError(
+            raise errors.UserValueError(
                 f"of is {self.of!r} and hash_buckets is {self.hash_buckets}: expected the names of "
                 "two or more features, and a number of rows."
             )
@@ -128,13 +132,13 @@ class Feature:
         if isinstance(value, list | tuple):
             object.__setattr__(self, name, tuple(map(float, value)))
             if not value or (np.diff(value) <= 0).any() or not np.isfinite(value).all():
-                raise UserValueError(f"{name} is {value!r}: expected ascending numbers.")
+                raise errors.UserValueError(f"{name} is {value!r}: expected ascending numbers.")
 
     def _check_positive(self, name: str) -> None:
         value = getattr(self, name)
         is_other = value in (..., None, "one_hot") or isinstance(value, tuple)
         if not is_other and (not is_integer(value) or value < 1):
-            raise UserValueError(f"{name} is {value!r}: expected a positive integer.")
+            raise errors.UserValueError(f"{name} is {value!r}: expected a positive integer.")
 
     @property
     def is_bag(self) -> bool:
@@ -204,7 +208,7 @@ class Schema:
 
     def __post_init__(self) -> None:
         if not isinstance(self.features, Mapping) or not self.features:
-            raise UserTypeError(
+            raise errors.UserTypeError(
                 f"Schema.features is {self.features!r}: expected a dict. Set "
                 "Schema.features={'distance': 'number', 'carrier': 'word'}."
             )
@@ -216,7 +220,7 @@ class Schema:
         names = [*self.other_columns, *features]
         names += [f"{name}_missing" for name, each in features.items() if each.indicator]
         if twice := [name for name in names if names.count(name) > 1]:
-            raise UserValueError(
+            raise errors.UserValueError(
                 f"{twice[0]!r} is the name of two of features, indicators and other_columns: "
                 f"expected different names. Set {{'other_name': {{'column': {twice[0]!r}, ...}}}}."
             )
@@ -226,20 +230,20 @@ class Schema:
         owner = feature.shared_with
         for other in [*feature.of, *([owner] if owner else [])]:
             if other not in self.features or other == name:
-                raise UserValueError(
+                raise errors.UserValueError(
                     f"feature {name!r} names {other!r}: expected another feature."
                     f"{did_you_mean(other, self.features)}"
                 )
         for part in feature.of:
             if self.features[part].kind == "cross" or not self.features[part].is_category:
-                raise UserValueError(
+                raise errors.UserValueError(
                     f"feature {name!r} crosses {part!r}: expected words, ids, bags or numbers "
                     "with buckets."
                 )
         if owner:
             shared = self.features[owner]
             if DTYPES.get(shared.kind) != DTYPES[feature.kind] or shared.shared_with:
-                raise UserValueError(
+                raise errors.UserValueError(
                     f"feature {name!r} is shared_with {owner!r}: expected a feature of the same "
                     "items that shares with none."
                 )
@@ -254,7 +258,7 @@ class Schema:
             column = feature.column or name
             known = found.setdefault(column, feature.raw)
             if (known.kind, known.separator) != (feature.raw.kind, feature.raw.separator):
-                raise UserValueError(
+                raise errors.UserValueError(
                     f"column {column!r} is read as {known} and, by the feature {name!r}, as "
                     f"{feature.raw}: expected one kind."
                 )
@@ -303,21 +307,21 @@ def _feature(name: str, value: Any) -> Feature:
     arguments = {"kind": value} if isinstance(value, str) else value
     kind = arguments.get("kind") if isinstance(arguments, Mapping) else None
     if kind not in _OPTIONS:
-        raise UserValueError(
+        raise errors.UserValueError(
             f"feature {name!r} is {value!r}: expected its kind, one of {[*_OPTIONS]}, or a dict "
             f"{{'kind': 'word', 'embedding': 16}}.{did_you_mean(kind, _OPTIONS)}"
         )
     known = ["kind", "wide", "embedding", *_OPTIONS[kind]]
     for argument in arguments:
         if argument not in known:
-            raise UserValueError(
+            raise errors.UserValueError(
                 f"feature {name!r} has the argument {argument!r}: expected some of {known}."
                 f"{did_you_mean(argument, known)}"
             )
     try:
         return Feature(**arguments)
     except (TypeError, ValueError) as error:
-        raise UserValueError(f"feature {name!r}: {error}") from error
+        raise errors.UserValueError(f"feature {name!r}: {error}") from error
 
 
 def _vocabulary(value: Any, holds_ids: bool) -> tuple[str | int, ...]:
@@ -327,13 +331,13 @@ def _vocabulary(value: Any, holds_ids: bool) -> tuple[str | int, ...]:
         text = (gzip.decompress(content) if value.endswith(".gz") else content).decode()
         value = [int(line) for line in text.splitlines()] if holds_ids else text.splitlines()
     if not value or len({*value}) < len(value) or not all(str(item) for item in value):
-        raise UserValueError(
+        raise errors.UserValueError(
             f"vocabulary has {len(value)} items, {len({*value})} different: expected different "
             "words or ids, none of them empty."
         )
     expected = int if holds_ids else str
     if not all(isinstance(item, expected) for item in value):
-        raise UserValueError(
+        raise errors.UserValueError(
             f"vocabulary is {value!r:.80}: expected {'ids' if holds_ids else 'words'}."
         )
     return tuple(value)

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 import gin_estimator as ge
-from gin_estimator import UserTypeError, UserValueError
+from gin_estimator import errors
 
 from ..arrays import with_known_rows
 from ..columns import Column
@@ -365,7 +365,7 @@ def _raw(name: str, feature: Any, columns: Mapping[str, Any]) -> Any:
     """Returns the column of a feature with the dtype of its kind."""
     column = feature.column or name
     if column not in columns:
-        raise UserValueError(
+        raise errors.UserValueError(
             f"feature {name!r} needs the column {column!r}: expected it among {sorted(columns)}. "
             "Set columns to the schema, and label to another column."
         )
@@ -381,7 +381,7 @@ def _raw(name: str, feature: Any, columns: Mapping[str, Any]) -> Any:
     is_real = value.dtype.is_integer or (dtype == tf.float32 and value.dtype.is_floating)
     if not fits or (value.dtype != dtype and (dtype == tf.string or not is_real)):
         shape = "ragged [batch, (items)]" if feature.raw.is_bag else "[batch]"
-        raise UserTypeError(
+        raise errors.UserTypeError(
             f"column {column!r} is {value.dtype.name} {value.shape}: expected {dtype.name} "
             f"{shape}, as readers of the schema return it."
         )

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from gin_estimator import UserValueError, current_config
+from gin_estimator import current_config, errors
 
 from .count import FeatureStatistics, count
 
@@ -80,7 +80,7 @@ def of_run(schema: Any, config: Any = None) -> Record:
     if tf.train.latest_checkpoint(model_dir):
         if found is None and not schema.needs:
             return Record(declared, {})
-        raise UserValueError(_difference(path, found, declared))
+        raise errors.UserValueError(_difference(path, found, declared))
     if not config.is_chief:
         return _wait(path, declared)
     found = _new(schema, declared, config)
@@ -106,7 +106,7 @@ def _of_file(schema: Any) -> dict[str, FeatureStatistics]:
     for name, needs in schema.needs.items():
         missing = [k for k in needs if getattr(found.get(name), k, None) is None]
         if missing:
-            raise UserValueError(
+            raise errors.UserValueError(
                 f"Schema.statistics is {schema.statistics!r}, which has no {sorted(missing)} of "
                 f"the feature {name!r}: expected statistics of all features. Set Schema.source "
                 "instead to count."
@@ -124,7 +124,7 @@ def _read(path: str) -> Record | None:
         found = _statistics(content["statistics"])
         return Record(content["features"], found, content["num_rows"])
     except (ValueError, KeyError, TypeError) as error:
-        raise UserValueError(
+        raise errors.UserValueError(
             f"{path} is damaged ({error}): expected the record of a schema. Restore it, or delete "
             "it in a run without checkpoints to count again."
         ) from error

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from ..errors import EXIT_RESTART, PeerLostError
+from ..errors import EXIT_RESTART, TaskLostError
 from . import watchdog
 from .tf_config import split
 
@@ -66,7 +66,7 @@ class Silence:
           Their answers by name.
 
         Raises:
-          PeerLostError: a task has been silent for `lost_after_secs`. One that has ended is not
+          TaskLostError: a task has been silent for `lost_after_secs`. One that has ended is not
             silent.
         """
         answers = {}
@@ -82,7 +82,7 @@ class Silence:
                 self._since.pop(name, None)
             self._asked_at = now
             if now - self._since.get(name, now) >= self._lost_after_secs:
-                raise PeerLostError(
+                raise TaskLostError(
                     f"{name} ({address}) of the cluster has not answered for "
                     f"{self._lost_after_secs:g} s, though its port is open: it is stopped or "
                     "stuck, or this host does not reach it. End it, and start all tasks again to "
@@ -130,7 +130,7 @@ class Monitor:
         while time.monotonic() < self._end_at:
             try:
                 answers = self._silence.ask()
-            except PeerLostError as error:
+            except TaskLostError as error:
                 os.write(2, f"error: {error}\n".encode())
                 break
             if any(a is Answer.RUNS for n, a in answers.items() if n.startswith("worker")):

@@ -84,13 +84,13 @@ class SkipRequests(Protocol):
     """Takes the requests of hooks to skip a step; the training loop has them."""
 
     def check_supported(self, problem: str, remedy: str) -> None:
-        """Refuses a training that cannot skip steps; see `Run.check_can_skip`."""
+        """Refuses a training that cannot skip steps; see `RunContext.check_can_skip`."""
 
     def request(self, step: SkippedStep) -> None:
         """Asks to skip a step; of several requests after one call the smallest step counts."""
 
 
-class Run:
+class RunContext:
     """What hooks may read of a run, and ways to stop it or to skip a step.
 
     Attributes:
@@ -141,7 +141,9 @@ class Run:
             """Raises an error that has the new name of an attribute."""
             new = {"leads": "is_chief", "leave_out": "skip_step"}.get(name)
             remedy = f" Write instead: {new}." if new else ""
-            raise AttributeError(f"Run has no attribute {name!r}.{remedy}", name=name, obj=self)
+            raise AttributeError(
+                f"RunContext has no attribute {name!r}.{remedy}", name=name, obj=self
+            )
 
     @property
     def is_at_end(self) -> bool:
@@ -238,22 +240,22 @@ class Hook:
         """
         return None if not self.every_steps else step - step % self.every_steps + self.every_steps
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunContext) -> None:
         """Called before the first step."""
 
-    def restore(self, run: Run, state: Any) -> None:
+    def restore(self, run: RunContext, state: Any) -> None:
         """Called after `begin` with the saved `state` if the run continues a checkpoint."""
 
-    def after_loop(self, run: Run) -> None:
+    def after_loop(self, run: RunContext) -> None:
         """Called after each compiled call, before `after_step`; must be cheap."""
 
-    def after_step(self, run: Run) -> None:
+    def after_step(self, run: RunContext) -> None:
         """Called at each `next_step`, a multiple of `every_steps`, with results in `run.report`."""
 
-    def after_evaluation(self, run: Run, name: str, metrics: Mapping[str, Any]) -> None:
+    def after_evaluation(self, run: RunContext, name: str, metrics: Mapping[str, Any]) -> None:
         """Called after each evaluation with its metrics."""
 
-    def end(self, run: Run) -> None:
+    def end(self, run: RunContext) -> None:
         """Called after the last step, with the rest of the steps in `run.report`."""
 
     def close(self) -> None:
@@ -267,20 +269,20 @@ class Hook:
 class SavingListener:
     """Called around each checkpoint of a training. Each method does nothing by default."""
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunContext) -> None:
         """Called before the first step."""
 
-    def before_save(self, run: Run) -> None:
+    def before_save(self, run: RunContext) -> None:
         """Called before the checkpoint of `run.step` is written."""
 
-    def after_save(self, run: Run) -> bool | None:
+    def after_save(self, run: RunContext) -> bool | None:
         """Called after the checkpoint of `run.step` was written; True ends the training.
 
         An asynchronous save may still be writing: a listener that reads the files needs
         RunConfig(async_checkpoint=False).
         """
 
-    def end(self, run: Run) -> None:
+    def end(self, run: RunContext) -> None:
         """Called after the last checkpoint of a training that ended without an error."""
 
 
@@ -296,7 +298,7 @@ class MetricWriter:
 
     is_remote = False
 
-    def begin(self, run: Run, hparams: Mapping[str, Any]) -> None:
+    def begin(self, run: RunContext, hparams: Mapping[str, Any]) -> None:
         """Called before the first step, with the hyperparameters by name.
 
         If it fails, the writer is not called again.

@@ -88,7 +88,8 @@ ARGUMENTS = {
         "experimental_distribute": "train_distribute and eval_distribute",
         "experimental_max_worker_delay_secs": "leave it out: workers wait for each other",
         "checkpoint_save_graph_def": "leave it out: checkpoints have no graph",
-        "tools": "metric_writers=[CsvWriter()]",
+        "max_call_secs": "max_loop_secs=5.0",
+        "max_restores": "max_skipped_steps=3",
         "tpu_config": "execution='tpu', steps_per_loop=1000",
         "master": _TF_CONFIG,
         "evaluation_master": _TF_CONFIG,
@@ -103,7 +104,7 @@ ARGUMENTS = {
         "scaffold": "Estimator(warm_start_from=...) for initial values",
         "scaffold_fn": "Estimator(warm_start_from=...) for initial values",
         "eval_metrics": "metrics={'auc': metric(keras.metrics.AUC, labels, probabilities)}, or "
-        "host_metric(fn, labels, predicted) for a function of arrays",
+        "numpy_metric(fn, labels, predicted) for a function of arrays",
         "host_call": "scalars={'name': value}",
     },
     "ServingInputReceiver": {
@@ -120,6 +121,13 @@ _HEADS += ("PoissonRegression", "Regression")
 
 # Attributes of the package.
 NAMES = {
+    "Run": "RunContext",
+    "host_metric": "numpy_metric",
+    "unfrozen": "trainable_variables(network, frozen='backbone/.*')",
+    "ClaimedError": "ModelDirInUseError",
+    "PeerLostError": "TaskLostError",
+    "UnreadableCheckpointError": "CorruptCheckpointError",
+    "single_host": "RunConfig(execution='single_host'), the default",
     **{f"{name}Head": f"{_MODELS}.{name}Head" for name in _HEADS},
     **{
         f"{model}{kind}": _NOT_HERE if model == "BoostedTrees" else _TABLES
@@ -144,7 +152,7 @@ NAMES = {
     "SessionRunHook": "Hook",
     "CheckpointSaverHook": "RunConfig(save_checkpoints_steps=1000)",
     "CheckpointSaverListener": "SavingListener",
-    "LoggingTensorHook": "TensorHook",
+    "LoggingTensorHook": "hooks.TensorHook",
     "NanHook": "RunConfig(on_nan='stop'), the default",
     "NanTensorHook": "RunConfig(on_nan='stop'), the default",
     "SummarySaverHook": "RunConfig(save_summary_steps=100)",
@@ -160,13 +168,7 @@ NAMES = {
     "StopIfNoDecrease": _NO_DECREASE,
     "StopIfDiverged": _early_stopping("'loss', check_finite=True"),
     "ReduceLROnPlateau": "ReduceOnPlateau('loss', patience_steps=5000) in TrainSpec.hooks",
-    "Tool": "MetricWriter",
     "PreemptionHook": "leave it out: each training saves and stops at a signal",
-    "CsvTool": "CsvWriter",
-    "JsonLinesTool": "JsonLinesWriter",
-    "MlflowTool": "MlflowWriter",
-    "WandbTool": "WandbWriter",
-    "StopAfterExamplesHook": "TrainSpec(max_steps=...), examples divided by the batch size",
     "TPUEstimator": "Estimator with RunConfig(execution='tpu')",
     "TPUEstimatorSpec": "EstimatorSpec",
     "WarmStartSettings": "Estimator(warm_start_from=...)",

@@ -69,7 +69,7 @@ _CHECKS = {
     "log_step_count_steps": _STEPS_OR_0,
     "progress": boolean(),
     "steps_per_loop": integer(1, example=1000),
-    "max_call_secs": number(0, above=True, example=3),
+    "max_loop_secs": number(0, above=True, example=3),
     "train_distribute": _STRATEGY,
     "eval_distribute": _STRATEGY,
     "devices": Check(
@@ -80,9 +80,9 @@ _CHECKS = {
     "train_batch_size": _BATCH_SIZE,
     "eval_batch_size": _BATCH_SIZE,
     "predict_batch_size": _BATCH_SIZE,
-    "changed_input": choice("auto", "anew", "skip", "error"),
-    "on_nan": choice("stop", "warn", "restore", "record"),
-    "max_restores": integer(0, example=5),
+    "changed_input": choice("auto", "restart", "skip", "error"),
+    "on_nan": choice("stop", "warn", "restore", "dump"),
+    "max_skipped_steps": integer(0, example=5),
     "gradient_accumulation_steps": integer(1, example=4),
     "precision": choice(*PRECISIONS),
     "log_norms": boolean(),
@@ -130,7 +130,7 @@ class RunConfig:
       progress: whether a terminal or notebook shows a progress bar, and `fit` prints a line for
         each epoch.
       steps_per_loop: maximum number of steps in one compiled call; no call has more than 1,000.
-      max_call_secs: approximate maximum duration of one compiled call; signals are
+      max_loop_secs: approximate maximum duration of one compiled call; signals are
         answered between calls.
       train_distribute: strategy to train on, or a function that returns it, which may take the
         RunConfig as `config` and is called before the first training; None for the strategy of
@@ -150,13 +150,13 @@ class RunConfig:
       predict_batch_size: the same for predictions.
       changed_input: effect of another training input than the one that model_dir has read.
         'auto' begins other data at their start, and skips the examples that were read before if
-        the same data have another pipeline; 'anew', 'skip' or 'error' in both cases.
+        the same data have another pipeline; 'restart', 'skip' or 'error' in both cases.
       on_nan: effect of a loss that is NaN or infinite, or of such a variable before it is saved.
         'stop' ends training with an error; 'warn' logs a warning; 'restore' returns to the last
         checkpoint and continues without the batches of that step, which are written to
-        `model_dir/bad_batches`; 'record' writes them and ends.
+        `model_dir/bad_batches`; 'dump' writes them and ends.
         The last two also look at gradients. They need checkpoints, and no parameter servers or TPU.
-      max_restores: maximum number of steps that a run skips.
+      max_skipped_steps: maximum number of steps that a run skips.
       gradient_accumulation_steps: number of batches per replica whose gradients make one step.
       precision: 'float32', 'mixed_bfloat16' or 'mixed_float16': dtype in which layers compute.
         Variables stay float32. 'mixed_float16' scales the loss.
@@ -187,7 +187,7 @@ class RunConfig:
     log_step_count_steps: int | None = 100
     progress: bool = True
     steps_per_loop: int = 1000
-    max_call_secs: float = 3.0
+    max_loop_secs: float = 3.0
     train_distribute: StrategyChoice = None
     eval_distribute: StrategyChoice = None
     devices: Sequence[str] | None = None
@@ -198,7 +198,7 @@ class RunConfig:
     predict_batch_size: int | None = None
     changed_input: str = "auto"
     on_nan: str = "stop"
-    max_restores: int = 5
+    max_skipped_steps: int = 5
     gradient_accumulation_steps: int = 1
     precision: str = "float32"
     log_norms: bool = False

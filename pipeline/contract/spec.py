@@ -50,10 +50,10 @@ class HostMetric:
     kwargs: Mapping[str, Any]
 
 
-def host_metric(function: Callable[..., Any], *args: Any, **kwargs: Any) -> HostMetric:
+def numpy_metric(function: Callable[..., Any], *args: Any, **kwargs: Any) -> HostMetric:
     """Declares a metric that a Python function computes once for each evaluation.
 
-    `host_metric(f1_score, labels, classes)` calls `f1_score` with NumPy arrays of all evaluated
+    `numpy_metric(f1_score, labels, classes)` calls `f1_score` with NumPy arrays of all evaluated
     examples, in the order of the input, on each strategy. It is not computed in TRAIN.
 
     Args:
@@ -69,8 +69,8 @@ def host_metric(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Host
     """
     if not callable(function):
         raise SpecError(
-            f"host_metric() got {shown(function)}: expected a function of arrays. Write "
-            "host_metric(f1_score, labels, classes)."
+            f"numpy_metric() got {shown(function)}: expected a function of arrays. Write "
+            "numpy_metric(f1_score, labels, classes)."
         )
     return HostMetric(function, args, kwargs)
 

@@ -4,8 +4,8 @@
         mode,
         loss=loss,
         summaries={
-            "worst": ge.image(images, 9, highest=loss),
-            "confusion": ge.confusion_matrix(labels, classes, num_classes=10),
+            "worst": ge.summary.image(images, 9, highest=loss),
+            "confusion": ge.summary.confusion_matrix(labels, classes, num_classes=10),
         },
     )
 

@@ -80,7 +80,7 @@ def read(folder: str | os.PathLike[str]) -> BadBatch:
         example = known[0] if known else os.path.join("runs", "1", _FOLDER, "step-70")
         raise UserValueError(
             f"bad_batch is {path!r}: expected a folder that RunConfig(on_nan='restore') or "
-            f"'record' has written to its end, {known or 'and found none'}. Set "
+            f"'dump' has written to its end, {known or 'and found none'}. Set "
             f"bad_batch={example!r}."
         )
     batches = os.path.join(path, _BATCHES)

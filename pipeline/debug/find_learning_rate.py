@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..contract.checks import check, integer, is_number
-from ..contract.hooks import Hook, Run
+from ..contract.hooks import Hook, RunContext
 from ..contract.run_config import RunConfig
 from ..errors import UserRuntimeError, UserValueError
 from ..estimator.estimator import Estimator
@@ -134,7 +134,7 @@ class _Growing(Hook):
 
         return make
 
-    def after_step(self, run: Run) -> None:
+    def after_step(self, run: RunContext) -> None:
         """Sets the rate of the next step, or stops."""
         self.losses.append(run.report.loss)
         if self.has_diverged:

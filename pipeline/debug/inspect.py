@@ -1,4 +1,4 @@
-"""inspect: describes a training before it begins, and finds mistakes."""
+"""inspect: describes a training before it begins, and finds errors."""
 
 import contextlib
 import dataclasses
@@ -38,27 +38,27 @@ class Inspection:
 
     Attributes:
       report: lines that describe the training.
-      mistakes: problems with which a training fails or is wrong.
-      doubts: possible problems.
+      errors: problems with which a training fails or is wrong.
+      warnings: possible problems.
     """
 
     report: list[str] = dataclasses.field(default_factory=list)
-    mistakes: list[str] = dataclasses.field(default_factory=list)
-    doubts: list[str] = dataclasses.field(default_factory=list)
+    errors: list[str] = dataclasses.field(default_factory=list)
+    warnings: list[str] = dataclasses.field(default_factory=list)
 
     def lines(self) -> Iterator[str]:
-        """Yields the report, `mistake: ...` and `look: ...`."""
+        """Yields the report, `error: ...` and `warning: ...`."""
         yield from self.report
-        yield from (f"mistake: {text}" for text in self.mistakes)
-        yield from (f"look: {text}" for text in self.doubts)
-        if not self.mistakes and not self.doubts:
+        yield from (f"error: {text}" for text in self.errors)
+        yield from (f"warning: {text}" for text in self.warnings)
+        if not self.errors and not self.warnings:
             yield "nothing was found"
 
     def check(self) -> None:
-        """Raises a UserValueError if there are mistakes."""
-        if count := len(self.mistakes):
+        """Raises a UserValueError if there are errors."""
+        if count := len(self.errors):
             raise UserValueError(
-                f"inspect has found {count} mistake{'s' if count > 1 else ''}: see the report."
+                f"inspect has found {count} error{'s' if count > 1 else ''}: see the report."
             )
 
 
@@ -72,7 +72,7 @@ def inspect(
     num_ps: int | None = None,
     secs: float = 8.0,
 ) -> Inspection:
-    """Describes a training and finds mistakes; trains, writes and connects nothing.
+    """Describes a training and finds errors; trains, writes and connects nothing.
 
     It calls each input_fn as the workers would, compares their examples, and builds the modules on
     this machine. A process that has called it cannot take part in a cluster any more.
@@ -88,10 +88,10 @@ def inspect(
       secs: approximate duration of reading.
 
     Returns:
-      The report, the mistakes and the doubts.
+      The report, the errors and the warnings.
 
     Raises:
-      UserError: an argument is wrong. Other mistakes are part of the result.
+      UserError: an argument is wrong. Other errors are part of the result.
     """
     example = "TrainSpec(input_fn, max_steps=1000)"
     check("train_spec", train_spec, instance(TrainSpec, "a TrainSpec", example))
@@ -120,14 +120,14 @@ def inspect(
 
 
 @contextlib.contextmanager
-def _reported(mistakes: list[str]) -> Iterator[None]:
-    """Adds an error of the block to the mistakes, unless one has it already."""
+def _reported(errors: list[str]) -> Iterator[None]:
+    """Adds an error of the block to the errors, unless one has it already."""
     try:
         yield
     except Exception as error:
         text = frames.text_of(error)
-        if not any(text.partition("\n")[0] in each for each in mistakes):
-            mistakes.append(text)
+        if not any(text.partition("\n")[0] in each for each in errors):
+            errors.append(text)
 
 
 def _input(
@@ -138,7 +138,7 @@ def _input(
     *,
     secs: float,
 ) -> Iterator[str]:
-    """Yields lines about an input, and adds mistakes and doubts."""
+    """Yields lines about an input, and adds errors and warnings."""
     is_training = isinstance(spec, TrainSpec)
     mode = ModeKeys.TRAIN if is_training else ModeKeys.EVAL
     source = Source(spec.input_fn, mode, alone.config, alone.params)
@@ -149,10 +149,10 @@ def _input(
             yield f"  {name} {each.dtype.name} {each.shape} {type(each).__name__}"
         yield from (f"  {line}" for line in _batch(source, division, workers.first.rows, alone))
     yield from (f"  {line}" for line in workers.lines())
-    found.mistakes.extend(workers.mistakes)
-    found.doubts.extend(workers.doubts)
+    found.errors.extend(workers.errors)
+    found.warnings.extend(workers.warnings)
     if alone.config.execution == "tpu":
-        with _reported(found.mistakes):
+        with _reported(found.errors):
             tpu_input.checked_spec(source, division.num_replicas)
 
 
@@ -176,23 +176,23 @@ def _model(
     division: Division,
     found: Inspection,
 ) -> Iterator[str]:
-    """Builds the modules as a training would; yields lines about them, and adds mistakes."""
+    """Builds the modules as a training would; yields lines about them, and adds errors."""
     hooks = [*with_stops(train_spec), *(rule for spec in specs for rule in spec.early_stopping)]
     metrics: dict[str, Sequence[str]] = {spec.name: () for spec in specs}
-    before = len(found.mistakes)
-    with _reported(found.mistakes):
+    before = len(found.errors)
+    with _reported(found.errors):
         check_evaluations(specs, saves=alone.config.save_checkpoints_steps != 0)
-    with _reported(found.mistakes):
+    with _reported(found.errors):
         TrainProgram(alone.model, train_spec.input_fn, hooks=hooks)
         if warning := summed_loss(alone, train_spec.input_fn):
-            found.doubts.append(warning)
+            found.warnings.append(warning)
     for spec in specs:
-        with _reported(found.mistakes):
+        with _reported(found.errors):
             [evaluation] = alone.trace_evaluations([spec], trained=alone.state)
             metrics[spec.name] = evaluation.metric_names
-    with _reported(found.mistakes):
+    with _reported(found.errors):
         early_stopping.check(hooks, metrics, alone.config)
-    is_whole = len(found.mistakes) == before
+    is_whole = len(found.errors) == before
     yield f"modules{'' if is_whole else ' (not all was built)'}:"
     with contextlib.suppress(Exception):  # A factory that fails was found above.
         lines = description.sizes(alone.state.modules).split(" | ")

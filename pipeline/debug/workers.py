@@ -86,8 +86,8 @@ class Workers:
       whole: pipeline of a single worker.
       pipelines: pipelines of the first, a middle and the last worker, then of the others as far as
         there was time.
-      mistakes: problems with which a training fails or is wrong.
-      doubts: possible problems.
+      errors: problems with which a training fails or is wrong.
+      warnings: possible problems.
     """
 
     def __init__(self, source: Source, division: Division, *, secs: float) -> None:
@@ -106,8 +106,8 @@ class Workers:
         self._good = [each for each in self.pipelines if not each.error]
         self._was_read = all(each.has_ended for each in [self.whole, *self._good])
         self._all_read = self._was_read and len(self._good) == number
-        self.mistakes: list[str] = []
-        self.doubts: list[str] = []
+        self.errors: list[str] = []
+        self.warnings: list[str] = []
         self._judge()
 
     @property
@@ -129,11 +129,11 @@ class Workers:
     def _judge(self) -> None:
         """Finds problems of the input and of its division."""
         if failed := [each for each in self.pipelines if each.error]:
-            self._mistake(f"fails for {_numbers(failed)}: {failed[0].error}")
+            self._error(f"fails for {_numbers(failed)}: {failed[0].error}")
         if self.whole.error or not self._good:
             return
         if self.whole.has_ended and not self.whole.examples:
-            self.mistakes.append(str(self._source.empty_error()))
+            self.errors.append(str(self._source.empty_error()))
         elif self._source.yields_global_batches:
             self._judge_split()
         elif self.division.num_workers > 1:
@@ -143,27 +143,27 @@ class Workers:
                 self._judge_examples()
             else:
                 self._judge_heads()
-            if not self.mistakes:
+            if not self.errors:
                 self._judge_sizes()
 
-    def _mistake(self, text: str) -> None:
-        self.mistakes.append(f"{self._source.name} {text}")
+    def _error(self, text: str) -> None:
+        self.errors.append(f"{self._source.name} {text}")
 
-    def _doubt(self, text: str) -> None:
-        self.doubts.append(f"{self._source.name} {text}")
+    def _warning(self, text: str) -> None:
+        self.warnings.append(f"{self._source.name} {text}")
 
     def _judge_split(self) -> None:
         """Judges global batches, of which each worker takes its part."""
         division, rows = self.division, self.whole.rows
         if rows < division.num_replicas and not division.num_ps:
-            self._doubt(
+            self._warning(
                 f"yields batches of {rows} examples for {division.num_replicas} replicas: "
                 f"some have nothing to do. Set a batch size of {division.num_replicas} or more."
             )
         if division.num_workers > 1:
             again = read(self._source, InputContext(1, 0, division.num_replicas))
             if again.examples[:rows] != self.whole.examples[:rows]:
-                self._mistake(
+                self._error(
                     "takes no input_context and yields other data at a second call: "
                     "expected the same in each worker, which takes its part of each batch. Set "
                     "seeds, or take input_context."
@@ -172,7 +172,7 @@ class Workers:
     def _judge_kinds(self) -> None:
         first, *others = [tf.nest.map_structure(relaxed, each.spec) for each in self._good]
         if other := next((each for each in others if each != first), None):
-            self._doubt(
+            self._warning(
                 f"yields {other} to a worker, and {first} to another one: expected the same "
                 "dtypes and shapes."
             )
@@ -182,7 +182,7 @@ class Workers:
         if empty := [each for each in self._good if each.has_ended and not each.examples]:
             files = self.whole.num_files
             have = f"{files} files" if files else f"{len(self.whole.examples):,} examples"
-            report = self._doubt if self.division.num_ps else self._mistake
+            report = self._warning if self.division.num_ps else self._error
             report(
                 f"yields no examples for {_numbers(empty)} of {self.division.num_workers}, and has "
                 f"{have}: expected a batch for each. Write more files, or read all files in each "
@@ -208,26 +208,26 @@ class Workers:
         again = (total - there).total() - foreign
         missing = (there - total).total() if self._all_read else 0
         if foreign > dropped:
-            self._doubt(
+            self._warning(
                 "yields other values at each reading: whether the workers' "
                 "examples are disjoint cannot be compared."
             )
         elif all(collections.Counter(each.examples) == there for each in self._good):
             self._ignored(f"all {len(self.whole.examples):,} examples")
         elif again or missing > dropped * (1 + len(self._good)):
-            self._mistake(
+            self._error(
                 f"yields {again:,} examples to several workers, and "
                 f"{missing:,} to none: expected each of {there.total():,} once. {_SHARD} Or set "
                 "one seed of shuffle() for all workers."
             )
         elif missing:
-            self._doubt(
+            self._warning(
                 f"leaves out {missing:,} of {there.total():,} examples, in "
                 "incomplete last batches. Set drop_remainder=False, or another batch size."
             )
 
     def _ignored(self, what: str) -> None:
-        self._mistake(
+        self._error(
             f"yields {what} to each worker, as if it ignored its "
             f"input_context: expected another part for each. {_SHARD}"
         )
@@ -238,12 +238,12 @@ class Workers:
         counts = [len(each.examples) for each in self._good]
         step = self._good[0].rows * self.division.num_replicas // number
         if self._was_read and max(counts) - min(counts) > max(step, max(counts) // 10):
-            self._doubt(
+            self._warning(
                 f"yields from {min(counts):,} to {max(counts):,} examples to a worker, so "
                 f"that some wait for others. Write a multiple of {number} files of one size."
             )
         elif 0 < files < number:
-            self._doubt(
+            self._warning(
                 f"reads {files} files for {number} workers: each opens all of them. Write a "
                 f"multiple of {number} files."
             )

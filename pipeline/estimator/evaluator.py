@@ -15,9 +15,9 @@ from absl import logging
 
 from ..checkpoint import files, retention
 from ..checkpoint.checkpoints import Checkpoints
-from ..contract.hooks import Run
+from ..contract.hooks import RunContext
 from ..contract.user_errors import collected
-from ..errors import UnreadableCheckpointError
+from ..errors import CorruptCheckpointError
 from ..hooks.events import EventWriter
 from ..hooks.metric_writers_hook import MetricWritersHook
 from ..hooks.summary import write_evaluation
@@ -77,14 +77,14 @@ class Evaluator:
         self._last_step = -1  # Checkpoints up to this step were taken.
         self._claims: list[Callable[[], None]] = []
         self._metric_writers = MetricWritersHook(state.config, hparams)
-        self._run: Run | None = None  # For metric writers.
+        self._run: RunContext | None = None  # For metric writers.
         self._writers = {each: EventWriter(self._folder(each)) for each in evaluations}
 
     def run(self) -> None:
         """Evaluates until training has ended; results are in the evaluations.
 
         Raises:
-          ClaimedError: another evaluator makes an evaluation of the same name.
+          ModelDirInUseError: another evaluator makes an evaluation of the same name.
           StorageError: model_dir cannot be written.
         """
         with contextlib.ExitStack() as stack:
@@ -159,7 +159,7 @@ class Evaluator:
                 state.restored(path)
                 self._log.run_id = run_state.get("run_id")
                 self._evaluate(path, due, finished)
-        except UnreadableCheckpointError as error:
+        except CorruptCheckpointError as error:
             reason: object = error
             if files.path_of(self._model_dir, step) in files.committed(self._model_dir):
                 self._unreadable.add(_identity(path))
@@ -188,7 +188,7 @@ class Evaluator:
     def _write_metrics(self, each: Evaluation, result: Evaluated) -> None:
         """Calls the metric writers; they begin after the training has begun its own."""
         if self._run is None:
-            self._run = Run(self._model_dir, result.step, self._max_steps, is_evaluator=True)
+            self._run = RunContext(self._model_dir, result.step, self._max_steps, is_evaluator=True)
             self._metric_writers.begin(self._run)
         self._metric_writers.after_evaluation(self._run, each.spec.name, result.metrics)
 

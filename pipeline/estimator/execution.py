@@ -47,7 +47,7 @@ def connect(config: RunConfig) -> None:
     call, and then exits.
 
     Raises:
-      PeerLostError: a task did not start in time.
+      TaskLostError: a task did not start in time.
       UserRuntimeError: the program has used TensorFlow before.
     """
     if len(config.cluster.tasks) > 1:

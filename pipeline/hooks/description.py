@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from absl import logging
 
-from ..contract.hooks import Hook, Run
+from ..contract.hooks import Hook, RunContext
 from ..distribute import names
 from .events import EventWriter
 
@@ -26,7 +26,7 @@ class DescriptionHook(Hook):
         self._modules, self._hparams = modules, hparams
         self._writes_events = writes_events
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunContext) -> None:
         """Logs and writes, in the process that leads."""
         if not run.is_chief:
             return
@@ -40,7 +40,7 @@ class DescriptionHook(Hook):
             start, _ = hparams
             writer.write_summary(run.step, start.hparams_pb(dict(self._hparams)))
 
-    def end(self, run: Run) -> None:
+    def end(self, run: RunContext) -> None:
         """Writes that the run has ended, unless a signal ended it."""
         writes = run.is_chief and run.has_ended and self._writes_events and self._hparams
         if writes and (hparams := _hparams_plugin()):

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..contract.hooks import MetricWriter, Run
+from ..contract.hooks import MetricWriter, RunContext
 from ..model_dir import reachable
 from ..model_dir.files import write_atomic
 
@@ -30,7 +30,7 @@ class FileWriter(MetricWriter, abc.ABC):
 
     _ending: str
 
-    def begin(self, run: Run, hparams: Mapping[str, Any]) -> None:
+    def begin(self, run: RunContext, hparams: Mapping[str, Any]) -> None:
         """Sets the folder."""
         self._folder = os.path.join(run.model_dir, _FOLDER)
         # Last step and columns of the files that were written to since.

@@ -8,7 +8,7 @@ from typing import Any
 from absl import logging
 
 from ..contract.checks import Check, check, choice, integer, is_number, number
-from ..contract.hooks import Hook, Run
+from ..contract.hooks import Hook, RunContext
 from ..errors import UserValueError
 
 
@@ -37,8 +37,8 @@ class LossGuard(Hook):
             positive.
           window: number of steps of the median.
           on: 'restore' returns to the last checkpoint and continues without the batches of the
-            step, at most `RunConfig.max_restores` times; 'stop' ends training with a checkpoint;
-            'warn' logs a warning.
+            step, at most `RunConfig.max_skipped_steps` times; 'stop' ends training with a
+            checkpoint; 'warn' logs a warning.
 
         Raises:
           UserValueError: no bound is set, or a value is out of range.
@@ -54,13 +54,13 @@ class LossGuard(Hook):
         self._max_loss, self._spike, self._on = max_loss, spike, on
         self._losses: collections.deque[float] = collections.deque(maxlen=window)
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunContext) -> None:
         """Begins an empty window; refuses a training that cannot return to a checkpoint."""
         self._losses.clear()
         if self._on == "restore":
             run.check_can_skip("LossGuard.on is 'restore'", "Set on='stop'.")
 
-    def restore(self, run: Run, state: Any) -> None:
+    def restore(self, run: RunContext, state: Any) -> None:
         """Continues the window of the checkpoint."""
         self._losses.extend(state)
 
@@ -68,7 +68,7 @@ class LossGuard(Hook):
         """Returns the window."""
         return list(self._losses)
 
-    def after_loop(self, run: Run) -> None:
+    def after_loop(self, run: RunContext) -> None:
         """Compares the losses of the call, in order; only a warning continues after a bad one."""
         report = run.report
         for step, loss in enumerate(map(float, report.losses), run.step - report.num_steps + 1):
@@ -91,7 +91,7 @@ class LossGuard(Hook):
             return None
         return f"above {self._spike:g} times {median:.4g}, the median of {len(self._losses)} steps"
 
-    def _act(self, run: Run, step: int, reason: str) -> None:
+    def _act(self, run: RunContext, step: int, reason: str) -> None:
         if self._on == "restore":
             run.skip_step(step, reason)
         elif self._on == "stop":

@@ -9,7 +9,7 @@ from typing import Any
 
 from absl import logging
 
-from ..contract.hooks import Hook, MetricWriter, Run
+from ..contract.hooks import Hook, MetricWriter, RunContext
 from ..contract.run_config import RunConfig
 from .events import by_element
 from .summary import values_of
@@ -32,25 +32,25 @@ class MetricWritersHook(Hook):
         self._writes_evaluations = not config.has_evaluator or config.task_type == "evaluator"
         self._calls: list[_Calls] = []
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunContext) -> None:
         """Begins the writers."""
         if run.is_chief:
             self._calls = [(_InThread if w.is_remote else _Calls)(w) for w in self._writers]
             for calls in self._calls:
                 calls.call("begin", copy.copy(run), self._hparams)
 
-    def after_step(self, run: Run) -> None:
+    def after_step(self, run: RunContext) -> None:
         """Writes the results of the steps."""
         if self._calls and run.report.num_steps:
             self._write(run.step, values_of(run.report), "train")
 
-    def after_evaluation(self, run: Run, name: str, metrics: Mapping[str, Any]) -> None:
+    def after_evaluation(self, run: RunContext, name: str, metrics: Mapping[str, Any]) -> None:
         """Writes the results of an evaluation."""
         if self._writes_evaluations:
             values = {key: value for key, value in metrics.items() if key != "global_step"}
             self._write(metrics["global_step"], values, f"eval_{name}" if name else "eval")
 
-    def end(self, run: Run) -> None:
+    def end(self, run: RunContext) -> None:
         """Writes the results of the rest of the steps."""
         self.after_step(run)
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from ..contract.checks import Check, integer, is_number, number
-from ..contract.hooks import Run
+from ..contract.hooks import RunContext
 from ..contract.old_names import explained
 from ..errors import UserTypeError
 from ..loop.early_stopping import History, MetricHook
@@ -79,7 +79,7 @@ class ReduceOnPlateau(MetricHook):
         progress = self.progress(history, cooldown_steps=self.cooldown_steps)
         return [step for step, _, over in progress if over]
 
-    def act(self, run: Run, history: History) -> None:
+    def act(self, run: RunContext, history: History) -> None:
         """Sets the factor of the learning rates."""
         steps, variable = self.reductions(history), self._rate_factor
         before, after = float(variable.numpy()), self.factor ** len(steps)

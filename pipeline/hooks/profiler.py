@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from ..contract.checks import check, integer
-from ..contract.hooks import Hook, Run
+from ..contract.hooks import Hook, RunContext
 from ..contract.paths import normal
 
 
@@ -34,7 +34,7 @@ class ProfilerHook(Hook):
         """Returns the first or the last step of the recording."""
         return next((bound for bound in self._bounds if bound > step), None)
 
-    def after_step(self, run: Run) -> None:
+    def after_step(self, run: RunContext) -> None:
         """Starts or stops recording, in the process that leads."""
         if self._is_recording:
             self.close()
@@ -42,7 +42,7 @@ class ProfilerHook(Hook):
             tf.profiler.experimental.start(self._logdir or run.model_dir)
             self._is_recording = True
 
-    def end(self, run: Run) -> None:
+    def end(self, run: RunContext) -> None:
         """Writes a recording that the end of the training cuts short."""
         self.close()
 

@@ -1,6 +1,6 @@
 """Shows the progress bar of a training."""
 
-from ..contract.hooks import Hook, Run, as_text
+from ..contract.hooks import Hook, RunContext, as_text
 from ..run.progress import Progress
 
 
@@ -11,11 +11,11 @@ class ProgressHook(Hook):
         """Shows nothing before `begin`."""
         self._progress: Progress | None = None
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunContext) -> None:
         """Shows the bar."""
         self._progress = Progress("train", total=run.max_step, start=run.step)
 
-    def after_loop(self, run: Run) -> None:
+    def after_loop(self, run: RunContext) -> None:
         """Moves the bar."""
 
         def values() -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..contract.hooks import MetricWriter, Run
+from ..contract.hooks import MetricWriter, RunContext
 from ..model_dir.files import read_json, write_atomic
 
 _FOLDER = "metric_writers"  # Below model_dir.
@@ -56,7 +56,7 @@ class MlflowWriter(MetricWriter):
         self._run_name = run_name
         self._tracking_uri = tracking_uri
 
-    def begin(self, run: Run, hparams: Mapping[str, Any]) -> None:
+    def begin(self, run: RunContext, hparams: Mapping[str, Any]) -> None:
         """Creates the run of model_dir, or continues it."""
         import mlflow
 
@@ -84,7 +84,7 @@ class MlflowWriter(MetricWriter):
         """Marks the run as finished."""
         self._client.set_terminated(self._run_id)
 
-    def _create_run(self, run: Run) -> str:
+    def _create_run(self, run: RunContext) -> str:
         found = self._client.get_experiment_by_name(self._experiment)
         if found is None:
             experiment = self._client.create_experiment(self._experiment)
@@ -130,7 +130,7 @@ class WandbWriter(MetricWriter):
         self._run_name = run_name
         self._mode = mode
 
-    def begin(self, run: Run, hparams: Mapping[str, Any]) -> None:
+    def begin(self, run: RunContext, hparams: Mapping[str, Any]) -> None:
         """Creates the run of model_dir, or continues it."""
         import wandb
 
@@ -177,14 +177,14 @@ def _check_installed(package: str, writer: str) -> None:
         )
 
 
-def _path(run: Run, tracker: str) -> str:
+def _path(run: RunContext, tracker: str) -> str:
     return os.path.join(run.model_dir, _FOLDER, f"{tracker}.json")
 
 
-def _known_run(run: Run, tracker: str) -> str | None:
+def _known_run(run: RunContext, tracker: str) -> str | None:
     return read_json(_path(run, tracker), lambda content: str(content["run_id"]))
 
 
-def _remember_run(run: Run, tracker: str, run_id: str) -> None:
+def _remember_run(run: RunContext, tracker: str, run_id: str) -> None:
     tf.io.gfile.makedirs(os.path.dirname(_path(run, tracker)))
     write_atomic(_path(run, tracker), json.dumps({"run_id": run_id}))

@@ -5,7 +5,7 @@ import time
 
 from absl import logging
 
-from ..contract.hooks import Hook, Report, Run, as_text
+from ..contract.hooks import Hook, Report, RunContext, as_text
 from ..run import log
 from ..run.durations import clock
 
@@ -20,14 +20,14 @@ class LoggingHook(Hook):
         self.every_steps = every_steps
         self._logged_at = -math.inf
 
-    def after_step(self, run: Run) -> None:
+    def after_step(self, run: RunContext) -> None:
         """Logs the report, in the process that leads; on a terminal at most once a second."""
         now = time.monotonic()
         if run.is_chief and not (log.is_terminal() and now - self._logged_at < _TERMINAL_SECS):
             self._logged_at = now
             logging.info("%s", _line(run.report, run.max_step))
 
-    def end(self, run: Run) -> None:
+    def end(self, run: RunContext) -> None:
         """Logs the rest of the steps."""
         report = run.report
         if run.is_chief and report.num_steps:

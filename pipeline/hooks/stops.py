@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from ..contract.checks import check, integer
-from ..contract.hooks import Hook, Run
+from ..contract.hooks import Hook, RunContext
 from ..errors import UserValueError
 from ..loop.specs import TrainSpec
 from ..run.durations import seconds
@@ -34,12 +34,12 @@ class StopAtStepHook(Hook):
         self._num_steps = num_steps
         self._last_step = last_step
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunContext) -> None:
         """Counts `num_steps` from the step of the run."""
         if self._num_steps is not None:
             self._last_step = run.step + self._num_steps
 
-    def restore(self, run: Run, state: Any) -> None:
+    def restore(self, run: RunContext, state: Any) -> None:
         """Keeps the end of a run that was killed before it."""
         if self._num_steps is not None and state > run.step:
             self._last_step = state
@@ -52,7 +52,7 @@ class StopAtStepHook(Hook):
         """Returns the last step, or the next one if that is in the past."""
         return max(self._last_step, step + 1)
 
-    def after_step(self, run: Run) -> None:
+    def after_step(self, run: RunContext) -> None:
         """Requests the stop."""
         run.request_stop(f"StopAtStepHook: step {self._last_step}")
 
@@ -73,16 +73,16 @@ class StopAfterSecsHook(Hook):
         self._limit = seconds(secs, "StopAfterSecsHook.secs")
         self._began_at = 0.0
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunContext) -> None:
         """Begins to count."""
         self._began_at = time.monotonic()
 
-    def restore(self, run: Run, state: Any) -> None:
+    def restore(self, run: RunContext, state: Any) -> None:
         """Adds the seconds of earlier trainings in model_dir."""
         self._began_at -= state
         self.after_loop(run)
 
-    def after_loop(self, run: Run) -> None:
+    def after_loop(self, run: RunContext) -> None:
         """Requests the stop; a request of one process stops all at one step."""
         if self.state() >= self._limit:
             run.request_stop(f"StopAfterSecsHook: {self._limit:g} s")

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ..contract.hooks import Hook, Report, Run
+from ..contract.hooks import Hook, Report, RunContext
 from ..contract.summaries import Summary
 from .events import EventWriter
 
@@ -17,18 +17,18 @@ class StepCounterHook(Hook):
         self.every_steps = every_steps
         self._writer: EventWriter | None = None
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunContext) -> None:
         """Prepares the file."""
         self._writer = EventWriter(run.model_dir)
 
-    def after_step(self, run: Run) -> None:
+    def after_step(self, run: RunContext) -> None:
         """Writes a point, in the process that leads."""
         if run.is_chief:
             report = run.report
             self._writer.write(report.step, self._values(report))
             self._writer.write_summaries(report.step, report.summaries)
 
-    def end(self, run: Run) -> None:
+    def end(self, run: RunContext) -> None:
         """Writes a point for the rest of the steps."""
         report = run.report
         if run.is_chief and report.num_steps and self.every_steps:
@@ -57,12 +57,12 @@ class SummaryHook(StepCounterHook):
         self._writes_evaluations = writes_evaluations
         self._evaluations: dict[str, EventWriter] = {}
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunContext) -> None:
         """Prepares the files."""
         super().begin(run)
         self._evaluations = {}
 
-    def after_evaluation(self, run: Run, name: str, metrics: Mapping[str, Any]) -> None:
+    def after_evaluation(self, run: RunContext, name: str, metrics: Mapping[str, Any]) -> None:
         """Writes a point of an evaluation."""
         if run.is_chief and self._writes_evaluations:
             folder = os.path.join(run.model_dir, f"eval_{name}" if name else "eval")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from ..contract.hooks import Hook, Run
+from ..contract.hooks import Hook, RunContext
 
 _MOST_VALUES = 6  # Of which all are written.
 
@@ -24,7 +24,7 @@ class TensorHook(Hook):
         self.every_steps = every_steps
         self.wants_tensors = True if tensors is None else tuple(tensors)
 
-    def after_step(self, run: Run) -> None:
+    def after_step(self, run: RunContext) -> None:
         """Logs the arrays of this step, in the process that leads."""
         if run.is_chief:
             tensors = run.report.tensors.items()

@@ -15,7 +15,7 @@ from absl import logging
 
 from .. import private
 from ..contract.checks import objects
-from ..contract.hooks import Hook, Report, Run, as_text
+from ..contract.hooks import Hook, Report, RunContext, as_text
 from ..contract.user_errors import noted_method
 from ..errors import UserTypeError, UserValueError
 from ..estimator.estimator import Estimator
@@ -127,7 +127,7 @@ class KerasCallbacks(Hook):
         self._callbacks, self._estimator = callbacks, estimator
         self._epochs, self._max_step, self._validates = epochs, max_step, validates
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunContext) -> None:
         """Forgets an earlier training; callbacks begin when the state is known."""
         self._run, self._saved, self._started = run, {}, False
         self.history, self._pending, self._begun = {}, None, -1
@@ -136,7 +136,7 @@ class KerasCallbacks(Hook):
         leads = [each for each in self._callbacks if run.is_chief or not isinstance(each, _WRITERS)]
         self._active = dict(zip(_numbered(leads), leads, strict=True))
 
-    def restore(self, run: Run, state: Any) -> None:
+    def restore(self, run: RunContext, state: Any) -> None:
         """Continues the history, and the epoch that was saved.
 
         Raises:
@@ -194,13 +194,13 @@ class KerasCallbacks(Hook):
         self._start()
         return super().next_step(step)
 
-    def after_step(self, run: Run) -> None:
+    def after_step(self, run: RunContext) -> None:
         """Takes the results of the epoch; ends it if no evaluation follows."""
         self._pending = _logs(run.report)
         if not self._validates:
             self._end_epoch(run, {})
 
-    def after_evaluation(self, run: Run, name: str, metrics: Mapping[str, Any]) -> None:
+    def after_evaluation(self, run: RunContext, name: str, metrics: Mapping[str, Any]) -> None:
         """Ends the epoch with the results of the validation."""
         self._start()
         if self._pending is not None and run.step % self.every_steps == 0:
@@ -208,7 +208,7 @@ class KerasCallbacks(Hook):
             self._end_epoch(run, named)
             run.request_last_save()  # The last step was saved before.
 
-    def end(self, run: Run) -> None:
+    def end(self, run: RunContext) -> None:
         """Ends the optimizer and the callbacks; the values that they set are saved."""
         if not run.has_ended:
             return
@@ -270,13 +270,13 @@ class KerasCallbacks(Hook):
             for epoch, logs in enumerate(_rows(self.history)):
                 callback.on_epoch_end(epoch, logs)
 
-    def _begin_epoch(self, run: Run) -> None:
+    def _begin_epoch(self, run: RunContext) -> None:
         epoch = run.step // self.every_steps
         if epoch != self._begun and run.step < self._max_step:
             self._begun = epoch
             self._call("on_epoch_begin", epoch, {})
 
-    def _end_epoch(self, run: Run, validation: Mapping[str, Any]) -> None:
+    def _end_epoch(self, run: RunContext, validation: Mapping[str, Any]) -> None:
         epoch = run.step // self.every_steps - 1
         logs, self._pending = {**(self._pending or {}), **validation}, None
         self._estimator.state.synchronize()
@@ -361,11 +361,11 @@ class ValidationCallbacks(Hook):
         """Takes the hook of the training."""
         self._callbacks = callbacks
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunContext) -> None:
         """Calls `on_test_begin`."""
         self._callbacks.begin_validation()
 
-    def end(self, run: Run) -> None:
+    def end(self, run: RunContext) -> None:
         """Calls `on_test_end` with the results."""
         self._callbacks.end_validation(run.report)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ..contract.hooks import Report, Run
+from ..contract.hooks import Report, RunContext
 from ..contract.summaries import Kind
 from ..train.loop import Steps
 from ..train.metrics import MetricSet
@@ -125,7 +125,7 @@ class Accumulator:
         )
 
     @contextlib.contextmanager
-    def reported(self, run: Run, *, clears: bool = True) -> Iterator[None]:
+    def reported(self, run: RunContext, *, clears: bool = True) -> Iterator[None]:
         """Makes `run.report` the report of these steps in the block.
 
         Args:

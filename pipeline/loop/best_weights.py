@@ -14,7 +14,7 @@ from typing import Any
 from absl import logging
 
 from ..checkpoint import files
-from ..contract.hooks import Hook, Run
+from ..contract.hooks import Hook, RunContext
 from ..model_dir import best
 from ..model_dir.files import read_json, write_atomic
 from .checkpointing import Checkpointing
@@ -42,7 +42,7 @@ class BestWeights(Part):
         self._checkpoints = checkpoints
         self._log = log
 
-    def restore(self, run: Run, start: Start) -> None:
+    def restore(self, run: RunContext, start: Start) -> None:
         """Ends a training at once that one of the rules has ended at this step before."""
         if not self._rules:
             return
@@ -50,7 +50,7 @@ class BestWeights(Part):
         if reason:  # The same in all processes.
             run.request_stop(reason)
 
-    def go_back(self, run: Run) -> None:
+    def go_back(self, run: RunContext) -> None:
         """Makes the best checkpoint the newest if a rule has ended the training.
 
         Raises:
@@ -73,7 +73,7 @@ class BestWeights(Part):
         self._checkpoints.go_back(path)
         raise Rewind
 
-    def _known_reason(self, run: Run) -> str:
+    def _known_reason(self, run: RunContext) -> str:
         """Returns why a rule has ended a training at this step; '' if none has."""
         known = read_json(self._file, dict) or {}
         reason = known.get("reason", "")

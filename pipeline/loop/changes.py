@@ -7,7 +7,7 @@ from typing import Any
 from absl import logging
 
 from ..contract import hparams
-from ..contract.hooks import Run
+from ..contract.hooks import RunContext
 from ..distribute import names
 from .parts import Part, Start
 
@@ -21,7 +21,7 @@ class Changes(Part):
         self._options = options
         self._vocabularies: dict[str, int] = {}
 
-    def restore(self, run: Run, start: Start) -> None:
+    def restore(self, run: RunContext, start: Start) -> None:
         """Compares with the checkpoint."""
         self._vocabularies = vocabularies_of(self._modules)
         if start.checkpoint is None:

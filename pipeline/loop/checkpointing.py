@@ -65,7 +65,7 @@ class Checkpointing(Part):
         """Holds the claim on model_dir in the block, where outages of a bucket do not count.
 
         Raises:
-          ClaimedError: another process trains in model_dir.
+          ModelDirInUseError: another process trains in model_dir.
         """
         with contextlib.ExitStack() as stack:
             watched = reachable.watched(
@@ -126,7 +126,7 @@ class Checkpointing(Part):
           evaluations: folders of the evaluations that follow.
 
         Raises:
-          ClaimedError: another process took over model_dir.
+          ModelDirInUseError: another process took over model_dir.
           StorageError: a file cannot be written, or an asynchronous save before failed.
         """
         replicas, model_dir = self._state.replicas, self._model_dir

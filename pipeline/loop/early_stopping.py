@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..contract import checks
-from ..contract.hooks import Hook, Run
+from ..contract.hooks import Hook, RunContext
 from ..contract.old_names import explained
 from ..contract.run_config import RunConfig
 from ..errors import UserValueError
@@ -55,20 +55,20 @@ class MetricHook(Hook):
             higher = higher_is_better(self.metric, None, owner, "mode to 'max' or 'min'")
             object.__setattr__(self, "mode", "max" if higher else "min")
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunContext) -> None:
         """Decides by the evaluations of earlier trainings in model_dir."""
         self.act(run, self.history(run))
 
-    def after_evaluation(self, run: Run, name: str, metrics: Mapping[str, Any]) -> None:
+    def after_evaluation(self, run: RunContext, name: str, metrics: Mapping[str, Any]) -> None:
         """Decides after an evaluation of the name."""
         if name == self.evaluation:
             self.act(run, self.history(run))
 
-    def act(self, run: Run, history: History) -> None:
+    def act(self, run: RunContext, history: History) -> None:
         """Called with all evaluations up to the step of the run."""
         raise NotImplementedError
 
-    def history(self, run: Run) -> History:
+    def history(self, run: RunContext) -> History:
         """Returns the evaluations of the name."""
         return run.evaluations.get(self.evaluation, ())
 
@@ -178,7 +178,7 @@ class EarlyStopping(MetricHook):
                 return f"{self.title}: {over}, {at}"
         return None
 
-    def act(self, run: Run, history: History) -> None:
+    def act(self, run: RunContext, history: History) -> None:
         """Asks for the end of a training that has not reached its end anyway."""
         is_at_end = run.max_step is not None and run.step >= run.max_step
         reason = None if run.has_ended or is_at_end else self.reason(history)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl import logging
 
 from ..checkpoint import files
-from ..contract.hooks import Run
+from ..contract.hooks import RunContext
 from ..contract.run_config import RunConfig
 from ..errors import PreemptedError
 from ..model_dir import records
@@ -24,17 +24,17 @@ class EndRecord(Part):
         """Takes the checkpoints: the last one has to be on disk before the record."""
         self._config, self._model_dir = config, config.model_dir
         self._checkpoints = checkpoints
-        self._run: Run | None = None  # Since the last start.
+        self._run: RunContext | None = None  # Since the last start.
         self._last: records.Ended | None = None
 
-    def restore(self, run: Run, start: Start) -> None:
+    def restore(self, run: RunContext, start: Start) -> None:
         """Removes the record of an earlier end."""
         self._run = run
         if self._checkpoints.writes:
             self._last = records.read_end(self._model_dir)
             records.remove_end(self._model_dir)
 
-    def log_continued(self, run: Run) -> None:
+    def log_continued(self, run: RunContext) -> None:
         """Logs that a training continues that hooks had stopped."""
         last = self._last
         if last is not None and last.reason == records.STOPPED and not run.stop_reasons:

@@ -5,7 +5,7 @@ from typing import Any
 
 from absl import logging
 
-from ..contract.hooks import Run
+from ..contract.hooks import RunContext
 from ..contract.spec import ModeKeys
 from ..contract.user_errors import step_errors
 from ..data.open_input import OpenInput
@@ -35,11 +35,11 @@ class Engine(Part):
         self._program, self._state = program, program.state
         self._skipped = skipped
         self._passes = {"after_rest": after_rest, "num_passes": program.num_passes}
-        self._pace = Pace(program.max_steps_per_call, program.state.config.max_call_secs)
+        self._pace = Pace(program.max_steps_per_call, program.state.config.max_loop_secs)
         self._data: OpenInput | None = None
         self._position: Mapping[str, Any] = {}
 
-    def restore(self, run: Run, start: Start) -> None:
+    def restore(self, run: RunContext, start: Start) -> None:
         """Opens the input at its position."""
         position = start.states.get("input")
         self._data = self._program.runner.open(start.step, start.checkpoint, position)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..checkpoint import files
-from ..contract.hooks import Run
+from ..contract.hooks import RunContext
 from ..contract.run_config import RunConfig
 from ..distribute.replicas import Replicas
 from ..model_dir import best, reachable, records
@@ -45,7 +45,7 @@ class EvaluationLog(Part):
         self._writes = is_chief and config.save_checkpoints_steps != 0
         self._made: dict[str, Evaluated] = {}  # Since the start, by name.
 
-    def restore(self, run: Run, start: Start) -> None:
+    def restore(self, run: RunContext, start: Start) -> None:
         """Reads the records up to the step of the run; writes the rules of the best ones."""
         self.run_id = start.states.get("run_id", self.run_id)
         self._made.clear()

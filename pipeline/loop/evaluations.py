@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from ..contract.hooks import Run
+from ..contract.hooks import RunContext
 from .parts import Boundary, Part
 
 
 class Evaluations(Part):
     """The evaluations of one training. This class has none."""
 
-    def flags(self, run: Run) -> list[bool]:
+    def flags(self, run: RunContext) -> list[bool]:
         """Returns the facts that only this process has; `Schedule.agree` sends them to the others.
 
         Every process returns the same number of flags.
@@ -37,5 +37,5 @@ class Evaluations(Part):
         """Returns the evaluations of a step that a restart has to make, for its checkpoint."""
         return []
 
-    def make(self, run: Run, now: Boundary) -> None:
+    def make(self, run: RunContext, now: Boundary) -> None:
         """Makes the evaluations of `now.evaluates`; every process must call it."""

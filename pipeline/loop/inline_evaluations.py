@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-from ..contract.hooks import Run
+from ..contract.hooks import RunContext
 from ..contract.user_errors import collected
 from ..distribute.replicas import Replicas
 from ..model_dir.evaluated import Evaluated
@@ -50,7 +50,7 @@ class InlineEvaluations(Evaluations):
         self._owed: set[str] = set()  # Folders of evaluations due at the start.
         self._finished: set[str] = set()  # Folders of evaluations made as the last ones.
 
-    def restore(self, run: Run, start: Start) -> None:
+    def restore(self, run: RunContext, start: Start) -> None:
         """Takes the evaluations that were due when the checkpoint was saved."""
         self._start_step = start.step
         owed = start.states.get("evaluations", ())
@@ -63,7 +63,7 @@ class InlineEvaluations(Evaluations):
         """Returns the next multiple of any `every_steps`, whether saved or not."""
         return min((each.next_step(step) for each in self.evaluations), default=math.inf)
 
-    def flags(self, run: Run) -> list[bool]:
+    def flags(self, run: RunContext) -> list[bool]:
         """Returns for each evaluation whether the clock of this process forbids it."""
         return [each.wait_secs(self.log.made(each.spec)) > 0 for each in self.evaluations]
 
@@ -97,7 +97,7 @@ class InlineEvaluations(Evaluations):
         due = [each for each in self.evaluations if each.spec.folder in folders]
         return [each.spec.folder for each in due if self._made(each, step) is None]
 
-    def make(self, run: Run, now: Boundary) -> None:
+    def make(self, run: RunContext, now: Boundary) -> None:
         """Makes the evaluations that are due: records, sends to the hooks, exports."""
         checkpoint = self.checkpoints.saved_path(run.step)
         # One that fails does not prevent the others, unless other processes would wait for it.
@@ -136,7 +136,7 @@ class InlineEvaluations(Evaluations):
         recorded = self.log.recorded(each.spec, step) if is_owed else None
         return self._made(each, step) or recorded
 
-    def _send(self, each: Evaluation, run: Run, result: Evaluated) -> None:
+    def _send(self, each: Evaluation, run: RunContext, result: Evaluated) -> None:
         """Sends a result to the hooks, unless they have it."""
         if self._made(each, run.step) is None:
             self.log.add(each.spec, result)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from ..contract.hooks import Run
+from ..contract.hooks import RunContext
 from ..model_dir import reachable
 from ..model_dir.evaluated import Evaluated, from_json, to_json
 from .evaluation_log import EvaluationLog
@@ -46,7 +46,7 @@ class JobEvaluations(Evaluations):
         self._read_at = 0.0
         self._reading: Future | None = None
 
-    def restore(self, run: Run, start: Start) -> None:
+    def restore(self, run: RunContext, start: Start) -> None:
         """Continues after the evaluations that hooks had got before the checkpoint."""
         self._sent = dict(start.states.get("recorded", {}))
         self._offsets = dict.fromkeys(self._specs, 0)
@@ -56,7 +56,7 @@ class JobEvaluations(Evaluations):
         """Returns the last step that hooks got, by folder."""
         return {"recorded": self._sent}
 
-    def flags(self, run: Run) -> list[bool]:
+    def flags(self, run: RunContext) -> list[bool]:
         """Returns whether this process has found new ones; it looks every two seconds."""
         is_due = time.monotonic() - self._read_at >= _POLL_SECS
         if self._replicas.is_chief and is_due:
@@ -73,7 +73,7 @@ class JobEvaluations(Evaluations):
         """Returns all folders if the chief has found new ones."""
         return tuple(self._specs) if any(has_new) else ()
 
-    def make(self, run: Run, now: Boundary) -> None:
+    def make(self, run: RunContext, now: Boundary) -> None:
         """Sends the new evaluations to the hooks, by step."""
         if not now.evaluates:
             return

@@ -5,7 +5,7 @@ from absl import logging
 
 from ..checkpoint import files
 from ..checkpoint.reader import Reader
-from ..contract.hooks import Run, SkippedStep
+from ..contract.hooks import RunContext, SkippedStep
 from ..errors import NanLossDuringTrainingError
 from ..train.loop import Steps
 from .parts import Part, Start
@@ -28,12 +28,12 @@ class NanPolicy(Part):
         """
         self._state, self._skipped = state, skipped
         self._on_nan, self._model_dir = state.config.on_nan, state.config.model_dir
-        self._skips = self._on_nan in ("restore", "record")
+        self._skips = self._on_nan in ("restore", "dump")
         if self._skips:
             problem = f"RunConfig.on_nan is {self._on_nan!r}"
             skipped.check_supported(problem, "Set on_nan='stop'.")
 
-    def restore(self, run: Run, start: Start) -> None:
+    def restore(self, run: RunContext, start: Start) -> None:
         """Checks the variables of a checkpoint.
 
         Raises:
@@ -61,7 +61,7 @@ class NanPolicy(Part):
             problem = f"the loss is NaN or infinite in step {step}"
             self._report(problem, "Lower the learning rate, or set on_nan='warn' or 'restore'")
 
-    def check_variables(self, run: Run, *, may_skip: bool) -> None:
+    def check_variables(self, run: RunContext, *, may_skip: bool) -> None:
         """Checks the variables before they are saved; every process must call it.
 
         Args:
@@ -90,7 +90,7 @@ class NanPolicy(Part):
         self._report(problem, remedy)
 
     def _skip(self, step: int, reason: str) -> None:
-        self._skipped.request(SkippedStep(step, reason, ends=self._on_nan == "record"))
+        self._skipped.request(SkippedStep(step, reason, ends=self._on_nan == "dump"))
 
     def _report(self, problem: str, remedy: str) -> None:
         if self._on_nan == "warn":

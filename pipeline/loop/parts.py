@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..contract.hooks import Run, SkippedStep
+from ..contract.hooks import RunContext, SkippedStep
 from ..train.loop import Detail
 
 
@@ -42,7 +42,7 @@ class Part:
         """
         return math.inf
 
-    def restore(self, run: Run, start: Start) -> None:
+    def restore(self, run: RunContext, start: Start) -> None:
         """Starts the part, with its state from `start.states` if that has one."""
 
     def state(self) -> Mapping[str, Any]:

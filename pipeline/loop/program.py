@@ -132,7 +132,7 @@ def _num_passes(hooks: Sequence[Hook]) -> float | None:
 
 def _checks_gradients(config: RunConfig) -> bool:
     """Returns whether steps look for gradients that are not finite."""
-    return config.on_nan in ("restore", "record")
+    return config.on_nan in ("restore", "dump")
 
 
 def _losses_to_keep(hooks: Sequence[Hook], config: RunConfig, num_processes: int) -> int:

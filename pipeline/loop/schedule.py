@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..contract.hooks import Run
+from ..contract.hooks import RunContext
 from ..distribute.replicas import Replicas
 from ..run import signals
 from ..train.loop import Detail
@@ -40,7 +40,7 @@ class Schedule:
     checkpoints: Checkpointing
     evaluations: Evaluations
 
-    def agree(self, run: Run) -> Boundary:
+    def agree(self, run: RunContext) -> Boundary:
         """Returns the next boundary of all processes; each of them must call it."""
         step, answers = run.step, self._exchange(run)
         reasons = self._stop_reasons(run, answers)
@@ -64,7 +64,7 @@ class Schedule:
             is_preempted=answers.is_preempted,
         )
 
-    def _exchange(self, run: Run) -> "_Answers":
+    def _exchange(self, run: RunContext) -> "_Answers":
         """Sends the next steps and the facts of this process to all others."""
         parts = self.hooks, self.checkpoints, self.evaluations, self.engine
         next_steps = [part.next_step(run.step) for part in parts]
@@ -81,7 +81,7 @@ class Schedule:
         steps, facts = map(min, by_number[:3]), [any(each) for each in by_number[3:]]
         return _Answers(*steps, *facts[:3], facts[3:])
 
-    def _stop_reasons(self, run: Run, answers: "_Answers") -> tuple[str, ...]:
+    def _stop_reasons(self, run: RunContext, answers: "_Answers") -> tuple[str, ...]:
         reasons = list(run.stop_reasons)
         if self.engine.has_ended:
             reasons.append(END_OF_INPUT)

@@ -17,7 +17,7 @@ import tensorflow as tf
 from absl import logging
 
 from ..checkpoint.checkpoints import Checkpoints
-from ..contract.hooks import Run, SkippedStep
+from ..contract.hooks import RunContext, SkippedStep
 from ..contract.run_config import RunConfig
 from ..data import bad_batch
 from ..errors import NanLossDuringTrainingError, UserValueError
@@ -41,7 +41,7 @@ class SkippedSteps(Part):
         self._written: set[str] = set()
         self._requested: SkippedStep | None = None
 
-    def restore(self, run: Run, start: Start) -> None:
+    def restore(self, run: RunContext, start: Start) -> None:
         """Takes the steps that were skipped before the checkpoint; the later ones come again."""
         self._requested = None
         old = start.states.get("left_out", [])  # The key until 0.2.0.
@@ -63,7 +63,7 @@ class SkippedSteps(Part):
         return any(each.step - 1 == step for each in self._future)
 
     def check_supported(self, problem: str, remedy: str) -> None:
-        """Refuses a training that cannot skip steps; see `Run.check_can_skip`."""
+        """Refuses a training that cannot skip steps; see `RunContext.check_can_skip`."""
         if (reason := _why_unsupported(self._config, self._state)) is not None:
             raise UserValueError(
                 f"{problem}, and {reason}: expected checkpoints to return to, and steps that come "
@@ -88,7 +88,7 @@ class SkippedSteps(Part):
           saved_step: step of the newest checkpoint.
 
         Raises:
-          NanLossDuringTrainingError: it is one more than `RunConfig.max_restores`.
+          NanLossDuringTrainingError: it is one more than `RunConfig.max_skipped_steps`.
           UserValueError: the checkpoint is later than the step.
         """
         if bad.step <= saved_step:
@@ -98,12 +98,13 @@ class SkippedSteps(Part):
             )
         before = [each for each in self._past if each.step <= bad.step]
         self._past, self._future = before, [bad]
-        if len(before) >= self._config.max_restores and not bad.ends:
+        if len(before) >= self._config.max_skipped_steps and not bad.ends:
             reasons = "".join(f"\n  {each.reason}" for each in [*before, bad])
             raise NanLossDuringTrainingError(
-                f"more than max_restores={self._config.max_restores} steps went wrong:{reasons}\n"
-                "Lower the learning rate, set TrainOp(clip_norm=1.0), look at the batches in "
-                f"{self._config.model_dir}/bad_batches, or set a higher RunConfig.max_restores."
+                f"more than max_skipped_steps={self._config.max_skipped_steps} steps went wrong:"
+                f"{reasons}\nLower the learning rate, set TrainOp(clip_norm=1.0), look at the "
+                f"batches in {self._config.model_dir}/bad_batches, or set a higher "
+                "RunConfig.max_skipped_steps."
             )
 
     def write(self, elements: Sequence[Any], num_batches: int) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 from absl import logging
 
-from ..errors import ClaimedError
+from ..errors import ModelDirInUseError
 from . import reachable
 from .files import write_atomic, writing
 
@@ -61,10 +61,10 @@ def held(
       settle_secs: seconds to wait for a simultaneous start on a disk without locks.
 
     Yields:
-      A function to call before writing: it raises ClaimedError if the claim was lost.
+      A function to call before writing: it raises ModelDirInUseError if the claim was lost.
 
     Raises:
-      ClaimedError: another process holds it; names the process and the file.
+      ModelDirInUseError: another process holds it; names the process and the file.
     """
     path = os.path.join(directory, file)
     own = Claim(uuid.uuid4().hex, os.getpid(), socket.gethostname(), time.time())
@@ -90,13 +90,13 @@ def held(
         holder = _read(path)
         if holder is None or holder.token != own.token:
             text = _refusal(path, holder) if holder else f"{path} was deleted by someone."
-            raise ClaimedError(f"this process lost its claim: {text}")
+            raise ModelDirInUseError(f"this process lost its claim: {text}")
 
     stopped = threading.Event()
 
     def renew() -> None:
         while not stopped.wait(renew_secs):
-            with contextlib.suppress(OSError, tf.errors.OpError, ClaimedError):
+            with contextlib.suppress(OSError, tf.errors.OpError, ModelDirInUseError):
                 check()
                 os.utime(path) if has_lock else _write(path, own, in_place=False)
 
@@ -109,7 +109,7 @@ def held(
         finally:
             stopped.set()
             thread.join()
-            with contextlib.suppress(OSError, tf.errors.OpError, ClaimedError):
+            with contextlib.suppress(OSError, tf.errors.OpError, ModelDirInUseError):
                 check()
                 tf.io.gfile.remove(path)
 
@@ -155,7 +155,7 @@ def _wait_until_expired(path: str, found: Claim, expire_secs: float) -> None:
     """Returns once a claim was not renewed for long enough.
 
     Raises:
-      ClaimedError: it was renewed.
+      ModelDirInUseError: it was renewed.
     """
     renewed = tf.io.gfile.stat(path).mtime_nsec
     logging.warning("Waiting to see whether process %d on %s is alive.", found.pid, found.host)
@@ -176,11 +176,11 @@ def _now(path: str) -> int:
         tf.io.gfile.remove(probe)
 
 
-def _refusal(path: str, found: Claim | None) -> ClaimedError:
+def _refusal(path: str, found: Claim | None) -> ModelDirInUseError:
     if found is None:
-        return ClaimedError(f"another process uses {os.path.dirname(path)}.")
+        return ModelDirInUseError(f"another process uses {os.path.dirname(path)}.")
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.time))
-    return ClaimedError(
+    return ModelDirInUseError(
         f"{os.path.dirname(path)} is in use by process {found.pid} on {found.host} since {since}. "
         f"Set another model_dir, or delete {path} if that process has ended."
     )

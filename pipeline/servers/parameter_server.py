@@ -45,7 +45,7 @@ def parameter_server(
 
     Raises:
       ChiefEnded: this task served the chief, which has ended.
-      PeerLostError: a task did not start in time, or the chief of this task is stopped.
+      TaskLostError: a task did not start in time, or the chief of this task is stopped.
       PreemptedError: this task served the chief, and received a signal.
       UserValueError: the cluster lacks a job, or an option is not possible with servers.
     """

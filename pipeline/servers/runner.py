@@ -42,11 +42,11 @@ class ServerRunner(Runner):
         loop = Loop(
             step,
             self._data.local,
-            max_secs=config.max_call_secs / PIECES_PER_WORKER,
+            max_secs=config.max_loop_secs / PIECES_PER_WORKER,
             stop_at_nonfinite=config.on_nan != "warn",
             cond=cond_on_worker,
         )
-        max_secs = config.max_call_secs
+        max_secs = config.max_loop_secs
         run = ServerLoop(loop, step, self._data, ops, modules, self._strategy, max_secs=max_secs)
         return run if averages is None else averaged_calls(run, averages)
 

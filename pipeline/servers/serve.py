@@ -10,7 +10,7 @@ from absl import logging
 from ..cluster import connect, meeting
 from ..cluster.monitor import Answer, Silence
 from ..cluster.tf_config import Cluster
-from ..errors import EXIT_RESTART, PeerLostError, PreemptedError
+from ..errors import EXIT_RESTART, PreemptedError, TaskLostError
 from ..run import signals
 from ..run.run import exit_now
 
@@ -46,7 +46,7 @@ def serve(cluster: Cluster, *, start_timeout_secs: float, lost_after_secs: float
 
     Raises:
       ChiefEnded: always, except for the following.
-      PeerLostError: a task did not start in time, or the chief is stopped.
+      TaskLostError: a task did not start in time, or the chief is stopped.
       PreemptedError: this task received a signal, and then the chief ended.
       UserValueError: the port of this task is in use, or another task has another cluster.
     """
@@ -67,7 +67,7 @@ def serve(cluster: Cluster, *, start_timeout_secs: float, lost_after_secs: float
         while closed < _POLLS_UNTIL_ENDED and time.monotonic() < leave_at:
             answer = silence.ask()["chief 0"]
             if not has_started and time.monotonic() > connect_until:
-                raise PeerLostError("chief 0 of the cluster ended before it had connected.")
+                raise TaskLostError("chief 0 of the cluster ended before it had connected.")
             has_started = has_started or answer is Answer.RUNS
             closed = closed + 1 if has_started and answer is Answer.ENDED else 0
             if received.number is not None and not is_leaving:

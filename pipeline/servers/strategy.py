@@ -79,7 +79,7 @@ def connected(
       max_shards: largest number of shards of a table.
 
     Raises:
-      PeerLostError: a task did not start in time.
+      TaskLostError: a task did not start in time.
       UserValueError: the port of this task is in use, or another task has another cluster.
     """
     if cluster not in _strategies:

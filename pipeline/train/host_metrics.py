@@ -50,7 +50,7 @@ class HostMetrics:
 
         if not self._functions and not with_summaries:
             return None
-        return Shown(choose, outline, "host_metric()")
+        return Shown(choose, outline, "numpy_metric()")
 
     def results(self, steps: Sequence[Mapping[str, Any]], replicas: Replicas) -> dict[str, Any]:
         """Returns each function's result for all examples; every process must call it.
@@ -66,7 +66,7 @@ class HostMetrics:
             arguments = concatenated(of_all_processes(steps, replicas))
         except ValueError as error:
             raise SpecError(
-                f"host_metric(): the examples have different shapes: {error}. Pad them to one "
+                f"numpy_metric(): the examples have different shapes: {error}. Pad them to one "
                 "shape by tf.pad in model_fn."
             ) from error
         num_bytes = sum(array.nbytes for array in tf.nest.flatten(arguments))

@@ -16,7 +16,7 @@ from ..checkpoint import files, find, keys
 from ..checkpoint.reader import STEP, Reader
 from ..contract.paths import normal
 from ..distribute import names
-from ..errors import CheckpointMismatchError, UnreadableCheckpointError, UserValueError
+from ..errors import CheckpointMismatchError, CorruptCheckpointError, UserValueError
 
 _UNESCAPED = {".S": "/", "..": "."}
 _ESCAPED = re.compile(r"\.[.S]")
@@ -100,7 +100,7 @@ class KerasFile:
 
         Raises:
           CheckpointMismatchError: the file is of another model.
-          UnreadableCheckpointError: the file is damaged.
+          CorruptCheckpointError: the file is damaged.
         """
         self.path, self.tables = path, {}
         variables = names.variables_of({name: model})
@@ -114,7 +114,7 @@ class KerasFile:
                 "wrote it, or init_fn."
             ) from error
         except (OSError, KeyError, zipfile.BadZipFile) as error:
-            raise UnreadableCheckpointError(
+            raise CorruptCheckpointError(
                 f"{path} cannot be read: {_first_line(error)}. Use another file."
             ) from error
         finally:
@@ -136,7 +136,7 @@ def opened(given: str, models: Mapping[str, keras.Model]) -> Reader | KerasFile:
 
     Raises:
       UserValueError: the path has no checkpoint; describes its content.
-      UnreadableCheckpointError: the checkpoint is damaged.
+      CorruptCheckpointError: the checkpoint is damaged.
     """
     if given.endswith(find.KERAS_ENDS) and tf.io.gfile.exists(given):
         if len(models) != 1:

@@ -116,7 +116,7 @@ def warm_start(
 
     Raises:
       CheckpointMismatchError: a variable is missing in the checkpoint or has another shape.
-      UnreadableCheckpointError: the checkpoint is damaged.
+      CorruptCheckpointError: the checkpoint is damaged.
       UserValueError: a setting does not fit the model or the checkpoint.
     """
     own = {name: value for name, value in state.items() if not name.startswith(DRIVER)}

@@ -182,7 +182,7 @@ def test_damaged_checkpoint_sets_nothing(tmp_path):
     source = saved(tmp_path, a=rows(4), b=rows(40))
     data = pathlib.Path(f"{source}.data-00000-of-00001")
     data.write_bytes(data.read_bytes()[:100])
-    refused(state(net__a=[4], net__b=[40]), source, error=ge.UnreadableCheckpointError)
+    refused(state(net__a=[4], net__b=[40]), source, error=ge.CorruptCheckpointError)
 
 
 def test_folders(tmp_path):

@@ -23,7 +23,7 @@ def ask(monkeypatch):
 def test_a_silent_task_is_lost(ask):
     for _ in range(4):
         ask(8)
-    with pytest.raises(ge.PeerLostError, match="worker 0 .* has not answered for 30 s"):
+    with pytest.raises(ge.TaskLostError, match="worker 0 .* has not answered for 30 s"):
         ask(8)
 
 
@@ -32,5 +32,5 @@ def test_time_in_which_this_process_was_stopped_does_not_count(ask):
     ask(1000)  # As after SIGSTOP, or a suspended machine.
     for _ in range(4):
         ask(8)
-    with pytest.raises(ge.PeerLostError):
+    with pytest.raises(ge.TaskLostError):
         ask(8)

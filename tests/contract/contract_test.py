@@ -44,7 +44,7 @@ def seeded(model_fn=None, modules=(), seed=3, **options):
         ("save_checkpoints_secs", float("inf"), "is inf: expected a number > 0 or None"),
         ("keep_checkpoint_steps", 5, r"expected a list of global steps. Set .*\[1000, 5000\]"),
         ("keep_checkpoint_max", -1, "expected an int > -1 or None"),
-        ("max_call_secs", np.zeros(3), "expected a number > 0"),
+        ("max_loop_secs", np.zeros(3), "expected a number > 0"),
         ("precision", "half", "expected 'float32', 'mixed_bfloat16' or 'mixed_float16'"),
         ("jit_compile", 1, "is 1: expected True or False"),
         ("train_distribute", "mirrored", "expected a tf.distribute strategy, or a function"),
@@ -69,8 +69,8 @@ def test_any_value_is_taken_or_refused_by_name(name):
 
 
 def test_numbers_of_numpy_are_numbers():
-    config = ge.RunConfig(steps_per_loop=np.int64(5), max_call_secs=np.float32(1))
-    assert config.changes() == {"steps_per_loop": 5, "max_call_secs": 1}
+    config = ge.RunConfig(steps_per_loop=np.int64(5), max_loop_secs=np.float32(1))
+    assert config.changes() == {"steps_per_loop": 5, "max_loop_secs": 1}
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,9 @@ def test_a_working_directory_that_was_deleted_is_refused(tmp_path, monkeypatch):
     (tmp_path / "deleted").mkdir()
     monkeypatch.chdir(tmp_path / "deleted")
     (tmp_path / "deleted").rmdir()
-    with pytest.raises(ge.UserValueError, match="model_dir is 'run' below .*Set an absolute path"):
+    with pytest.raises(
+        ge.errors.UserValueError, match="model_dir is 'run' below .*Set an absolute path"
+    ):
         ge.RunConfig("run")
     assert ge.RunConfig(tmp_path / "run").model_dir == str(tmp_path / "run")
 
@@ -207,7 +209,7 @@ def test_a_spec_is_valid_in_each_mode_and_can_be_replaced():
 
 @pytest.mark.parametrize("name", ["", " a", "a\n", 3, "learning_rate/x", "global_step"])
 def test_names_of_results_are_checked(name):
-    with pytest.raises(ge.SpecError, match="called .*: expected"):
+    with pytest.raises(ge.errors.SpecError, match="called .*: expected"):
         ge.EstimatorSpec("eval", loss=tf.zeros([2]), metrics={name: tf.zeros([2])})
 
 

@@ -106,7 +106,7 @@ def test_batch_sizes_of_the_run_config(tmp_path, two_replicas):
     ],
 )
 def test_wrong_inputs_are_refused(input_fn, message, tmp_path):
-    with pytest.raises(ge.UserTypeError, match=message):
+    with pytest.raises(ge.errors.UserTypeError, match=message):
         Reads(tmp_path)(input_fn, max_steps=1)
 
 
@@ -188,11 +188,13 @@ def test_components_without_a_row_for_each_example_are_refused(tmp_path, two_rep
         Reads(tmp_path, strategy)(lambda: data, max_steps=1)
 
     eight = np.arange(8)
-    with pytest.raises(ge.UserTypeError, match=r"yields features\['z'\] of shape \(\).*tf.repeat"):
+    with pytest.raises(
+        ge.errors.UserTypeError, match=r"yields features\['z'\] of shape \(\).*tf.repeat"
+    ):
         train({"x": eight, "z": 3})
-    with pytest.raises(ge.UserTypeError, match=r"yields features\['z'\] of shape \(3,\)"):
+    with pytest.raises(ge.errors.UserTypeError, match=r"yields features\['z'\] of shape \(3,\)"):
         train({"x": eight, "z": eight[:3]})
-    with pytest.raises(ge.UserTypeError, match=r"yields labels\[1\] of shape \(3,\)"):
+    with pytest.raises(ge.errors.UserTypeError, match=r"yields labels\[1\] of shape \(3,\)"):
         train(eight, (eight, eight[:3]))
 
     def unknown(number):

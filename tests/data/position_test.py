@@ -204,15 +204,15 @@ def test_changed_input_chooses(reads, caplog):
     reads(numbers(0, 20), steps=3)
     other = numbers(100, 120)
     with pytest.raises(
-        ge.UserValueError, match="other data than .*set 'auto', 'anew' .* or 'skip'"
+        ge.errors.UserValueError, match="other data than .*set 'auto', 'restart' .* or 'skip'"
     ):
         reads(other, steps=2, changed_input="error")
     assert reads(other, steps=2, changed_input="skip") == [103, 104]
     repeated = numbers(100, 120, change=lambda data: data.repeat())
-    with pytest.raises(ge.UserValueError, match="the same data in another pipeline"):
+    with pytest.raises(ge.errors.UserValueError, match="the same data in another pipeline"):
         reads(repeated, steps=2, changed_input="error")
-    assert reads(repeated, steps=2, changed_input="anew") == [100, 101]
-    assert "RunConfig.changed_input is 'anew'" in caplog.text
+    assert reads(repeated, steps=2, changed_input="restart") == [100, 101]
+    assert "RunConfig.changed_input is 'restart'" in caplog.text
     assert reads(repeated, steps=1, changed_input="error") == [102]
 
 
@@ -239,21 +239,23 @@ def test_empty_and_endless_inputs_are_refused(reads):
     ]
     for input_fn in empty:
         with pytest.raises(
-            ge.UserValueError, match="mode 'train', returned an empty dataset.*filter"
+            ge.errors.UserValueError, match="mode 'train', returned an empty dataset.*filter"
         ):
             reads(input_fn, max_steps=3)
     reads(numbers(0, 3))
     for input_fn in empty:
-        with pytest.raises(ge.UserValueError, match="mode 'eval', returned an empty dataset"):
+        with pytest.raises(
+            ge.errors.UserValueError, match="mode 'eval', returned an empty dataset"
+        ):
             reads.estimator.evaluate(input_fn)
-    with pytest.raises(ge.UserValueError, match="endless.*drop its repeat.*steps=100"):
+    with pytest.raises(ge.errors.UserValueError, match="endless.*drop its repeat.*steps=100"):
         reads.estimator.evaluate(numbers(0, 3, change=lambda data: data.repeat()))
 
 
 def test_data_that_are_too_large_for_parameter_servers_are_refused(monkeypatch):
     """TensorFlow returns no graph of more than 2 GB."""
     monkeypatch.setattr(tf.raw_ops, "DatasetToGraphV2", lambda **_: tf.constant(b""))
-    with pytest.raises(ge.UserValueError, match="more than 2 GB in memory.*TFRecordDataset"):
+    with pytest.raises(ge.errors.UserValueError, match="more than 2 GB in memory.*TFRecordDataset"):
         worker_input._graph_of(tf.data.Dataset.range(3))
 
 
@@ -270,7 +272,7 @@ def test_a_restart_knows_its_pipeline_of_several_functions(reads):
 
     found = [reads(input_fn, steps=1, changed_input="error")[0] for _ in range(8)]
     assert found == [int(row) for [row] in input_fn().take(8)]
-    with pytest.raises(ge.UserValueError, match="the same data in another pipeline"):
+    with pytest.raises(ge.errors.UserValueError, match="the same data in another pipeline"):
         reads(lambda: input_fn().map(lambda i: i + 1), steps=1, changed_input="error")
 
 

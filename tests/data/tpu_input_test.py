@@ -200,7 +200,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("input_fn", "text"), REFUSED)
 def test_data_that_a_tpu_cannot_take(tmp_path, like_a_tpu, input_fn, text):  # noqa: F811
-    with pytest.raises(ge.UserValueError, match=text):
+    with pytest.raises(ge.errors.UserValueError, match=text):
         make_estimator(tmp_path, like_a_tpu).train(input_fn)
     assert not list(tmp_path.glob("model.ckpt*"))
 
@@ -208,5 +208,5 @@ def test_data_that_a_tpu_cannot_take(tmp_path, like_a_tpu, input_fn, text):  # n
 def test_an_empty_evaluation(tmp_path, like_a_tpu):  # noqa: F811
     estimator = make_estimator(tmp_path, like_a_tpu)
     estimator.train(make_input_fn(per_replica=True), max_steps=1)
-    with pytest.raises(ge.UserValueError, match="mode 'eval', returned an empty dataset"):
+    with pytest.raises(ge.errors.UserValueError, match="mode 'eval', returned an empty dataset"):
         estimator.evaluate(make_input_fn(per_replica=True, rows=3))

@@ -43,7 +43,7 @@ def make(folder, **options):
 @pytest.mark.parametrize("devices", [None, ("CPU:0", "CPU:1")])
 def test_the_curve_has_a_suggestion_and_a_divergence(tmp_path, devices):
     estimator = make(tmp_path, devices=devices, keep_checkpoint_max=2)
-    found = ge.find_learning_rate(estimator, input_fn, lowest=1e-4, highest=100.0, steps=60)
+    found = ge.debug.find_learning_rate(estimator, input_fn, lowest=1e-4, highest=100.0, steps=60)
     # Gradient descent on this loss is unstable above about 1.
     assert found.diverged
     assert 0.5 < found.rates[-1] < 20
@@ -64,7 +64,7 @@ def test_the_curve_has_a_suggestion_and_a_divergence(tmp_path, devices):
 @pytest.mark.slow
 def test_rates_at_which_nothing_falls(tmp_path):
     options = {"lowest": 1e-9, "highest": 1e-8, "steps": 20}
-    found = ge.find_learning_rate(make(tmp_path), input_fn, **options)
+    found = ge.debug.find_learning_rate(make(tmp_path), input_fn, **options)
     assert found.suggestion is None and not found.diverged
     assert "suggestion none" in "\n".join(found.lines())
 
@@ -80,8 +80,8 @@ def test_wrong_arguments_and_modules_without_an_optimizer_are_refused(tmp_path):
         (one, {"lowest": 1.0, "highest": 0.1}, "lowest is 1.0 and highest is 0.1"),
         (other, {}, "expected an optimizer among them"),
     ):
-        with pytest.raises(ge.UserValueError, match=text):
-            ge.find_learning_rate(estimator, input_fn, **options)
+        with pytest.raises(ge.errors.UserValueError, match=text):
+            ge.debug.find_learning_rate(estimator, input_fn, **options)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""inspect describes a training on this machine and on simulated clusters, and finds mistakes."""
+"""inspect describes a training on this machine and on simulated clusters, and finds errors."""
 
 import dataclasses
 import json
@@ -45,7 +45,7 @@ def inspect(folder, train=sharded, evaluated=sharded, estimator=None, **options)
     estimator = estimator or make(folder)
     spec = ge.TrainSpec(train, max_steps=100, hooks=[ge.LoggingHook(10)])
     eval_spec = ge.EvalSpec(evaluated, name="test", exporters=[ge.FinalExporter()])
-    found = ge.inspect(estimator, spec, eval_spec, secs=1e6, **options)
+    found = ge.debug.inspect(estimator, spec, eval_spec, secs=1e6, **options)
     assert not (folder / "run").exists()
     return found
 
@@ -57,7 +57,7 @@ def test_a_right_training_has_a_report_and_no_findings(tmp_path):
     assert random.getstate() == python
     assert np.random.get_state()[1].tolist() == numpy
     lines = list(found.lines())
-    assert found.mistakes == found.doubts == []
+    assert found.errors == found.warnings == []
     assert lines[-1] == "nothing was found"
     for line in (
         "topology (simulated): workers 4 x replicas 2 = 8 in step",
@@ -102,7 +102,9 @@ def test_the_memory_of_each_strategy_and_the_checkpoints(tmp_path):
     def report(config, **division):
         one = small.make(tmp_path / "run", **options, **config)
         specs = [ge.EvalSpec(whole, keep_best=best)]
-        return ge.inspect(one, ge.TrainSpec(whole, max_steps=4), specs, secs=0.1, **division).report
+        return ge.debug.inspect(
+            one, ge.TrainSpec(whole, max_steps=4), specs, secs=0.1, **division
+        ).report
 
     copies = report({"train_distribute": small.strategy("mirrored 2")})
     assert (
@@ -141,7 +143,7 @@ def test_the_schedule_has_a_line_for_each_part(tmp_path):
         ge.EvalSpec(sharded, name="a", early_stopping=rule, every_steps=5, at_start=True),
         ge.EvalSpec(sharded, 2, name="b", exporters=[ge.FinalExporter()]),
     ]
-    found = ge.inspect(make(tmp_path, save_checkpoints_steps=0), spec, evaluations, secs=0.1)
+    found = ge.debug.inspect(make(tmp_path, save_checkpoints_steps=0), spec, evaluations, secs=0.1)
     assert found.report[0] == "topology: workers 1 x replicas 1 = 1 in step"
     start = found.report.index("begins with initial values, or warm_start_from")
     assert found.report[start + 1 :] == [
@@ -247,17 +249,17 @@ def other_kinds(mode, input_context):
 )
 def test_a_division_that_is_wrong(tmp_path, two_files, input_fn, is_mistake, text):
     found = inspect(tmp_path, evaluated=input_fn, num_workers=4)
-    assert text in "\n".join(found.mistakes if is_mistake else found.doubts)
-    assert is_mistake or found.mistakes == []
+    assert text in "\n".join(found.errors if is_mistake else found.warnings)
+    assert is_mistake or found.errors == []
 
 
 def test_endless_data_in_the_same_order_and_small_batches(tmp_path):
     found = inspect(tmp_path, ignores, evaluated=whole, num_workers=4, num_replicas=5)
-    [mistake] = found.mistakes
+    [mistake] = found.errors
     assert "the same data in the same order to each worker" in mistake
-    [doubt] = found.doubts
+    [doubt] = found.warnings
     assert "batches of 16 examples for 20 replicas" in doubt
-    with pytest.raises(ge.UserValueError, match="inspect has found 1 mistake: see the report"):
+    with pytest.raises(ge.errors.UserValueError, match="inspect has found 1 error: see the report"):
         found.check()
 
 
@@ -277,17 +279,17 @@ def test_ragged_sparse_and_text_examples_are_compared(tmp_path):
         return data.batch(3 if input_context.num_input_pipelines == 1 else 2)
 
     spec = ge.TrainSpec(mixed, max_steps=1)
-    found = ge.inspect(make(tmp_path, fn=model_fn), spec, secs=1e6, num_workers=4)
-    assert found.mistakes == found.doubts == []
+    found = ge.debug.inspect(make(tmp_path, fn=model_fn), spec, secs=1e6, num_workers=4)
+    assert found.errors == found.warnings == []
     assert "  features['ragged'] int32 (None, None) RaggedTensorSpec" in found.report
 
 
 def test_a_tpu_needs_static_shapes_and_a_number_of_cores(tmp_path):
     estimator = make(tmp_path, execution="tpu")
     found = inspect(tmp_path, estimator=estimator, num_replicas=8)
-    assert len(found.mistakes) == 2
-    assert "drop_remainder=True" in found.mistakes[0]
-    with pytest.raises(ge.UserValueError, match="--simulate_replicas=8"):
+    assert len(found.errors) == 2
+    assert "drop_remainder=True" in found.errors[0]
+    with pytest.raises(ge.errors.UserValueError, match="--simulate_replicas=8"):
         inspect(tmp_path, estimator=estimator)
 
 
@@ -296,7 +298,7 @@ def test_functions_and_specs_that_fail_leave_the_rest(tmp_path):
         raise ValueError("no such thing")
 
     found = inspect(tmp_path, estimator=make(tmp_path, fn=model_fn))
-    assert "ValueError: no such thing" in found.mistakes[0]
+    assert "ValueError: no such thing" in found.errors[0]
     assert "modules (not all was built):" in found.report
     assert any(line.startswith("evaluates eval_test") for line in found.report)
 
@@ -304,7 +306,7 @@ def test_functions_and_specs_that_fail_leave_the_rest(tmp_path):
         raise ValueError("no network")
 
     broken = small.make(tmp_path / "run", network=factory)
-    [mistake] = inspect(tmp_path, estimator=broken).mistakes
+    [mistake] = inspect(tmp_path, estimator=broken).errors
     assert "no network" in mistake
 
     def assertion(features, labels, mode, network, optimizer):
@@ -316,19 +318,19 @@ def test_functions_and_specs_that_fail_leave_the_rest(tmp_path):
     best = ge.KeepBest("acuracy", higher_is_better=True)
     specs = [ge.EvalSpec(ignores, name="a"), ge.EvalSpec(whole, name="a", keep_best=best)]
     one = make(tmp_path, fn=assertion, save_checkpoints_steps=0)
-    found = ge.inspect(one, ge.TrainSpec(whole, max_steps=1), specs, num_workers=2, secs=0.1)
-    reasons = [text.partition("\n")[0] for text in found.mistakes]
+    found = ge.debug.inspect(one, ge.TrainSpec(whole, max_steps=1), specs, num_workers=2, secs=0.1)
+    reasons = [text.partition("\n")[0] for text in found.errors]
     assert len(reasons) == 3 and "as if it ignored its" in reasons[0]
     assert "keep_best is set, and RunConfig.save_checkpoints_steps is 0" in reasons[1]
     assert reasons[2] == "AssertionError: "
     assert any(line.startswith("  network 15 parameters") for line in found.report)
 
     hooks = [ge.EarlyStopping("loss", patience_steps=9, evaluation="other")]
-    found = ge.inspect(make(tmp_path), ge.TrainSpec(whole, hooks=hooks), ge.EvalSpec(whole))
-    assert "evaluation is 'other'" in found.mistakes[0]
+    found = ge.debug.inspect(make(tmp_path), ge.TrainSpec(whole, hooks=hooks), ge.EvalSpec(whole))
+    assert "evaluation is 'other'" in found.errors[0]
     eval_spec = ge.EvalSpec(whole, keep_best=ge.KeepBest("acuracy", higher_is_better=True))
-    found = ge.inspect(make(tmp_path), ge.TrainSpec(whole), eval_spec)
-    assert "KeepBest.metric is 'acuracy'" in found.mistakes[0]
+    found = ge.debug.inspect(make(tmp_path), ge.TrainSpec(whole), eval_spec)
+    assert "KeepBest.metric is 'acuracy'" in found.errors[0]
 
 
 def test_a_loss_that_is_a_sum_is_a_doubt(tmp_path):
@@ -338,8 +340,8 @@ def test_a_loss_that_is_a_sum_is_a_doubt(tmp_path):
         return spec if is_predicting else dataclasses.replace(spec, loss=tf.reduce_sum(spec.loss))
 
     found = inspect(tmp_path, drawn, whole, estimator=make(tmp_path, fn=summed))
-    assert found.mistakes == []  # One worker may draw its data.
-    assert "for twice that batch: expected a mean over the batch" in found.doubts[0]
+    assert found.errors == []  # One worker may draw its data.
+    assert "for twice that batch: expected a mean over the batch" in found.warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -351,8 +353,8 @@ def test_a_loss_that_is_a_sum_is_a_doubt(tmp_path):
     ],
 )
 def test_wrong_arguments_are_refused(tmp_path, options, text):
-    with pytest.raises(ge.UserValueError, match=text):
-        ge.inspect(make(tmp_path), ge.TrainSpec(whole), **options)
+    with pytest.raises(ge.errors.UserValueError, match=text):
+        ge.debug.inspect(make(tmp_path), ge.TrainSpec(whole), **options)
 
 
 TINY = """
@@ -382,8 +384,8 @@ def test_the_command(gin_folder, capsys, monkeypatch):
     assert output.endswith("nothing was found\n")
     assert main.main([*simulated, "--gin.inspected_input.ignores=True"]) == 2
     captured = capsys.readouterr()
-    assert "mistake: input_fn inspected_input" in captured.out
-    assert "error: inspect has found 1 mistake: see the report." in captured.err
+    assert "error: input_fn inspected_input" in captured.out
+    assert "error: inspect has found 1 error: see the report." in captured.err
     # A task of a cluster that is not there: nothing connects.
     jobs = {"worker": ["a:1", "b:1"]}
     config = {"cluster": jobs, "task": {"type": "worker", "index": 1}}

@@ -68,7 +68,9 @@ def test_everything_is_done_once_and_nothing_is_left(tmp_path, monkeypatch):
 
     metrics = ge.fast_dev_run(
         estimator,
-        ge.TrainSpec(small.train_input, max_steps=100_000, hooks=[watcher, ge.StopAtStepHook(9)]),
+        ge.TrainSpec(
+            small.train_input, max_steps=100_000, hooks=[watcher, ge.hooks.StopAtStepHook(9)]
+        ),
         ge.EvalSpec(small.eval_input, name="test", exporters=[mine, ge.FinalExporter()]),
         predict_input_fn=predict_input,
     )
@@ -92,7 +94,9 @@ def test_a_task_of_a_cluster_is_refused(tmp_path, monkeypatch):
     task = '{"cluster": {"chief": ["a:1"]}, "task": {"type": "evaluator", "index": 0}}'
     monkeypatch.setenv("TF_CONFIG", task)
     estimator = small.make(tmp_path)
-    with pytest.raises(ge.UserRuntimeError, match="this task is evaluator 0.*Unset TF_CONFIG"):
+    with pytest.raises(
+        ge.errors.UserRuntimeError, match="this task is evaluator 0.*Unset TF_CONFIG"
+    ):
         ge.fast_dev_run(estimator, ge.TrainSpec(small.train_input, max_steps=9))
 
 
@@ -123,14 +127,14 @@ def test_the_first_batches_are_learned_by_heart(tmp_path, devices):
     train_spec = ge.TrainSpec(shuffled, max_steps=200)
     seen = Seen()
     eval_spec = ge.EvalSpec(small.eval_input, steps=1, throttle_secs=1000, hooks=[seen])
-    metrics, _ = ge.overfit_batches(estimator, train_spec, eval_spec, 2)
+    metrics, _ = ge.debug.overfit_batches(estimator, train_spec, eval_spec, 2)
     assert READ == ["train"]
     assert seen.examples == 4 * 8
     assert metrics["loss"] < 0.3, "of 32 random labels, whose loss is 1.1 without learning"
 
     again = small.make(tmp_path, network=large, optimizer=adam, **options)
-    with pytest.raises(ge.UserValueError, match="3, and .* training on 2 batches"):
-        ge.overfit_batches(again, train_spec, eval_spec, 3)
+    with pytest.raises(ge.errors.UserValueError, match="3, and .* training on 2 batches"):
+        ge.debug.overfit_batches(again, train_spec, eval_spec, 3)
 
 
 class Seen(ge.Hook):
@@ -142,19 +146,19 @@ def test_a_directory_of_all_data_and_servers_are_refused(tmp_path, monkeypatch):
     estimator = small.make(tmp_path)
     estimator.train(small.train_input, steps=1)
     train_spec = ge.TrainSpec(small.train_input, max_steps=2)
-    with pytest.raises(ge.UserValueError, match="a training on all data: expected a new"):
-        ge.overfit_batches(estimator, train_spec)
-    with pytest.raises(ge.UserValueError, match="num_batches is 0: expected an int > 0"):
-        ge.overfit_batches(estimator, train_spec, num_batches=0)
+    with pytest.raises(ge.errors.UserValueError, match="a training on all data: expected a new"):
+        ge.debug.overfit_batches(estimator, train_spec)
+    with pytest.raises(ge.errors.UserValueError, match="num_batches is 0: expected an int > 0"):
+        ge.debug.overfit_batches(estimator, train_spec, num_batches=0)
     jobs = '{"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]}'
     task = '{"type": "chief", "index": 0}'
     monkeypatch.setenv("TF_CONFIG", f'{{"cluster": {jobs}, "task": {task}}}')
     on_servers = small.make(tmp_path / "other", execution="parameter_server")
     for call in (
-        lambda: ge.overfit_batches(on_servers, train_spec),
-        lambda: ge.find_learning_rate(on_servers, small.train_input),
+        lambda: ge.debug.overfit_batches(on_servers, train_spec),
+        lambda: ge.debug.find_learning_rate(on_servers, small.train_input),
     ):
-        with pytest.raises(ge.UserRuntimeError, match="Set execution='single_host'"):
+        with pytest.raises(ge.errors.UserRuntimeError, match="Set execution='single_host'"):
             call()
 
 

@@ -21,7 +21,7 @@ def make(folder, fn=small.model_fn, **options):
 
 def dry_run(estimator, input_fn=static_input, **options):
     spec = ge.TrainSpec(input_fn, max_steps=100)
-    return list(ge.tpu_dry_run(estimator, spec, ge.EvalSpec(input_fn), **options))
+    return list(ge.debug.tpu_dry_run(estimator, spec, ge.EvalSpec(input_fn), **options))
 
 
 def test_both_steps_are_compiled_and_nothing_is_written(tmp_path):
@@ -50,7 +50,7 @@ def ragged():
     ],
 )
 def test_inputs_that_a_tpu_cannot_take(tmp_path, input_fn, replicas, text):
-    with pytest.raises(ge.UserValueError, match=text):
+    with pytest.raises(ge.errors.UserValueError, match=text):
         dry_run(make(tmp_path), input_fn, num_replicas=replicas)
 
 
@@ -65,25 +65,28 @@ def test_host_metrics_and_summaries_are_compiled_and_refused(tmp_path):
         return model_fn
 
     def summaries(x):
-        return {"x": ge.histogram(x), "picture": ge.image(x[:, None], highest=x[:, 0])}
+        return {
+            "x": ge.summary.histogram(x),
+            "picture": ge.summary.image(x[:, None], highest=x[:, 0]),
+        }
 
     shown = {
-        "metrics": lambda x: {"sum": ge.host_metric(np.sum, x)},
+        "metrics": lambda x: {"sum": ge.numpy_metric(np.sum, x)},
         "summaries": summaries,
         "tensors": lambda x: {"ids": x},
     }
     assert len(dry_run(make(tmp_path, make_fn(**shown)))) == 2
     for options, text in (
         (
-            {"summaries": lambda x: {"x": ge.text(tf.constant(["a"]))}},
+            {"summaries": lambda x: {"x": ge.summary.text(tf.constant(["a"]))}},
             "has the texts .'x'.: expected none on a TPU",
         ),
         (
-            {"metrics": lambda x: {"sum": ge.host_metric(np.sum, tf.reduce_sum(x))}},
-            r"host_metric\(\) has .*expected tensors \[batch, ...\]",
+            {"metrics": lambda x: {"sum": ge.numpy_metric(np.sum, tf.reduce_sum(x))}},
+            r"numpy_metric\(\) has .*expected tensors \[batch, ...\]",
         ),
         (
-            {"metrics": lambda x: {"names": ge.host_metric(len, tf.constant(["a"] * 8))}},
+            {"metrics": lambda x: {"names": ge.numpy_metric(len, tf.constant(["a"] * 8))}},
             "XLA cannot compile the step of mode 'eval'",
         ),
     ):
@@ -98,7 +101,7 @@ def test_an_operation_that_xla_cannot_compile(tmp_path):
             tf.print("evaluated", features)
         return small.model_fn(features, labels, mode, network, optimizer)
 
-    with pytest.raises(ge.UserValueError) as error:
+    with pytest.raises(ge.errors.UserValueError) as error:
         dry_run(make(tmp_path, prints))
     text = str(error.value)
     assert text.startswith("XLA cannot compile the step of mode 'eval'")

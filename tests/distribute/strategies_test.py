@@ -69,9 +69,9 @@ def test_kinds_of_strategies():
     mine = Mine(["CPU:0"])
     assert create(train_distribute=mine) is mine
     for choice in (Unknown(), Unknown):
-        with pytest.raises(ge.UserTypeError, match="is a Unknown: expected one of"):
+        with pytest.raises(ge.errors.UserTypeError, match="is a Unknown: expected one of"):
             create(train_distribute=choice)
-    with pytest.raises(ge.UserValueError, match="train_distribute is 'mirrored'"):
+    with pytest.raises(ge.errors.UserValueError, match="train_distribute is 'mirrored'"):
         create(train_distribute="mirrored")
 
 
@@ -98,14 +98,16 @@ REFUSED = [
 
 @pytest.mark.parametrize(("config", "text"), REFUSED)
 def test_devices_that_are_refused(config, text):
-    with pytest.raises(ge.UserValueError, match=text):
+    with pytest.raises(ge.errors.UserValueError, match=text):
         create(**config)
 
 
 def test_cross_device_ops(monkeypatch):
     config = ge.RunConfig("unused", devices=["CPU:0", "CPU:1"])
     for name in ("nccl", "ncl"):
-        with pytest.raises(ge.UserValueError, match=f"cross_device_ops is '{name}' on .*CPU:0"):
+        with pytest.raises(
+            ge.errors.UserValueError, match=f"cross_device_ops is '{name}' on .*CPU:0"
+        ):
             ge.mirrored(config, cross_device_ops=name)
     assert ge.mirrored(config, cross_device_ops="one_device") is ge.mirrored(config)
     # GPUs, of which this machine need not have any.
@@ -145,7 +147,9 @@ def test_an_optimizer_that_overwrites_variables_by_averages(tmp_path, strategy):
     if strategy is None:
         train(use_ema=True, ema_overwrite_frequency=2)
         return
-    with pytest.raises(ge.UserValueError, match="ema_overwrite_frequency is 2 on 2 replicas"):
+    with pytest.raises(
+        ge.errors.UserValueError, match="ema_overwrite_frequency is 2 on 2 replicas"
+    ):
         train(use_ema=True, ema_overwrite_frequency=2)
 
 
@@ -159,7 +163,7 @@ def test_two_estimators_cannot_share_an_object(tmp_path):
         ge.Estimator(model_fn, modules=factories, config=config).train(data, max_steps=1)
 
     train()
-    with pytest.raises(ge.UserValueError, match=r"modules\['a'\] .*another Estimator"):
+    with pytest.raises(ge.errors.UserValueError, match=r"modules\['a'\] .*another Estimator"):
         train()
 
 
@@ -178,12 +182,14 @@ def test_options_that_parameter_servers_do_not_have(options, monkeypatch):
     task = {"type": "chief", "index": 0}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
     [name] = options
-    with pytest.raises(ge.UserValueError, match=f"{name} is .* on parameter servers: expected"):
+    with pytest.raises(
+        ge.errors.UserValueError, match=f"{name} is .* on parameter servers: expected"
+    ):
         create(execution="parameter_server", **options)
     del cluster["ps"]
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
     with pytest.raises(
-        ge.UserValueError, match=r"jobs \['chief', 'worker'\]: expected 'ps' as well"
+        ge.errors.UserValueError, match=r"jobs \['chief', 'worker'\]: expected 'ps' as well"
     ):
         create(execution="parameter_server")
 

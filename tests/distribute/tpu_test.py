@@ -63,7 +63,7 @@ def test_some_of_the_cores(fakes):
     assert assign == ("assign", ("result of initialize",), {"num_replicas": 4})
     assert made[2] == {"experimental_device_assignment": "result of assign"}
     fakes.fails["assign"] = ValueError("too large")
-    with pytest.raises(ge.UserValueError, match="num_replicas is 64: expected .*too large"):
+    with pytest.raises(ge.errors.UserValueError, match="num_replicas is 64: expected .*too large"):
         tpu(num_replicas=64)
 
 
@@ -78,7 +78,7 @@ def test_some_of_the_cores(fakes):
 )
 def test_a_tpu_that_is_not_found(fakes, call, error):
     fakes.fails[call] = error
-    with pytest.raises(ge.UserRuntimeError) as raised:
+    with pytest.raises(ge.errors.UserRuntimeError) as raised:
         tpu(name="mine", zone="z")
     text = str(raised.value)
     assert text.startswith("tpu.name is 'mine', zone 'z', project None: no TPU was found (")
@@ -89,7 +89,7 @@ def test_a_tpu_that_is_not_found(fakes, call, error):
 def test_addresses_are_tried_before_tensorflow_waits_for_them(fakes, monkeypatch):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # Nobody listens.
-        with pytest.raises(ge.UserRuntimeError, match="no TPU was found .*refused"):
+        with pytest.raises(ge.errors.UserRuntimeError, match="no TPU was found .*refused"):
             tpu(name=f"grpc://127.0.0.1:{unused.getsockname()[1]}")
     assert not fakes.calls
     asked = []
@@ -105,7 +105,7 @@ def test_addresses_are_tried_before_tensorflow_waits_for_them(fakes, monkeypatch
 
 @pytest.mark.parametrize("address", ["h:99999", "h:http", "h:"])
 def test_a_port_that_no_host_has(fakes, address):
-    with pytest.raises(ge.UserValueError, match=f"tpu.name: the address is '{address}'"):
+    with pytest.raises(ge.errors.UserValueError, match=f"tpu.name: the address is '{address}'"):
         tpu(name=f"grpc://{address}")
     assert not fakes.calls
 
@@ -118,7 +118,7 @@ def test_a_port_that_no_host_has(fakes, address):
     ],
 )
 def test_options_that_no_tpu_has(fakes, config, text):
-    with pytest.raises(ge.UserValueError, match=text):
+    with pytest.raises(ge.errors.UserValueError, match=text):
         tpu(config=config)
     assert not fakes.calls
 
@@ -127,7 +127,7 @@ def test_one_process_drives_all_hosts(fakes, monkeypatch):
     task = {"type": "worker", "index": 0}
     cluster = {"worker": ["a:1", "b:1"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
-    with pytest.raises(ge.UserValueError, match="TF_CONFIG has 2 tasks: expected none"):
+    with pytest.raises(ge.errors.UserValueError, match="TF_CONFIG has 2 tasks: expected none"):
         tpu()
     assert not fakes.calls
 
@@ -141,5 +141,5 @@ def test_checkpoints_of_several_hosts_need_a_shared_directory(fakes, tmp_path, c
 
 
 def test_this_machine_has_no_tpu(tmp_path):
-    with pytest.raises(ge.UserRuntimeError, match="name is 'local'.*no TPU was found"):
+    with pytest.raises(ge.errors.UserRuntimeError, match="name is 'local'.*no TPU was found"):
         tpu(tmp_path)

@@ -47,7 +47,7 @@ def test_calls_have_one_order_and_a_start_at_the_end_evaluates_again(tmp_path):
         calls = []
         train = ge.TrainSpec(input_fn, 4, [Hook(calls)], [Calls(calls, "listener ")])
         evaluation = ge.EvalSpec(eval_input, exporters=Exports(calls))
-        one = make(tmp_path, save_checkpoints_steps=2, max_call_secs=600)
+        one = make(tmp_path, save_checkpoints_steps=2, max_loop_secs=600)
         metrics, _ = ge.train_and_evaluate(one, train, evaluation)
         return calls, metrics
 
@@ -99,7 +99,7 @@ def test_the_programs_that_were_used_last_are_kept(tmp_path, mode, monkeypatch):
         traces.append(mode)
         return model_fn(features, labels, mode, network, optimizer)
 
-    config = {"save_checkpoints_steps": 0, "log_step_count_steps": None, "changed_input": "anew"}
+    config = {"save_checkpoints_steps": 0, "log_step_count_steps": None, "changed_input": "restart"}
     one = make(tmp_path, fn=counted, network=lambda: keras.layers.Dense(3), **config)
 
     def is_traced(size):

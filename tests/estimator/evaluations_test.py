@@ -172,7 +172,7 @@ def test_hooks_of_an_evaluation(tmp_path, caplog):
         def end(self, run):
             self.calls.append(("end", run.report.num_examples))
 
-    one = make(tmp_path, save_checkpoints_steps=2, max_call_secs=600)
+    one = make(tmp_path, save_checkpoints_steps=2, max_loop_secs=600)
     hook = Loops()
     one.train(train_input, max_steps=1)
     one.evaluate(eval_input, hooks=[hook])
@@ -220,9 +220,9 @@ def test_calls_in_a_hook_change_nothing(tmp_path, devices):
             assert len(rows) == 40
             one.export_saved_model(str(tmp_path / "exports"))
             if run.step > 2:
-                with pytest.raises(ge.UserRuntimeError, match="would be lost"):
+                with pytest.raises(ge.errors.UserRuntimeError, match="would be lost"):
                     one.evaluate(eval_input, checkpoint_path=str(tmp_path / "a/model.ckpt-0"))
-                with pytest.raises(ge.UserRuntimeError, match="while this Estimator trains"):
+                with pytest.raises(ge.errors.UserRuntimeError, match="while this Estimator trains"):
                     one.train(train_input, steps=1)
 
     one = make(tmp_path / "a", network=network, save_checkpoints_steps=4, devices=devices)
@@ -282,7 +282,7 @@ def test_layers_of_another_mode_are_refused_during_a_training(tmp_path):
             one.evaluate(eval_input)
 
     one = make(tmp_path, fn=own)
-    with pytest.raises(ge.SpecError, match="created .*kernel.* during a training"):
+    with pytest.raises(ge.errors.SpecError, match="created .*kernel.* during a training"):
         one.train(train_input, [Use()], max_steps=1)
     assert not one.state.is_training
 
@@ -354,14 +354,14 @@ def test_predictions(tmp_path):
     np.testing.assert_allclose(
         np.concatenate([batch["twice"] for batch in twice]), [2 * row["logits"] for row in rows]
     )
-    with pytest.raises(ge.UserValueError, match=r"\['other'\].*\['logits', 'twice'\]"):
+    with pytest.raises(ge.errors.UserValueError, match=r"\['other'\].*\['logits', 'twice'\]"):
         next(one.predict(input_fn, ["logits", "other"]))
     opened = one.predict(input_fn, yield_single_examples=False)
     next(opened)
     one.evaluate(eval_input)  # Of the same weights.
     next(opened)
     one.train(train_input, steps=1)
-    with pytest.raises(ge.UserRuntimeError, match=r"list\(estimator.predict"):
+    with pytest.raises(ge.errors.UserRuntimeError, match=r"list\(estimator.predict"):
         next(opened)
 
 
@@ -385,7 +385,7 @@ def test_calls_without_a_checkpoint_use_initial_weights(tmp_path, caplog):
         lambda: one.export_weights("network", str(tmp_path / "a.weights.h5")),
         one.get_variable_names,
     ):
-        with pytest.raises(ge.UserRuntimeError, match="train first"):
+        with pytest.raises(ge.errors.UserRuntimeError, match="train first"):
             call()
 
 
@@ -422,11 +422,13 @@ def test_weights_for_plain_keras(tmp_path):
     plain.load_weights(path)
     rows = [row["logits"] for row in one.predict(features_input)]
     np.testing.assert_allclose(plain(X).numpy(), rows, atol=1e-5)
-    with pytest.raises(ge.UserValueError, match=r"expected the name of a Keras model, \['network'"):
+    with pytest.raises(
+        ge.errors.UserValueError, match=r"expected the name of a Keras model, \['network'"
+    ):
         one.export_weights("optimizer", path)
-    with pytest.raises(ge.UserValueError, match="ends with .weights.h5"):
+    with pytest.raises(ge.errors.UserValueError, match="ends with .weights.h5"):
         one.export_weights("network", str(tmp_path / "network.h5"))
-    with pytest.raises(ge.UserValueError, match="has no variables yet"):
+    with pytest.raises(ge.errors.UserValueError, match="has no variables yet"):
         make(tmp_path).export_weights("network", path)
 
 
@@ -454,7 +456,7 @@ def test_the_direction_of_a_metric():
         ge.BestExporter(metric=name)
     for name in ("score", "loss_scale"):
         for make_rule in (ge.KeepBest, lambda name: ge.BestExporter(metric=name)):
-            with pytest.raises(ge.UserValueError, match="higher_is_better to True or False"):
+            with pytest.raises(ge.errors.UserValueError, match="higher_is_better to True or False"):
                 make_rule(name)
 
 
@@ -467,7 +469,9 @@ def test_predictions_without_a_row_for_each_example_are_not_cut(tmp_path):
     def input_fn():
         return tf.data.Dataset.range(4).batch(2)
 
-    with pytest.raises(ge.UserValueError, match="predictions have the shapes .*yield_single"):
+    with pytest.raises(
+        ge.errors.UserValueError, match="predictions have the shapes .*yield_single"
+    ):
         next(estimator.predict(input_fn))
     assert len(next(estimator.predict(input_fn, yield_single_examples=False))["top"]) == 7
     assert list(estimator.predict(input_fn, "a")) == [{"a": i} for i in range(4)]

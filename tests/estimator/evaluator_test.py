@@ -198,7 +198,7 @@ def test_best_checkpoints_by_an_evaluator(run):
 
 def test_second_evaluator_is_refused(run):
     with claim.held(str(run / "eval"), file=evaluator._CLAIM):
-        with pytest.raises(ge.ClaimedError, match="evaluation.claim"):
+        with pytest.raises(ge.ModelDirInUseError, match="evaluation.claim"):
             evaluate(run)
         evaluate(run, spec(name="other"))
     assert steps(run, "eval_other") == [0, 5, 10, 15, 20]

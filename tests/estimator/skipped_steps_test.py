@@ -56,7 +56,7 @@ def not_saved():
     )
 
 
-class Guarded(ge.LossGuard):
+class Guarded(ge.hooks.LossGuard):
     """Records the calls."""
 
     begins = 0
@@ -80,7 +80,7 @@ def restored(tmp_path_factory):
     handler.emit = lambda record: records.append(record.getMessage())
     logging.getLogger("absl").addHandler(handler)
     one = make(
-        tmp_path_factory.mktemp("restored"), on_nan="restore", max_restores=6,
+        tmp_path_factory.mktemp("restored"), on_nan="restore", max_skipped_steps=6,
         save_checkpoints_steps=5, save_summary_steps=1,
     )  # fmt: skip
     one.train(poisoned)
@@ -111,14 +111,14 @@ def test_plain_tensorflow_reads_a_bad_batch_and_the_weights_before_it(restored):
 
 @pytest.mark.slow
 def test_a_position_that_cannot_be_saved_is_skipped_to(tmp_path, expected):
-    one = make(tmp_path, on_nan="restore", max_restores=6, save_checkpoints_steps=5)
+    one = make(tmp_path, on_nan="restore", max_skipped_steps=6, save_checkpoints_steps=5)
     np.testing.assert_array_equal(weights(one.train(not_saved)), expected)
 
 
 @pytest.mark.slow
 def test_a_guard_skips_spikes_and_keeps_its_window(tmp_path, expected):
     guard = Guarded(max_loss=100.0, spike=50.0, window=3)
-    one = make(tmp_path, max_restores=6, save_checkpoints_steps=5)
+    one = make(tmp_path, max_skipped_steps=6, save_checkpoints_steps=5)
     one.train(spikes, [guard], max_steps=9)
     window = guard.state()
     assert len(window) == 3 and guard.begins > 1
@@ -130,12 +130,12 @@ def test_a_guard_skips_spikes_and_keeps_its_window(tmp_path, expected):
 
 def test_a_guard_stops_with_a_checkpoint_or_warns(tmp_path, caplog):
     one = make(tmp_path)
-    one.train(spikes, [ge.LossGuard(max_loss=100.0, on="stop")])
+    one.train(spikes, [ge.hooks.LossGuard(max_loss=100.0, on="stop")])
     [reason] = one.last_run.stop_reasons
     step = one.last_run.step
     assert reason.startswith("LossGuard: the loss is ") and "above max_loss=100" in reason
     assert checkpoints(tmp_path) == [0, step]
-    one.train(spikes, [ge.LossGuard(max_loss=-1.0, on="warn")], max_steps=step + 1)
+    one.train(spikes, [ge.hooks.LossGuard(max_loss=-1.0, on="warn")], max_steps=step + 1)
     assert f"in step {step + 1}, above max_loss=-1" in caplog.text
 
 
@@ -156,13 +156,15 @@ class Above(ge.Hook):
 
 @pytest.mark.slow
 def test_a_hook_of_the_user_skips_batches(tmp_path, expected, caplog):
-    one = make(tmp_path, max_restores=6, save_checkpoints_steps=5)
+    one = make(tmp_path, max_skipped_steps=6, save_checkpoints_steps=5)
     np.testing.assert_array_equal(weights(one.train(spikes, [Above(100.0)])), expected)
     assert caplog.text.count("is skipped, all of it is finite | step") == 6
     with pytest.raises(ge.NanLossDuringTrainingError, match="step 19 is above -1"):
         one.train(spikes, [Above(-1.0, ends=True)])
     unsaved = make(tmp_path / "unsaved", save_checkpoints_steps=0)
-    with pytest.raises(ge.UserValueError, match=r"skip_step\(1\) was called, and .*request_stop"):
+    with pytest.raises(
+        ge.errors.UserValueError, match=r"skip_step\(1\) was called, and .*request_stop"
+    ):
         unsaved.train(spikes, [Above(-1.0)], max_steps=1)
 
 
@@ -192,7 +194,7 @@ def test_two_train_ops_on_two_replicas_skip_the_batches(tmp_path):
         )
         return weights(ge.Estimator(model_fn, modules=modules, config=config).train(input_fn))
 
-    options = {"on_nan": "restore", "max_restores": 6, "save_checkpoints_steps": 5}
+    options = {"on_nan": "restore", "max_skipped_steps": 6, "save_checkpoints_steps": 5}
     np.testing.assert_array_equal(trained("poisoned", poisoned, **options), trained("clean", clean))
 
 
@@ -204,14 +206,14 @@ def test_the_replay_of_a_finite_step_names_losses_gradients_and_what_the_update_
     with pytest.raises(ge.NanLossDuringTrainingError, match="Its batches are in"):
         one.train(lambda: data_of(100.0), [Above(-1.0, ends=True)])
     [folder] = tmp_path.glob("bad_batches/*")
-    lines = [line.strip() for line in ge.replay(one, folder)]
+    lines = [line.strip() for line in ge.debug.replay(one, folder)]
     assert "loss and gradients are finite" in lines and len(lines) == 3 + 1 + 5 + 4
     losses = [float(line.split()[1]) for line in lines if " of example " in line]
     norms = [float(line.split()[2]) for line in lines if line.startswith("gradient norm ")]
     assert losses == sorted(losses, reverse=True) and norms == sorted(norms, reverse=True)
 
     hot = make(tmp_path, precision="mixed_float16", optimizer=lambda: keras.optimizers.SGD(3e38))
-    lines = [line.strip() for line in ge.replay(hot, folder)]
+    lines = [line.strip() for line in ge.debug.replay(hot, folder)]
     assert "loss and gradients are finite" in lines
     assert "NaN or Inf after the update: network/dense/kernel" in lines
 
@@ -221,25 +223,25 @@ def data_of(scale):
 
 
 def test_a_bad_batch_is_recorded_and_replayed(tmp_path):
-    one = make(tmp_path, on_nan="record", save_checkpoints_steps=2, gradient_accumulation_steps=2)
+    one = make(tmp_path, on_nan="dump", save_checkpoints_steps=2, gradient_accumulation_steps=2)
     with pytest.raises(ge.NanLossDuringTrainingError, match="--job=replay --bad_batch="):
         one.train(poisoned)
     [folder] = tf.io.gfile.glob(f"{tmp_path}/bad_batches/*")
     step = int(folder.rpartition("-")[2])
     assert max(checkpoints(tmp_path)) < step
     before = weights(one)
-    lines = ge.replay(one, folder)
+    lines = ge.debug.replay(one, folder)
     assert f"NaN or infinite in step {step}" in lines[1]
     assert "  NaN or Inf before the step: features, examples 0" in lines
     assert any(line.endswith("in model_fn") for line in lines), lines  # Of the operation.
     assert "batch 2 of 2:" in lines and "  loss and gradients are finite" in lines
     np.testing.assert_array_equal(weights(one), before)
     for path in (tmp_path, f"{tmp_path}/bad_batches/step-99"):
-        with pytest.raises(ge.UserValueError, match=rf"bad_batch=.*/step-{step}'"):
-            ge.replay(one, path)
+        with pytest.raises(ge.errors.UserValueError, match=rf"bad_batch=.*/step-{step}'"):
+            ge.debug.replay(one, path)
     tf.io.gfile.remove(f"{folder}/bad_batch.json")
-    with pytest.raises(ge.UserValueError, match="and found none"):
-        ge.replay(one, folder)
+    with pytest.raises(ge.errors.UserValueError, match="and found none"):
+        ge.debug.replay(one, folder)
 
 
 def root_fn(features, labels, mode, network, optimizer):
@@ -258,22 +260,26 @@ def zeros():
 @pytest.mark.slow
 def test_a_gradient_of_nan_belongs_to_its_own_step(tmp_path, caplog):
     one = make(tmp_path, fn=root_fn, on_nan="restore", save_checkpoints_steps=1)
-    with pytest.raises(ge.NanLossDuringTrainingError, match="more than max_restores=5") as error:
+    with pytest.raises(
+        ge.NanLossDuringTrainingError, match="more than max_skipped_steps=5"
+    ) as error:
         one.train(zeros)
     assert str(error.value).count("a gradient is NaN or infinite in step") == 6
     assert caplog.text.count("is skipped, all of it is finite") == 5
     folder = sorted(tf.io.gfile.glob(f"{tmp_path}/bad_batches/*"))[0]
-    lines = "\n".join(ge.replay(one, folder))
+    lines = "\n".join(ge.debug.replay(one, folder))
     assert 'eagerly-executing op "SqrtGrad"' in lines, lines
 
 
 def test_what_cannot_return_to_a_checkpoint_is_refused(tmp_path):
     for hooks, options, name in (
         ([], {"on_nan": "restore"}, "RunConfig.on_nan is 'restore'"),
-        ([ge.LossGuard(spike=2.0)], {}, "LossGuard.on is 'restore'"),
+        ([ge.hooks.LossGuard(spike=2.0)], {}, "LossGuard.on is 'restore'"),
     ):
         one = make(tmp_path, save_checkpoints_steps=0, **options)
-        with pytest.raises(ge.UserValueError, match=f"{name}, and RunConfig.save_checkpoints"):
+        with pytest.raises(
+            ge.errors.UserValueError, match=f"{name}, and RunConfig.save_checkpoints"
+        ):
             one.train(train_input, hooks, max_steps=1)
         assert one.state.step == 0
     for arguments, text in (
@@ -283,8 +289,8 @@ def test_what_cannot_return_to_a_checkpoint_is_refused(tmp_path):
         ({"spike": 2.0, "window": 0}, "window is 0: expected an int > 0"),
         ({"spike": 2.0, "on": "skip"}, "on is 'skip': expected 'restore', 'stop' or 'warn'"),
     ):
-        with pytest.raises(ge.UserValueError, match=text):
-            ge.LossGuard(**arguments)
+        with pytest.raises(ge.errors.UserValueError, match=text):
+            ge.hooks.LossGuard(**arguments)
 
 
 def test_a_tpu_is_refused_before_training(tmp_path, monkeypatch):
@@ -295,10 +301,14 @@ def test_a_tpu_is_refused_before_training(tmp_path, monkeypatch):
 
     for hooks, options, text in (
         ([], {"on_nan": "restore"}, "on_nan is 'restore', .* on a TPU: .*Set on_nan='stop'"),
-        ([], {"on_nan": "record"}, "on_nan is 'record', .* on a TPU: .*Set on_nan='stop'"),
-        ([ge.LossGuard(spike=2.0)], {}, "LossGuard.on is 'restore', .* on a TPU: .*Set on='stop'"),
+        ([], {"on_nan": "dump"}, "on_nan is 'dump', .* on a TPU: .*Set on_nan='stop'"),
+        (
+            [ge.hooks.LossGuard(spike=2.0)],
+            {},
+            "LossGuard.on is 'restore', .* on a TPU: .*Set on='stop'",
+        ),
     ):
         one = make(tmp_path, train_distribute=LikeATpu(), **options)
-        with pytest.raises(ge.UserValueError, match=text):
+        with pytest.raises(ge.errors.UserValueError, match=text):
             one.train(static_input, hooks, max_steps=1)
         assert one.state.step == 0

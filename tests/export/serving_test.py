@@ -267,7 +267,7 @@ def test_a_module_describes_what_is_sent_unless_the_call_does(tmp_path):
     called = estimator.export_saved_model(str(tmp_path / "out"), raw(z=PAIR))
     assert set(tf.saved_model.load(called).signatures) == {"serving_default", "sum"}
     clash = ge.ServingInputReceiver({"x": PAIR}, dict, {"sum": raw(y=PAIR)()})
-    with pytest.raises(ge.SpecError, match="'sum' is in export_outputs and in"):
+    with pytest.raises(ge.errors.SpecError, match="'sum' is in export_outputs and in"):
         estimator.export_saved_model(str(tmp_path / "out"), lambda: clash)
 
 

@@ -100,7 +100,9 @@ def test_max_steps_may_end_within_an_epoch(tmp_path, capsys, monkeypatch):
     result = ge.fit(make_model, data, epochs=3, max_steps=6, validation=data, config=config)
     assert len(result.history["val_loss"]) == 1 and result.estimator.last_run.step == 6
     assert not capsys.readouterr().out
-    with pytest.raises(ge.UserValueError, match="Set steps_per_epoch=4, or another model_dir"):
+    with pytest.raises(
+        ge.errors.UserValueError, match="Set steps_per_epoch=4, or another model_dir"
+    ):
         ge.fit(make_model, data, epochs=3, steps_per_epoch=3, config=config)
 
 
@@ -316,12 +318,14 @@ MISTAKES = {
 def test_arguments_of_keras_are_refused_with_the_line_to_write(monkeypatch):
     others = set(inspect.signature(keras.Model.fit).parameters) - {"self"}
     for name in others - set(inspect.signature(ge.fit).parameters):
-        with pytest.raises(ge.UserTypeError, match=f"no argument '{name}'. Write instead: "):
+        with pytest.raises(ge.errors.UserTypeError, match=f"no argument '{name}'. Write instead: "):
             ge.fit(make_model, **{name: X})
-    with pytest.raises(ge.UserTypeError, match=r"3 values without names: .*from_tensor_slices"):
+    with pytest.raises(
+        ge.errors.UserTypeError, match=r"3 values without names: .*from_tensor_slices"
+    ):
         ge.fit(make_model, X, Y)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ge.UserValueError, match="Run python -m pip install tensorboard"):
+    with pytest.raises(ge.errors.UserValueError, match="Run python -m pip install tensorboard"):
         ge.fit(make_model, data, callbacks=[keras.callbacks.TensorBoard("b")])
 
 
@@ -356,5 +360,5 @@ def test_the_state_of_a_stateful_rnn_is_that_of_fit_also_after_a_kill(tmp_path):
     np.testing.assert_allclose(*states, atol=1e-5)
     assert np.any(states[0])
     two = ge.RunConfig(str(tmp_path / "two"), devices=("CPU:0", "CPU:1"))
-    with pytest.raises(ge.SpecError, match="layer 'lstm.*' has stateful=True on 2 replicas"):
+    with pytest.raises(ge.errors.SpecError, match="layer 'lstm.*' has stateful=True on 2 replicas"):
         ge.fit(stateful, input_fn, config=two)

@@ -40,7 +40,7 @@ class Loops(ge.Hook):
 
 def test_hooks_are_called_exactly_at_their_steps(tmp_path):
     threes, own, loops = Recorder(3), Own(), Loops()
-    make(tmp_path, max_call_secs=600).train(train_input, [threes, own, loops], max_steps=10)
+    make(tmp_path, max_loop_secs=600).train(train_input, [threes, own, loops], max_steps=10)
     assert [step for step, _ in threes.calls] == [3, 6, 9, "end"]
     assert [step for step, _ in own.calls] == [4, 9, "end"]
     assert [report.num_steps for _, report in threes.calls] == [3, 3, 3, 1]
@@ -70,8 +70,8 @@ def test_hooks_that_cannot_be_called_are_refused(tmp_path):
     ):
         with pytest.raises(ge.UserError, match=text):
             one.train(train_input, hooks, max_steps=1)
-    for hook in (ge.LoggingHook(1), ge.TensorHook(1)):
-        with pytest.raises(ge.UserTypeError, match=f"has a {type(hook).__name__}"):
+    for hook in (ge.LoggingHook(1), ge.hooks.TensorHook(1)):
+        with pytest.raises(ge.errors.UserTypeError, match=f"has a {type(hook).__name__}"):
             one.evaluate(eval_input, hooks=[hook])
 
 
@@ -88,7 +88,7 @@ def test_reasons_to_stop_accumulate(tmp_path):
     one = make(tmp_path)
     one.train(train_input, [Stop("a"), Stop("b"), Stop("a")], max_steps=9)
     assert one.last_run.stop_reasons == ["a", "b"]
-    with pytest.raises(ge.UserTypeError, match="request_stop.reason is 5: expected a text"):
+    with pytest.raises(ge.errors.UserTypeError, match="request_stop.reason is 5: expected a text"):
         one.last_run.request_stop(5)
     assert one.last_run.stop_reason == "a; b"
     assert checkpoints(tmp_path) == [0, 2]
@@ -96,22 +96,22 @@ def test_reasons_to_stop_accumulate(tmp_path):
 
 def test_stop_at_step(tmp_path):
     one = make(tmp_path, save_checkpoints_steps=4)
-    one.train(train_input, [ge.StopAtStepHook(num_steps=3)])
+    one.train(train_input, [ge.hooks.StopAtStepHook(num_steps=3)])
     assert one.state.step == 3
-    one.train(train_input, [ge.StopAtStepHook(num_steps=3)])  # A finished run does not count.
+    one.train(train_input, [ge.hooks.StopAtStepHook(num_steps=3)])  # A finished run does not count.
     assert one.state.step == 6
-    one.train(train_input, [ge.StopAtStepHook(last_step=8)])
+    one.train(train_input, [ge.hooks.StopAtStepHook(last_step=8)])
     assert one.state.step == 8
-    one.train(train_input, [ge.StopAtStepHook(last_step=5)])
+    one.train(train_input, [ge.hooks.StopAtStepHook(last_step=5)])
     assert one.state.step == 9
     with pytest.raises(RuntimeError, match="killed"):
-        one.train(train_input, [ge.StopAtStepHook(num_steps=6), Fail(13)])
+        one.train(train_input, [ge.hooks.StopAtStepHook(num_steps=6), Fail(13)])
     again = make(tmp_path)
-    again.train(train_input, [ge.StopAtStepHook(num_steps=6)])  # From step 12.
+    again.train(train_input, [ge.hooks.StopAtStepHook(num_steps=6)])  # From step 12.
     assert again.state.step == 15
     for options in ({}, {"num_steps": 1, "last_step": 2}, {"last_step": 0}, {"last_step": "5"}):
-        with pytest.raises(ge.UserValueError, match="expected one int greater than 0"):
-            ge.StopAtStepHook(**options)
+        with pytest.raises(ge.errors.UserValueError, match="expected one int greater than 0"):
+            ge.hooks.StopAtStepHook(**options)
 
 
 class Fail(ge.Hook):
@@ -214,7 +214,7 @@ def test_event_files_have_a_value_and_are_replaced_if_they_are_deleted(tmp_path)
     one.evaluate(eval_input)  # An evaluation has no steps between points.
     assert not list(tmp_path.glob("events.*"))
     assert set(points(tmp_path / "eval")) == {"loss", "accuracy"}
-    one.train(train_input, [ge.StepCounterHook(2)], max_steps=5)
+    one.train(train_input, [ge.hooks.StepCounterHook(2)], max_steps=5)
     assert {tag: sorted(each) for tag, each in points(tmp_path).items()} == {
         "global_step/sec": [4, 5]
     }

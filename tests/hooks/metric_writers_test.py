@@ -28,11 +28,13 @@ def read_csv(path):
 
 
 def begun(writer, folder, step=0, hparams=()):
-    writer.begin(ge.Run(str(folder), step, None), dict(hparams))
+    writer.begin(ge.RunContext(str(folder), step, None), dict(hparams))
     return writer
 
 
-@pytest.mark.parametrize("kind, ending", [(ge.JsonLinesWriter, "jsonl"), (ge.CsvWriter, "csv")])
+@pytest.mark.parametrize(
+    "kind, ending", [(ge.writers.JsonLinesWriter, "jsonl"), (ge.writers.CsvWriter, "csv")]
+)
 def test_files_have_one_row_a_step_over_kills(kind, ending, tmp_path):
     path = tmp_path / f"metrics/train.{ending}"
     read = read_json_lines if ending == "jsonl" else read_csv
@@ -114,7 +116,7 @@ def test_a_training_calls_the_writers(tmp_path, caplog, monkeypatch):
         tmp_path,
         save_summary_steps=2,
         save_checkpoints_steps=3,
-        metric_writers=[no_begin, no_write, local, hanging, remote, ge.CsvWriter()],
+        metric_writers=[no_begin, no_write, local, hanging, remote, ge.writers.CsvWriter()],
         hparams={"seed": 1},
     )
     began = time.monotonic()
@@ -145,11 +147,11 @@ def test_a_training_calls_the_writers(tmp_path, caplog, monkeypatch):
 
 
 def test_wrong_writers_are_refused():
-    with pytest.raises(ge.UserTypeError, match=r"metric_writers.*\[CsvWriter\(\)\]"):
-        ge.RunConfig(metric_writers=[ge.CsvWriter])
-    with pytest.raises(ge.UserTypeError, match="expected a list of MetricWriter"):
-        ge.RunConfig(metric_writers=ge.CsvWriter())
-    with pytest.raises(ge.UserValueError, match="hparams is"):
+    with pytest.raises(ge.errors.UserTypeError, match=r"metric_writers.*\[CsvWriter\(\)\]"):
+        ge.RunConfig(metric_writers=[ge.writers.CsvWriter])
+    with pytest.raises(ge.errors.UserTypeError, match="expected a list of MetricWriter"):
+        ge.RunConfig(metric_writers=ge.writers.CsvWriter())
+    with pytest.raises(ge.errors.UserValueError, match="hparams is"):
         ge.RunConfig(hparams={"layers": [1, 2]})
 
 
@@ -169,7 +171,7 @@ def test_mlflow(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     uri = (tmp_path / "mlruns").as_uri()
-    use(lambda: ge.MlflowWriter(experiment="first", tracking_uri=uri), tmp_path / "digits")
+    use(lambda: ge.writers.MlflowWriter(experiment="first", tracking_uri=uri), tmp_path / "digits")
     client = mlflow.MlflowClient(uri)
     [run] = client.search_runs([client.get_experiment_by_name("first").experiment_id])
     assert (run.info.run_name, run.info.status) == ("digits", "FINISHED")
@@ -184,7 +186,7 @@ def test_mlflow(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_wandb(tmp_path):
     wandb = pytest.importorskip("wandb")
-    use(lambda: ge.WandbWriter(project="first", mode="offline"), tmp_path / "digits")
+    use(lambda: ge.writers.WandbWriter(project="first", mode="offline"), tmp_path / "digits")
     ids = {path.name.rpartition("-")[2] for path in tmp_path.glob("digits/wandb/offline-run-*")}
     content = json.loads((tmp_path / "digits/metric_writers/wandb.json").read_text())
     assert ids == {content["run_id"]}
@@ -257,4 +259,4 @@ def test_a_server_that_is_killed_stops_nothing(writer, tmp_path):
 def test_a_missing_package_is_named(package, kind, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=rf"pip install 'gin-estimator\[{package}\]'"):
-        getattr(ge, kind)()
+        getattr(ge.writers, kind)()

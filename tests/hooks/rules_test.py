@@ -156,7 +156,7 @@ def test_values_that_are_not_finite_and_reasons():
     assert patient.reason(record([NAN, NAN, NAN])) == (
         "EarlyStopping('m'): no decrease in 2000 steps; best: none, nan at step 3000"
     )
-    with pytest.raises(ge.UserValueError, match=r"expected a number among .*, \[\]"):
+    with pytest.raises(ge.errors.UserValueError, match=r"expected a number among .*, \[\]"):
         higher.reason(record([[0.1, 0.9]]))
 
 
@@ -210,8 +210,8 @@ def patient(**options):
         (lambda: ge.ReduceOnPlateau("loss", higher_is_better=True), "Write instead: mode='max'"),
         (lambda: ge.ReduceOnPlateau("loss"), "patience_steps is None: expected an int > 0. Set"),
         (lambda: ge.ReduceOnPlateau("loss", patience_steps=1, optimizers="a"), "optimizers is 'a'"),
-        (lambda: ge.StopAfterSecsHook("3 hours"), "secs is '3 hours'"),
-        (lambda: ge.StopAfterEpochsHook(0), "num_epochs is 0"),
+        (lambda: ge.hooks.StopAfterSecsHook("3 hours"), "secs is '3 hours'"),
+        (lambda: ge.hooks.StopAfterEpochsHook(0), "num_epochs is 0"),
         (lambda: ge.ProfilerHook(0), "first_step is 0"),
     ],
 )
@@ -229,10 +229,10 @@ def test_old_names_have_the_line_to_write():
         "make_early_stopping_hook": "after_evaluation calls run.request_stop",
         "StopIfNoIncrease": r"=EarlyStopping\('accuracy', 'max', patience_steps=5000\)",
         "StopIfDiverged": r"=EarlyStopping\('loss', check_finite=True\)",
-        "CsvTool": "CsvWriter",
-        "Tool": "MetricWriter",
+        "ClaimedError": "Write instead: ModelDirInUseError",
+        "CsvWriter": "Write instead: writers.CsvWriter",
     }.items():
         with pytest.raises(AttributeError, match=text):
             getattr(ge, name)
-    with pytest.raises(ge.UserTypeError, match=r"metric_writers=\[CsvWriter"):
-        ge.RunConfig(tools=[])
+    with pytest.raises(ge.errors.UserTypeError, match="Write instead: max_skipped_steps=3"):
+        ge.RunConfig(max_restores=3)

@@ -146,9 +146,11 @@ def test_wrong_rules_are_refused_before_the_first_step(tmp_path):
     refused("returns endless data", train={"max_epochs": 2})
     refused("max_epochs is 0", train={"max_epochs": 0})
     refused("max_secs is '5x'", train={"max_secs": "5x"})
-    with pytest.raises(ge.UserTypeError, match="expected a list of EarlyStopping objects"):
+    with pytest.raises(ge.errors.UserTypeError, match="expected a list of EarlyStopping objects"):
         ge.EvalSpec(eval_input, early_stopping=ge.EarlyStopping)
-    with pytest.raises(ge.UserValueError, match=r"EarlyStopping\('score'\).evaluation is ''"):
+    with pytest.raises(
+        ge.errors.UserValueError, match=r"EarlyStopping\('score'\).evaluation is ''"
+    ):
         make(tmp_path, fn=model_fn).train(train_input, [higher("score")], max_steps=1)
     assert not checkpoints(tmp_path)
 
@@ -209,7 +211,7 @@ def all_stops(folder, **config):
         "best": ([best], {}),
         "passes": ([], {"train": passes}),
         "rates": ([], {"hooks": [halves()], "max_steps": 50}),
-        "hook": ([], {"hooks": [ge.StopAtStepHook(3)]}),
+        "hook": ([], {"hooks": [ge.hooks.StopAtStepHook(3)]}),
         "average": ([], {"average": ge.ExponentialAverage(0.9), "max_steps": 20}),
         "skipped": ([], {"train": {"input_fn": poisoned}, "on_nan": "restore", "max_steps": 11}),
     }
@@ -263,7 +265,7 @@ def test_passes_count_over_restarts(input_fn, steps, kill, tmp_path):
 
 
 def test_seconds_count_over_restarts(tmp_path):
-    one = make(tmp_path, fn=model_fn, max_call_secs=0.05, save_checkpoints_steps=10**6)
+    one = make(tmp_path, fn=model_fn, max_loop_secs=0.05, save_checkpoints_steps=10**6)
     ge.train_and_evaluate(one, ge.TrainSpec(train_input, max_secs=0.3))
     step = one.state.step
     assert step and ended(tmp_path) == ("stopped", step, ["StopAfterSecsHook: 0.3 s"])

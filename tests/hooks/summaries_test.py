@@ -31,13 +31,15 @@ def model_fn(features, labels, mode, network, optimizer):
     if TAKES:
         pixels = tf.tile(features["id"][:, None, None] / 255, [1, 2, 3])
         summaries = {
-            "first": ge.image(pixels, 3),
-            "worst": ge.image(pixels, 3, highest=features["score"]),
-            "text": ge.text(tf.strings.as_string(tf.cast(features["id"], tf.int32)), 2),
-            "x": ge.histogram(features["x"]),
-            "kernel": ge.histogram(network.kernel),
-            "curve": ge.pr_curve(labels == 1, tf.nn.sigmoid(features["x"][:, 0]), 5),
-            "matrix": ge.confusion_matrix(labels, tf.argmax(features["x"][:, :3], -1), 3, "abc"),
+            "first": ge.summary.image(pixels, 3),
+            "worst": ge.summary.image(pixels, 3, highest=features["score"]),
+            "text": ge.summary.text(tf.strings.as_string(tf.cast(features["id"], tf.int32)), 2),
+            "x": ge.summary.histogram(features["x"]),
+            "kernel": ge.summary.histogram(network.kernel),
+            "curve": ge.summary.pr_curve(labels == 1, tf.nn.sigmoid(features["x"][:, 0]), 5),
+            "matrix": ge.summary.confusion_matrix(
+                labels, tf.argmax(features["x"][:, :3], -1), 3, "abc"
+            ),
         }
     return ge.EstimatorSpec(
         mode,
@@ -169,11 +171,11 @@ def test_steps_compute_tensors_and_summaries_only_if_a_hook_wants_them(tmp_path)
             loss=spec.loss,
             train_op=spec.train_op,
             tensors={"id": counted("id", ids)},
-            summaries={"x": ge.histogram(counted("x", ids))},
+            summaries={"x": ge.summary.histogram(counted("x", ids))},
         )
 
     one = make(tmp_path, fn=counting_fn, network=network, save_summary_steps=2)
-    one.train(input_fn, [ge.TensorHook(3)])
+    one.train(input_fn, [ge.hooks.TensorHook(3)])
     assert computed == {"x": [2], "id": [2, 3]}
 
 
@@ -182,10 +184,10 @@ def test_values_out_of_range_are_left_out_and_logged_once(tmp_path, caplog):
         spec = model_fn(features, labels, mode, network, optimizer)
         x = tf.where(features["x"] > 1, math.nan, features["x"])
         summaries = {
-            "nan": ge.histogram(x),
-            "logits": ge.pr_curve(labels == 1, features["x"][:, 0]),
-            "picture": ge.image(tf.reshape(x, [-1, 2, 2]), 1, value_range=(-1, 1)),
-            "none": ge.histogram(x * math.nan),
+            "nan": ge.summary.histogram(x),
+            "logits": ge.summary.pr_curve(labels == 1, features["x"][:, 0]),
+            "picture": ge.summary.image(tf.reshape(x, [-1, 2, 2]), 1, value_range=(-1, 1)),
+            "none": ge.summary.histogram(x * math.nan),
         }
         return ge.EstimatorSpec(mode, loss=spec.loss, train_op=spec.train_op, summaries=summaries)
 
@@ -202,37 +204,45 @@ def test_values_out_of_range_are_left_out_and_logged_once(tmp_path, caplog):
 @pytest.mark.parametrize(
     "make_summary, text",
     [
-        (lambda: ge.image(tf.zeros([2, 3])), r"image.. got float32 \(2, 3\): expected uint8"),
-        (lambda: ge.image(tf.zeros([2, 3, 3], tf.int32)), "got int32"),
-        (lambda: ge.image(tf.zeros([2, 3, 3]), 0), "max_outputs=0.: expected an int >= 1"),
-        (lambda: ge.image(tf.zeros([2, 3, 3]), value_range=(1, 0)), "expected a pair such as"),
-        (lambda: ge.image(tf.zeros([2, 3, 3]), highest=tf.zeros([2, 1])), "got highest of"),
-        (lambda: ge.text(tf.zeros([2])), "text.. got float32"),
-        (lambda: ge.histogram(1.0), "EstimatorSpec.scalars"),
-        (lambda: ge.histogram(["a"]), "histogram.. got string"),
-        (lambda: ge.histogram(object()), "expected a tensor"),
-        (lambda: ge.pr_curve([0, 1], [[0.0], [1.0]]), "got the shapes"),
-        (lambda: ge.pr_curve([0, 1], [0, 1]), "expected floats from 0 to 1"),
-        (lambda: ge.pr_curve([0], [0.0], 1), "num_thresholds=1.: expected an int >= 2"),
-        (lambda: ge.confusion_matrix([0.0], [0], 2), "expected class numbers"),
-        (lambda: ge.confusion_matrix([0], [0], 1001), "expected an int from 1 to 1000"),
-        (lambda: ge.confusion_matrix([0], [0], 2, ["a"]), "1 class_names for 2 classes"),
+        (
+            lambda: ge.summary.image(tf.zeros([2, 3])),
+            r"image.. got float32 \(2, 3\): expected uint8",
+        ),
+        (lambda: ge.summary.image(tf.zeros([2, 3, 3], tf.int32)), "got int32"),
+        (lambda: ge.summary.image(tf.zeros([2, 3, 3]), 0), "max_outputs=0.: expected an int >= 1"),
+        (
+            lambda: ge.summary.image(tf.zeros([2, 3, 3]), value_range=(1, 0)),
+            "expected a pair such as",
+        ),
+        (lambda: ge.summary.image(tf.zeros([2, 3, 3]), highest=tf.zeros([2, 1])), "got highest of"),
+        (lambda: ge.summary.text(tf.zeros([2])), "text.. got float32"),
+        (lambda: ge.summary.histogram(1.0), "EstimatorSpec.scalars"),
+        (lambda: ge.summary.histogram(["a"]), "histogram.. got string"),
+        (lambda: ge.summary.histogram(object()), "expected a tensor"),
+        (lambda: ge.summary.pr_curve([0, 1], [[0.0], [1.0]]), "got the shapes"),
+        (lambda: ge.summary.pr_curve([0, 1], [0, 1]), "expected floats from 0 to 1"),
+        (lambda: ge.summary.pr_curve([0], [0.0], 1), "num_thresholds=1.: expected an int >= 2"),
+        (lambda: ge.summary.confusion_matrix([0.0], [0], 2), "expected class numbers"),
+        (lambda: ge.summary.confusion_matrix([0], [0], 1001), "expected an int from 1 to 1000"),
+        (lambda: ge.summary.confusion_matrix([0], [0], 2, ["a"]), "1 class_names for 2 classes"),
         (
             lambda: ge.EstimatorSpec("infer", {"x": [1.0]}, summaries={"x": 1.0}),
             r"summaries\['x'\] is 1.0: expected a summary",
         ),
         (
-            lambda: ge.EstimatorSpec("infer", {"x": [1.0]}, summaries={"loss": ge.text("a")}),
+            lambda: ge.EstimatorSpec(
+                "infer", {"x": [1.0]}, summaries={"loss": ge.summary.text("a")}
+            ),
             "summary called 'loss'",
         ),
     ],
 )
 def test_refusals(make_summary, text):
-    with pytest.raises(ge.SpecError, match=text):
+    with pytest.raises(ge.errors.SpecError, match=text):
         make_summary()
 
 
 def test_texts_are_refused_under_xla(tmp_path):
     one = make(tmp_path, fn=model_fn, network=network, jit_compile=True)
-    with pytest.raises(ge.SpecError, match="has the texts .'text'.: expected none on a TPU"):
+    with pytest.raises(ge.errors.SpecError, match="has the texts .'text'.: expected none on a TPU"):
         one.train(input_fn, max_steps=1)

@@ -51,10 +51,10 @@ class Ends(ge.SavingListener):
 
 
 def train(model_dir, listeners=()):
-    options = {"save_checkpoints_steps": 5, "on_nan": "restore", "max_restores": 5}
+    options = {"save_checkpoints_steps": 5, "on_nan": "restore", "max_skipped_steps": 5}
     options |= {"save_summary_steps": None, "keep_checkpoint_max": 1}
     estimator = make(model_dir, tf_random_seed=1, async_checkpoint=False, **options)
-    counts, guard = Counts(), ge.LossGuard(max_loss=100.0, spike=50.0, window=3)
+    counts, guard = Counts(), ge.hooks.LossGuard(max_loss=100.0, spike=50.0, window=3)
     train_spec = ge.TrainSpec(poisoned, 20, [counts, guard], listeners)
     spec = ge.EvalSpec(eval_input, name="dev")
     metrics, _ = ge.train_and_evaluate(estimator, train_spec, spec)

@@ -84,7 +84,7 @@ def test_warn_saves_it_and_another_start_and_an_export_refuse_it(tmp_path, caplo
     again = hidden(tmp_path)
     with pytest.raises(ge.NanLossDuringTrainingError, match="model.ckpt-3 has none: delete"):
         again.train(train_input, max_steps=9)
-    with pytest.raises(ge.UserValueError, match="network/dense/kernel has NaN or infinity"):
+    with pytest.raises(ge.errors.UserValueError, match="network/dense/kernel has NaN or infinity"):
         again.export_saved_model(str(tmp_path / "export"), input_fn=eval_input)
     assert len(list((tmp_path / "export").iterdir())) == 1
 

@@ -42,7 +42,7 @@ class Refuses(ge.Hook):
 
 def test_hooks_begin_again_with_their_saved_state(tmp_path):
     hook = Refuses(5)
-    one = make(tmp_path, save_checkpoints_steps=2, max_call_secs=600)
+    one = make(tmp_path, save_checkpoints_steps=2, max_loop_secs=600)
     one.train(train_input, [hook], max_steps=6)
     assert hook.calls == [
         *("begin 0", "after_step 2", "after_step 4", "close"),
@@ -59,7 +59,7 @@ def test_a_signal_before_a_rewind_is_not_lost(tmp_path):
                 os.kill(os.getpid(), signal.SIGTERM)
             super().after_loop(run)
 
-    one = make(tmp_path, save_checkpoints_steps=2, max_call_secs=600)
+    one = make(tmp_path, save_checkpoints_steps=2, max_loop_secs=600)
     with pytest.raises(ge.PreemptedError, match="stopped by SIGTERM at step 4"):
         one.train(train_input, [Signals(5)], max_steps=8)
     assert checkpoints(tmp_path) == [0, 2, 4]
@@ -71,7 +71,9 @@ def test_a_hook_that_refuses_each_step_ends_the_training_with_its_reasons(tmp_pa
             if run.step >= 3:
                 run.skip_step(3, "refused")
 
-    one = make(tmp_path, save_checkpoints_steps=2, max_restores=2)
-    with pytest.raises(ge.NanLossDuringTrainingError, match="more than max_restores=2") as error:
+    one = make(tmp_path, save_checkpoints_steps=2, max_skipped_steps=2)
+    with pytest.raises(
+        ge.NanLossDuringTrainingError, match="more than max_skipped_steps=2"
+    ) as error:
         one.train(train_input, [Always(3)], max_steps=8)
     assert error.value.__context__ is None  # Not a Rewind.

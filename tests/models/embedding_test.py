@@ -112,7 +112,7 @@ def test_ids_that_are_floats():
     layer = make()
     np.testing.assert_array_equal(keras.Sequential([layer])(PADDED), layer(PADDED))
     model = keras.Sequential([Embedding(3001, 4, dtype="mixed_float16")])
-    with pytest.raises(ge.SpecError, match="keras.Input"):
+    with pytest.raises(ge.errors.SpecError, match="keras.Input"):
         model(tf.constant([[3000]]))
     model = keras.Sequential(
         [keras.Input([1], dtype="int64"), Embedding(3001, 4, dtype="mixed_float16")]
@@ -133,7 +133,7 @@ def test_ids_that_are_floats():
     ],
 )
 def test_wrong_arguments_are_refused(options, message):
-    with pytest.raises(ge.UserValueError, match=message):
+    with pytest.raises(ge.errors.UserValueError, match=message):
         Embedding(**{"input_dim": 10, "output_dim": 4, **options})
 
 
@@ -151,7 +151,7 @@ def test_wrong_arguments_are_refused(options, message):
 )
 def test_wrong_ids_are_refused(ids, options, message):
     weights = options.pop("weights", None)
-    with pytest.raises(ge.SpecError, match=message):
+    with pytest.raises(ge.errors.SpecError, match=message):
         make(**options)(ids, weights=weights)
 
 
@@ -249,7 +249,7 @@ def test_a_step_reads_and_writes_no_whole_table(tmp_path, config):
 
 def test_an_id_out_of_range_ends_the_training(tmp_path):
     estimator = estimator_of(tmp_path / "compiled")
-    with pytest.raises(ge.StepError, match=r"expected ids from 0 to 49.* An id is 9"):
+    with pytest.raises(ge.errors.StepError, match=r"expected ids from 0 to 49.* An id is 9"):
         estimator.train(lambda: ids_data(2 * ROWS), max_steps=1)
 
 

@@ -147,5 +147,5 @@ def test_noise_is_normal_and_differs_by_variable_and_step():
     ],
 )
 def test_what_does_not_fit_is_refused(net, call, text):
-    with pytest.raises(ge.SpecError, match=text):
+    with pytest.raises(ge.errors.SpecError, match=text):
         call((loss_of(net), net.trainable_variables, *BATCH))

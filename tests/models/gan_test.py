@@ -150,7 +150,9 @@ def test_the_networks_of_the_tutorial():
     images = generator(tf.zeros([1, 100]))
     assert images.shape == (1, 28, 28, 1) and discriminator(images).shape == (1, 1)
     assert (generator.count_params(), discriminator.count_params()) == (2_330_944, 212_865)
-    with pytest.raises(ge.UserValueError, match="image_size is 30: expected a multiple of 4"):
+    with pytest.raises(
+        ge.errors.UserValueError, match="image_size is 30: expected a multiple of 4"
+    ):
         dcgan_generator(image_size=30)
 
 
@@ -165,5 +167,5 @@ def test_the_networks_of_the_tutorial():
     ],
 )
 def test_what_does_not_fit_is_refused(features, mode, changes, text):
-    with pytest.raises(ge.SpecError, match=text):
+    with pytest.raises(ge.errors.SpecError, match=text):
         gan(features, mode, **{**small(), **optimizers(), **changes})

@@ -199,7 +199,7 @@ def test_a_label_or_weight_out_of_range_ends_the_step(head, labels, text):
     ],
 )
 def test_wrong_arguments(factory, text):
-    with pytest.raises(ge.SpecError, match=text):
+    with pytest.raises(ge.errors.SpecError, match=text):
         factory()
 
 
@@ -226,7 +226,7 @@ BINARY = BinaryClassHead(weight_column="w")
 def test_what_does_not_fit_is_refused(head, features, logits, labels, text):
     features = {name: tf.constant(value) for name, value in features.items()}
     labels = labels if labels is None else tf.constant(labels)
-    with pytest.raises(ge.SpecError, match=text):
+    with pytest.raises(ge.errors.SpecError, match=text):
         head.create_estimator_spec(features, ModeKeys.TRAIN, tf.constant(logits), labels)
 
 

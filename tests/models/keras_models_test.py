@@ -214,7 +214,7 @@ def test_outputs_are_predicted_in_float32_by_name():
 def test_what_does_not_fit_is_refused(kind, labels, arguments, text):
     model, x, _, loss, metrics = kind()
     arguments = {"loss": loss, "metrics": metrics, **arguments}
-    with pytest.raises(ge.SpecError, match=text):
+    with pytest.raises(ge.errors.SpecError, match=text):
         keras_model_fn(x, labels, ModeKeys.EVAL, model, **arguments)
 
 
@@ -223,15 +223,15 @@ def test_what_is_not_a_factory_of_compiled_models_is_refused(tmp_path):
     with pytest.raises(TypeError, match="make_model is .*: expected a function"):
         model_to_estimator(sequential(keras.layers.Dense(1)), config)
     estimator = model_to_estimator(lambda: sequential(keras.layers.Dense(1)), config)
-    with pytest.raises(ge.SpecError, match="not a compiled Keras model"):
+    with pytest.raises(ge.errors.SpecError, match="not a compiled Keras model"):
         estimator.train(batches, steps=1)
     weighted = sequential(keras.layers.Dense(1))
     weighted.compile("sgd", "mse", weighted_metrics=["mae"])
-    with pytest.raises(ge.SpecError, match="weighted_metrics are set"):
-        ge.compile_parts(weighted)
+    with pytest.raises(ge.errors.SpecError, match="weighted_metrics are set"):
+        ge.keras_fit.compile_parts(weighted)
     metrics = {"a": keras.metrics.MeanAbsoluteError, "b": "mea"}
     model, x, y, loss, _ = regression()
     spec = keras_model_fn(x, y, ModeKeys.EVAL, model, loss=loss, metrics=metrics)
     assert isinstance(spec.metrics["a"].factory(), keras.metrics.MeanAbsoluteError)
-    with pytest.raises(ge.SpecError, match="'mea', which Keras cannot make"):
+    with pytest.raises(ge.errors.SpecError, match="'mea', which Keras cannot make"):
         spec.metrics["b"].factory()

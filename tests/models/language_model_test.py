@@ -158,7 +158,7 @@ def continued(folder):
     ],
 )
 def test_what_does_not_fit_is_refused(call, text):
-    with pytest.raises(ge.UserValueError, match=text):
+    with pytest.raises(ge.errors.UserValueError, match=text):
         call()
 
 

@@ -367,9 +367,11 @@ def test_the_head_sets_the_number_of_logits(features):
     network = linear(schema=training.SCHEMA)
     predictions = spec(network, MultiClassHead(3), features, ModeKeys.PREDICT).predictions
     assert predictions["logits"].shape == [training.ROWS, 3]
-    with pytest.raises(ge.SpecError, match="linear.num_outputs is 3: expected 1 for Binary"):
+    with pytest.raises(ge.errors.SpecError, match="linear.num_outputs is 3: expected 1 for Binary"):
         spec(network, BinaryClassHead(), features)
-    with pytest.raises(ge.SpecError, match="linear.num_outputs is None: expected the number"):
+    with pytest.raises(
+        ge.errors.SpecError, match="linear.num_outputs is None: expected the number"
+    ):
         linear(schema=training.SCHEMA)(features)
 
 
@@ -382,7 +384,9 @@ def test_each_optimizer_has_its_part(features):
     assert [id(v) for v in ops[0].variables] == [id(v) for v in network.deep_variables]
     assert len(network.trainable_variables) == sum(len(op.variables) for op in ops)
     for factory, part in ((dnn, "wide"), (linear, "deep")):
-        with pytest.raises(ge.SpecError, match=f"has no {part} part: expected one with a wide"):
+        with pytest.raises(
+            ge.errors.SpecError, match=f"has no {part} part: expected one with a wide"
+        ):
             network = factory(schema=training.SCHEMA)
             spec(network, BinaryClassHead(), features, wide_optimizer=ftrl)
 
@@ -400,7 +404,7 @@ WORD = {"kind": "word", "vocabulary": ["a"]}
     ],
 )
 def test_wrong_arguments(make, text):
-    with pytest.raises(ge.SpecError, match=text):
+    with pytest.raises(ge.errors.SpecError, match=text):
         network = make()
         network.num_outputs = 1
         network.build()
@@ -422,7 +426,7 @@ def network(features):
 )
 def test_features_of_another_schema_are_refused(network, features, changes, text):
     given = {**features, **changes}
-    with pytest.raises(ge.SpecError, match=text):
+    with pytest.raises(ge.errors.SpecError, match=text):
         network({name: value for name, value in given.items() if value is not None})
 
 

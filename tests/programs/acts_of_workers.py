@@ -18,7 +18,7 @@ sys.path.append(str(pathlib.Path(__file__).parents[1]))
 import gin_estimator as ge
 from distribute.layers_test import trained_kernel
 from gin_estimator.checkpoint import checkpoints
-from gin_estimator.errors import UnreadableCheckpointError
+from gin_estimator.errors import CorruptCheckpointError
 from hooks import stopping_test
 from small import X, Y, data, make, train_input
 
@@ -139,7 +139,7 @@ def unreadable(strategy):
     problem = checkpoints._problem
     if TASK == 1:
         checkpoints._problem = lambda path: (
-            UnreadableCheckpointError("no such disk") if path.endswith("-10") else problem(path)
+            CorruptCheckpointError("no such disk") if path.endswith("-10") else problem(path)
         )
     hook = Steps()
     make(f"{FOLDER}/unreadable", **options).train(train_input, max_steps=11, hooks=[hook])

@@ -39,7 +39,7 @@ def main():
             try:
                 method(input_fn, steps=8)
                 print(name, method.__name__, "ended", flush=True)
-            except ge.UserValueError as error:
+            except ge.errors.UserValueError as error:
                 print(name, method.__name__, error, flush=True)
 
 

@@ -34,7 +34,7 @@ class Sleeps(ge.Hook):
         time.sleep(float(*sleep))
 
 
-writer = Posts() if name == "Posts" else getattr(ge, name)()
+writer = Posts() if name == "Posts" else getattr(ge.writers, name)()
 one = make(model_dir, metric_writers=[writer], save_summary_steps=10, log_step_count_steps=20)
 one.train(train_input, max_steps=60, hooks=[Sleeps()])
 print("ENDED", one.state.step, flush=True)

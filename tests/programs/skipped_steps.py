@@ -59,7 +59,7 @@ if __name__ == "__main__":
             tf_random_seed=1,
             save_checkpoints_steps=4,
             on_nan="restore",
-            max_restores=6,
+            max_skipped_steps=6,
             execution="multi_worker" if "TF_CONFIG" in os.environ else "single_host",
         ),
     )

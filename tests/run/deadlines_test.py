@@ -63,7 +63,7 @@ def test_two_workers(tmp_path, mode, step):
 
 @pytest.mark.slow
 def test_two_workers_whose_steps_become_slow(tmp_path):
-    options = [tmp_path / "model", "slow_down", "execution='multi_worker'", "max_call_secs=0.5"]
+    options = [tmp_path / "model", "slow_down", "execution='multi_worker'", "max_loop_secs=0.5"]
     with workers(tmp_path, *options, program="slow.py") as tasks:
         tasks[0].wait_for("STEP 2 ")
         before = tasks[0].output.count("STEP")

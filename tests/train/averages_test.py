@@ -83,11 +83,11 @@ class Uses(ge.Hook):
         for hook in (Nested(one), Fails()):
             try:
                 one.evaluate(eval_input, hooks=[hook], weights="average")
-            except (ge.UserRuntimeError, ZeroDivisionError) as error:
+            except (ge.errors.UserRuntimeError, ZeroDivisionError) as error:
                 self.errors.append(str(error))
 
     def end(self, run):
-        with pytest.raises(ge.UserRuntimeError, match="the weights of the Estimator were"):
+        with pytest.raises(ge.errors.UserRuntimeError, match="the weights of the Estimator were"):
             next(self.lazy) and [*self.lazy]
 
 
@@ -229,7 +229,9 @@ def test_refusals(tmp_path):
         lambda: list(one.predict(features_input, weights="average")),
         lambda: one.export_saved_model(str(tmp_path), RECEIVER, weights="average"),
     ):
-        with pytest.raises(ge.UserValueError, match="RunConfig.average is None: expected 'live'"):
+        with pytest.raises(
+            ge.errors.UserValueError, match="RunConfig.average is None: expected 'live'"
+        ):
             call()
     for options, text in (
         ({"decay": 1.0}, "decay is 1.0: expected a number between 0 and 1"),
@@ -237,15 +239,15 @@ def test_refusals(tmp_path):
         ({"serve": "both"}, "serve is 'both': expected 'average' or 'live'"),
         ({"every": 0}, "every is 0: expected an int > 0"),
     ):
-        with pytest.raises(ge.UserValueError, match=text):
+        with pytest.raises(ge.errors.UserValueError, match=text):
             ge.ExponentialAverage(**options)
-    with pytest.raises(ge.UserTypeError, match="average is 0.9: expected an average"):
+    with pytest.raises(ge.errors.UserTypeError, match="average is 0.9: expected an average"):
         ge.RunConfig(average=0.9)
-    with pytest.raises(ge.UserValueError, match="FinalExporter.weights is 'ema'"):
+    with pytest.raises(ge.errors.UserValueError, match="FinalExporter.weights is 'ema'"):
         ge.FinalExporter(weights="ema")
-    with pytest.raises(ge.SpecError, match="modules has 'net', which matches no floating"):
+    with pytest.raises(ge.errors.SpecError, match="modules has 'net', which matches no floating"):
         averaged(tmp_path, ge.ExponentialAverage(modules="net")).train(train_input, max_steps=1)
-    with pytest.raises(ge.SpecError, match="has use_ema=True, and RunConfig.average"):
+    with pytest.raises(ge.errors.SpecError, match="has use_ema=True, and RunConfig.average"):
         averaged(tmp_path, optimizer=lambda: keras.optimizers.SGD(0.1, use_ema=True)).train(
             train_input, max_steps=1
         )

@@ -93,7 +93,7 @@ def test_an_added_sum_over_the_batch_is_warned_of_on_two_replicas(tmp_path, warn
 
 
 def test_an_added_loss_of_each_example_is_refused_by_its_name(tmp_path):
-    with pytest.raises(ge.SpecError, match=r"add_loss got .*shape \(None,\).*ops.mean"):
+    with pytest.raises(ge.errors.SpecError, match=r"add_loss got .*shape \(None,\).*ops.mean"):
         fitted(tmp_path, lambda x: keras.ops.sum(x * x, -1), None)
 
 

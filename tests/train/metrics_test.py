@@ -194,7 +194,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_mistakes_are_named(tmp_path, case):
     declared, message = REFUSED[case]
-    with pytest.raises(ge.SpecError, match=message):
+    with pytest.raises(ge.errors.SpecError, match=message):
         evaluate(
             tmp_path,
             lambda features: {
@@ -220,7 +220,7 @@ def test_host_metrics_get_each_example_once_in_order(tmp_path, strategy, config)
         return scores.sum(axis=0)
 
     def metrics(features):
-        host = ge.host_metric(
+        host = ge.numpy_metric(
             record, features["number"], text=features["text"], scores=features["scores"]
         )
         return {"host": host, "mean": features["scores"]}
@@ -235,7 +235,7 @@ def test_host_metrics_get_each_example_once_in_order(tmp_path, strategy, config)
 def test_host_metrics_under_xla(tmp_path):
     def with_host(features, labels, mode, network, optimizer):
         spec = model_fn(features, labels, mode, network, optimizer)
-        total = ge.host_metric(lambda x: float(x.sum()), features)
+        total = ge.numpy_metric(lambda x: float(x.sum()), features)
         return dataclasses.replace(spec, metrics={**spec.metrics, "total": total})
 
     one = make(tmp_path, fn=with_host, jit_compile=True)
@@ -245,7 +245,7 @@ def test_host_metrics_under_xla(tmp_path):
 HOST_REFUSED = {
     "text": (lambda numbers: "good", lambda x: x, "'m' returned 'good': expected a number"),
     "dict": (lambda numbers: {}, lambda x: x, "'m' returned {}: expected a number"),
-    "scalar": (len, lambda x: x[0], r"host_metric\(\) has .*expected tensors \[batch"),
+    "scalar": (len, lambda x: x[0], r"numpy_metric\(\) has .*expected tensors \[batch"),
     "shapes": (len, lambda x: tf.zeros([tf.size(x), tf.size(x)]), "different shapes.*tf.pad"),
 }
 
@@ -253,5 +253,5 @@ HOST_REFUSED = {
 @pytest.mark.parametrize("case", HOST_REFUSED)
 def test_mistakes_of_host_metrics_are_named(tmp_path, case):
     function, argument, message = HOST_REFUSED[case]
-    with pytest.raises(ge.SpecError, match=message):
-        evaluate(tmp_path, lambda each: {"m": ge.host_metric(function, argument(each["number"]))})
+    with pytest.raises(ge.errors.SpecError, match=message):
+        evaluate(tmp_path, lambda each: {"m": ge.numpy_metric(function, argument(each["number"]))})

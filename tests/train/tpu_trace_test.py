@@ -120,7 +120,7 @@ def test_an_evaluation_sums_nothing_inside_of_its_program(tmp_path, strategy):
 def test_running_takes_a_tpu_and_exports_and_checkpoints_do_not(tmp_path, strategy):
     # The moving statistics of a BatchNormalization are averaged by a program before each save.
     estimator = make_estimator(tmp_path, strategy, lambda: keras.layers.Dense(3))
-    with pytest.raises(ge.StepError, match="TPUReplicate"):
+    with pytest.raises(ge.errors.StepError, match="TPUReplicate"):
         estimator.train(input_fn)  # It has saved step 0.
     receiver = ge.build_raw_serving_input_receiver_fn(tf.TensorSpec([None, 6]))
     path = estimator.export_saved_model(str(tmp_path / "export"), receiver)
@@ -128,7 +128,7 @@ def test_running_takes_a_tpu_and_exports_and_checkpoints_do_not(tmp_path, strate
     served = serve(features=tf.constant(X))["logits"]
     predicted = make_estimator(tmp_path, None, lambda: keras.layers.Dense(3)).predict(input_fn)
     np.testing.assert_allclose(served, [p["logits"] for p in predicted], 1e-5, 1e-6)
-    with pytest.raises(ge.StepError, match="TPUReplicate"):
+    with pytest.raises(ge.errors.StepError, match="TPUReplicate"):
         next(estimator.predict(input_fn))
 
 

@@ -37,17 +37,17 @@ def input_fn(mode: str, input_context: tf.distribute.InputContext) -> tf.data.Da
 class StopAtAccuracy(ge.Hook):
     every_steps = 100
 
-    def after_step(self, run: ge.Run) -> None:
+    def after_step(self, run: ge.RunContext) -> None:
         assert_type(run.report, ge.Report)
         if run.report.loss < 0.1 and run.report.metrics["accuracy"] > 0.9:
             run.request_stop(f"step {run.step}")
 
-    def after_evaluation(self, run: ge.Run, name: str, metrics: Mapping[str, Any]) -> None:
+    def after_evaluation(self, run: ge.RunContext, name: str, metrics: Mapping[str, Any]) -> None:
         print(name, metrics["loss"])
 
 
 class Copy(ge.SavingListener):
-    def after_save(self, run: ge.Run) -> bool:
+    def after_save(self, run: ge.RunContext) -> bool:
         return run.step > 5
 
 

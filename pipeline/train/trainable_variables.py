@@ -9,10 +9,10 @@ from ..distribute import names
 from ..errors import UserTypeError, UserValueError
 
 
-def unfrozen(module: Any, frozen: str | Sequence[str]) -> list[Any]:
-    """Returns the trainable variables of a module except for frozen ones.
+def trainable_variables(module: Any, *, frozen: str | Sequence[str]) -> list[Any]:
+    """Returns the trainable variables of a module without the frozen ones.
 
-        TrainOp(optimizer, unfrozen(network, "backbone/.*"))
+        TrainOp(optimizer, trainable_variables(network, frozen="backbone/.*"))
 
     A frozen layer computes as before: BatchNormalization with training=True still updates its
     moving statistics.
@@ -28,7 +28,8 @@ def unfrozen(module: Any, frozen: str | Sequence[str]) -> list[Any]:
     """
     if not hasattr(module, "trainable_variables"):
         raise UserTypeError(
-            f"module is {shown(module)}: expected a module. Write unfrozen(network, 'backbone/.*')."
+            f"module is {shown(module)}: expected a module. Write "
+            "trainable_variables(network, frozen='backbone/.*')."
         )
     full = {}
     for name, value in names.state_of({"module": module}).items():
