@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from ..errors import UserValueError
 from .checks import Check, boolean, check, check_fields, choice, integer, is_number
-from .old_names import explained
+from .old_names import reject_unknown_arguments
 
 LIVE, AVERAGE, BOTH = "live", "average", "both"
 
@@ -93,7 +93,7 @@ class Average:
         raise NotImplementedError
 
 
-@explained
+@reject_unknown_arguments
 @dataclasses.dataclass(frozen=True)
 class ExponentialAverage(Average):
     """An average in which each step counts `decay` times as much as the next one.
@@ -127,7 +127,7 @@ class ExponentialAverage(Average):
         return tf.where(number <= new, tf.ones_like(part), part)
 
 
-@explained
+@reject_unknown_arguments
 @dataclasses.dataclass(frozen=True)
 class StochasticWeightAverage(Average):
     """The mean of the weights after the steps that count (SWA, Izmailov et al., 2018).

@@ -183,7 +183,7 @@ def hint(name: str, known: Iterable[str], old: dict[str, str]) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
-def explained(target: _Target) -> _Target:
+def reject_unknown_arguments(target: _Target) -> _Target:
     """Decorates a class or function: an unknown argument is an error with the line to write."""
     is_class, owner = isinstance(target, type), target.__name__
     call: Callable[..., Any] = target.__init__ if is_class else target

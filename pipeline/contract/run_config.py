@@ -29,7 +29,7 @@ from .checks import (
     shown,
 )
 from .hooks import MetricWriter
-from .old_names import explained
+from .old_names import reject_unknown_arguments
 from .paths import normal
 
 EXECUTIONS = ("single_host", "multi_worker", "parameter_server", "tpu")
@@ -102,7 +102,7 @@ _CHECKS = {
 }
 
 
-@explained
+@reject_unknown_arguments
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
     """Options of a run that are not part of the model or the input.

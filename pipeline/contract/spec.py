@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from ..errors import SpecError
 from .checks import shown
-from .old_names import explained
+from .old_names import reject_unknown_arguments
 from .summaries import Summary
 from .train_op import TrainOp
 
@@ -75,7 +75,7 @@ def numpy_metric(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Hos
     return HostMetric(function, args, kwargs)
 
 
-@explained
+@reject_unknown_arguments
 @dataclasses.dataclass(frozen=True)
 class EstimatorSpec:
     """The result of one call of a model_fn on one replica's batch.

@@ -10,7 +10,7 @@ import tensorflow as tf
 from ..errors import SpecError, UserError
 from ..private import KERAS_VARIABLE
 from .checks import boolean, check_fields, function, integer, number, shown
-from .old_names import explained
+from .old_names import reject_unknown_arguments
 
 
 class MeanOverExamples(tuple):
@@ -33,7 +33,7 @@ _CHECKS = {
 }
 
 
-@explained
+@reject_unknown_arguments
 @dataclasses.dataclass(frozen=True)
 class TrainOp:
     """An optimizer and the variables that it updates in a training step.

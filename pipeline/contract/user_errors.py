@@ -32,7 +32,7 @@ _KNOWN = (
 
 
 @contextlib.contextmanager
-def noted(what: str, **details: Any) -> Iterator[None]:
+def annotate_errors(what: str, **details: Any) -> Iterator[None]:
     """Adds a note to an error that a function of the user raises in the block.
 
     A refusal of this project gets the first line only, since it has the remedy.
@@ -56,8 +56,8 @@ def noted(what: str, **details: Any) -> Iterator[None]:
         raise
 
 
-def noted_method(kind: str, owner: Any, name: str, **details: Any) -> Any:
-    """Returns `noted` for a method of an object, and nothing for a class of this project.
+def annotate_method_errors(kind: str, owner: Any, name: str, **details: Any) -> Any:
+    """Returns `annotate_errors` for a method of an object, and nothing for a class of this project.
 
     An error in a class of this project is its fault: its traceback is needed.
 
@@ -65,11 +65,11 @@ def noted_method(kind: str, owner: Any, name: str, **details: Any) -> Any:
       kind: role of the object: 'hook'.
       owner: the object.
       name: name of the method.
-      **details: see `noted`.
+      **details: see `annotate_errors`.
     """
     if type(owner).__module__.split(".")[0] == __name__.split(".")[0]:
         return contextlib.nullcontext()
-    return noted(f"{kind} {type(owner).__name__}.{name}", **details)
+    return annotate_errors(f"{kind} {type(owner).__name__}.{name}", **details)
 
 
 @contextlib.contextmanager
@@ -124,8 +124,8 @@ def collected(*, at_once: bool = False) -> Iterator[Callable[..., Any]]:
       at_once: whether an error is raised right away instead.
 
     Yields:
-      A context manager around one call. Its argument is a note for an error, unless `noted` has
-      named the function. Later errors become notes of the first one.
+      A context manager around one call. Its argument is a note for an error, unless
+      `annotate_errors` has named the function. Later errors become notes of the first one.
     """
     errors: list[Exception] = []
 

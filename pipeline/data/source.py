@@ -10,7 +10,7 @@ import tensorflow as tf
 from ..contract import calling, current, seeds
 from ..contract.run_config import RunConfig
 from ..contract.spec import ModeKeys
-from ..contract.user_errors import noted
+from ..contract.user_errors import annotate_errors
 from ..errors import UserTypeError, UserValueError
 from .batch import components
 
@@ -133,7 +133,7 @@ class Source:
         if seed is None:
             seed, base = self.seed, self.base if base is None else base
         seeded = seeds.seeded(seed, base=base)
-        with noted(name, mode=self.mode), seeded, current.running(self.config):
+        with annotate_errors(name, mode=self.mode), seeded, current.running(self.config):
             dataset = self.input_fn(**calling.arguments(self.input_fn, arguments, role="input_fn"))
         self._check(dataset)
         spec = dataset.element_spec

@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from ..model_dir import staged
+from ..model_dir import local_copy
 from . import fingerprint
 from .agreement import Agreement
 from .batch import as_pair, num_rows
@@ -134,7 +134,7 @@ class TrainingInput(OpenInput):
         """
         if self._saves and checkpoint is not None:
             iterator = tf.train.Checkpoint(iterator=self.iterator)
-            staged.write(self._path(checkpoint), iterator.write)
+            local_copy.write(self._path(checkpoint), iterator.write)
         examples = tuple(int(number) for [number] in self._replicas.gather([self._examples]))
         return dataclasses.asdict(dataclasses.replace(self._position, examples=examples))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..contract.averages import measured_on
 from ..loop.exporter import Exportable, Exporter
-from ..model_dir import reachable
+from ..model_dir import storage_watchdog
 from ..model_dir.evaluated import check_metric, value_of
 from ..model_dir.evaluated import higher_is_better as direction_of
 from ..model_dir.files import read_json, write_atomic, writing
@@ -103,7 +103,7 @@ class BestExporter(Exporter):
           UserValueError: the metric is missing or is not a number.
         """
         recorded = self._recorded.get(export_path)
-        if recorded is None or not reachable.is_watched(export_path):
+        if recorded is None or not storage_watchdog.is_watched(export_path):
             recorded = read_json(os.path.join(export_path, _RECORD), dict)
         if self._compare_fn is not None:
             return recorded is None or bool(self._compare_fn(recorded, eval_result))
@@ -127,4 +127,4 @@ class BestExporter(Exporter):
         record = {name: float(v) for name, v in eval_result.items() if np.ndim(v) == 0}
         path, self._recorded[export_path] = os.path.join(export_path, _RECORD), record
         with writing(export_path, path):
-            reachable.call(path, write_atomic, path, json.dumps(record))
+            storage_watchdog.call(path, write_atomic, path, json.dumps(record))

@@ -13,7 +13,7 @@ from ..contract import paths
 from ..contract.spec import EstimatorSpec
 from ..errors import SpecError, UserValueError
 from ..loop.exporter import exports_in
-from ..model_dir import reachable, staged
+from ..model_dir import local_copy, storage_watchdog
 from ..model_dir.files import delete_folder, rename_folder, writing
 from .receivers import SERVING_DEFAULT, ServingInputReceiver
 
@@ -80,22 +80,22 @@ class Servable:
         """
         with writing(base, f"a SavedModel in {base}"):
             try:
-                reachable.call(base, tf.io.gfile.makedirs, base)
+                storage_watchdog.call(base, tf.io.gfile.makedirs, base)
             except tf.errors.FailedPreconditionError as error:
                 raise UserValueError(
                     f"export_dir_base is {base!r}: expected the path of a folder. A part of it is "
                     "a file."
                 ) from error
             # Two exports within a second get increasing names.
-            existing = [] if reachable.is_watched(base) else exports_in(base)
+            existing = [] if storage_watchdog.is_watched(base) else exports_in(base)
             newest = max((int(os.path.basename(path)) for path in existing), default=0)
             name = str(max(int(time.time()), newest + 1))
             temporary, target = os.path.join(base, f"temp-{name}"), os.path.join(base, name)
             try:
-                staged.write(temporary, lambda path: self._write(path, assets_extra or {}))
-                reachable.call(base, rename_folder, temporary, target)
+                local_copy.write(temporary, lambda path: self._write(path, assets_extra or {}))
+                storage_watchdog.call(base, rename_folder, temporary, target)
             finally:
-                reachable.call(base, _remove_temporary, base, temporary)
+                storage_watchdog.call(base, _remove_temporary, base, temporary)
         return target
 
     def _write(self, folder: str, assets_extra: Mapping[str, str]) -> None:

@@ -17,7 +17,7 @@ import tensorflow as tf
 from absl import logging
 
 from ..contract.summaries import Summary
-from ..model_dir import reachable
+from ..model_dir import storage_watchdog
 from .summary_values import num_left_out, values_of
 
 
@@ -75,8 +75,8 @@ class EventWriter:
     def _write(self, step: int, summary: tf.compat.v1.Summary) -> None:
         if summary.value:
             event = tf.compat.v1.Event(wall_time=time.time(), step=step, summary=summary)
-            reachable.call(self._folder, self._append, event)
-            reachable.call(self._folder, self._flush)
+            storage_watchdog.call(self._folder, self._append, event)
+            storage_watchdog.call(self._folder, self._flush)
 
     def _append(self, event: tf.compat.v1.Event) -> None:
         if self._file is None or not tf.io.gfile.exists(self._path):

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..contract.hooks import MetricWriter, RunContext
-from ..model_dir import reachable
+from ..model_dir import storage_watchdog
 from ..model_dir.files import write_atomic
 
 _FOLDER = "metrics"  # Below model_dir.
@@ -40,7 +40,7 @@ class FileWriter(MetricWriter, abc.ABC):
         """Appends a row, or writes the file again if that is not enough."""
         path = os.path.join(self._folder, f"{name}{self._ending}")
         row = {_STEP: step, _TIME: time.time(), **values}
-        reachable.call(path, self._write, path, row)
+        storage_watchdog.call(path, self._write, path, row)
 
     def _write(self, path: str, row: Row) -> None:
         step = row[_STEP]

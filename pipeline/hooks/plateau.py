@@ -10,12 +10,12 @@ from absl import logging
 
 from ..contract.checks import Check, integer, is_number, number
 from ..contract.hooks import RunContext
-from ..contract.old_names import explained
+from ..contract.old_names import reject_unknown_arguments
 from ..errors import UserTypeError
 from ..loop.early_stopping import History, MetricHook
 
 
-@explained
+@reject_unknown_arguments
 @dataclasses.dataclass(frozen=True)
 class ReduceOnPlateau(MetricHook):
     """Multiplies learning rates when a metric has not improved for long enough.

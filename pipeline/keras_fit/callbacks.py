@@ -16,10 +16,10 @@ from absl import logging
 from .. import private
 from ..contract.checks import objects
 from ..contract.hooks import Hook, Report, RunContext, as_text
-from ..contract.user_errors import noted_method
+from ..contract.user_errors import annotate_method_errors
 from ..errors import UserTypeError, UserValueError
 from ..estimator.estimator import Estimator
-from ..model_dir import reachable
+from ..model_dir import storage_watchdog
 from ..model_dir.evaluated import higher_is_better
 from ..run.progress import show_line
 from .compiled import compile_parts
@@ -306,7 +306,7 @@ class KerasCallbacks(Hook):
                 self._run.request_stop(self._stopped)
 
     def _call_one(self, callback: Any, method: str, *args: Any) -> None:
-        with noted_method("callback", callback, method, step=self._run.step):
+        with annotate_method_errors("callback", callback, method, step=self._run.step):
             getattr(callback, method)(*args)
 
     def _changed_rate(self) -> float | None:
@@ -338,7 +338,7 @@ class KerasCallbacks(Hook):
         path, content = os.path.join(self._run.model_dir, self._path), io.BytesIO()
         np.savez(content, **found)
         keeps = self._estimator.config.keep_checkpoint_max
-        reachable.call(path, _write_npz, path, content.getvalue(), keeps)
+        storage_watchdog.call(path, _write_npz, path, content.getvalue(), keeps)
         return self._path
 
 

@@ -13,7 +13,7 @@ from absl import logging
 from ..contract import averages, calling
 from ..contract.checks import Check, check, instance, integer, is_int, is_number, shown
 from ..contract.hooks import Hook, check_hooks
-from ..contract.old_names import explained
+from ..contract.old_names import reject_unknown_arguments
 from ..contract.run_config import PRECISIONS, RunConfig
 from ..contract.spec import ModeKeys
 from ..data.batch import as_pair
@@ -86,7 +86,7 @@ class Weighted(NamedTuple):
     weights: Any
 
 
-@explained
+@reject_unknown_arguments
 def fit(
     make_model: Callable[[], keras.Model],
     input_fn: Callable[..., tf.data.Dataset],

@@ -8,7 +8,7 @@ import tensorflow as tf
 from ..contract import calling, seeds
 from ..contract.checks import shown
 from ..contract.spec import EstimatorSpec, ModeKeys
-from ..contract.user_errors import describe, noted
+from ..contract.user_errors import annotate_errors, describe
 from ..distribute import modules as modules_lib
 from ..distribute import names
 from ..errors import SpecError, UserTypeError
@@ -73,7 +73,7 @@ class BoundModel:
             details |= {f"worked in mode {m!r} on": data for m, data in others.items()}
             seeds.seed_graph(state.config.tf_random_seed)
             normalization = modules_lib.current_normalization(state.modules)
-            with noted(name, **details), normalization:
+            with annotate_errors(name, **details), normalization:
                 spec = model_fn(**calling.arguments(model_fn, available, role="model_fn"))
             if not isinstance(spec, EstimatorSpec) or spec.mode != mode:
                 is_spec = isinstance(spec, EstimatorSpec)

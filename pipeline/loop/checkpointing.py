@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ..checkpoint import files
 from ..checkpoint.checkpoints import Checkpoints
 from ..checkpoint.retention import Keep
-from ..model_dir import claim, reachable
+from ..model_dir import claim, storage_watchdog
 from ..model_dir.files import writing
 from .engine import Engine
 from .evaluation_log import best_checkpoints
@@ -68,7 +68,7 @@ class Checkpointing(Part):
           ModelDirInUseError: another process trains in model_dir.
         """
         with contextlib.ExitStack() as stack:
-            watched = reachable.watched(
+            watched = storage_watchdog.watched(
                 self._model_dir,
                 os.path.join(self._model_dir, claim.FILE),
                 max_secs=self._state.config.max_unreachable_secs,
@@ -131,7 +131,7 @@ class Checkpointing(Part):
         """
         replicas, model_dir = self._state.replicas, self._model_dir
         path = files.path_of(model_dir, step)
-        reachable.call(model_dir, self._check_claim)
+        storage_watchdog.call(model_dir, self._check_claim)
         if replicas.is_chief:
             self._checkpoints.wait()  # If that save failed, nothing of this one is written.
         self._state.synchronize()
@@ -139,7 +139,7 @@ class Checkpointing(Part):
         with writing(model_dir, what, last_good=lambda: files.latest(model_dir)):
             self._engine.save(path)
         if replicas.num_processes > 1:
-            reachable.wait(model_dir)
+            storage_watchdog.wait(model_dir)
         replicas.barrier()  # The checkpoint counts from its index on: all positions come first.
         if replicas.is_chief:
             states = {key: value for part in parts for key, value in part.state().items()}
@@ -169,6 +169,6 @@ class Checkpointing(Part):
         """
         if self._state.replicas.is_chief:
             self._checkpoints.wait()
-            reachable.wait(self._model_dir)
+            storage_watchdog.wait(self._model_dir)
         if not alone:
             self._state.replicas.barrier()

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from ..contract import checks
 from ..contract.hooks import Hook, RunContext
-from ..contract.old_names import explained
+from ..contract.old_names import reject_unknown_arguments
 from ..contract.run_config import RunConfig
 from ..errors import UserValueError
 from ..model_dir.evaluated import Evaluated, check_metric, higher_is_better, value_of
@@ -119,7 +119,7 @@ class MetricHook(Hook):
         return f"{type(self).__name__}({self.metric!r})"
 
 
-@explained
+@reject_unknown_arguments
 @dataclasses.dataclass(frozen=True)
 class EarlyStopping(MetricHook):
     """Stops when a metric has not improved for some time, or has passed a threshold.

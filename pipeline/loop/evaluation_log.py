@@ -10,7 +10,7 @@ from ..checkpoint import files
 from ..contract.hooks import RunContext
 from ..contract.run_config import RunConfig
 from ..distribute.replicas import Replicas
-from ..model_dir import best, reachable, records
+from ..model_dir import best, records, storage_watchdog
 from ..model_dir.evaluated import Evaluated, from_json, to_json
 from ..model_dir.files import writing
 from .parts import Part, Start
@@ -78,7 +78,7 @@ class EvaluationLog(Part):
         if self._writes:
             checkpoint = os.path.basename(path) if path else None
             result = dataclasses.replace(result, checkpoint=checkpoint, run_id=self.run_id)
-            reachable.call(self._model_dir, self._write, spec, result)
+            storage_watchdog.call(self._model_dir, self._write, spec, result)
 
     def read(self, spec: EvalSpec, offset: int = 0) -> tuple[list[Evaluated], int]:
         """Returns the records of the run after an offset, and the offset after them."""

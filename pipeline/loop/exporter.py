@@ -11,7 +11,7 @@ from ..contract.averages import AVERAGE, LIVE
 from ..contract.checks import check, choice, function, integer
 from ..contract.run_config import RunConfig
 from ..errors import UserValueError
-from ..model_dir import reachable
+from ..model_dir import storage_watchdog
 from ..model_dir.files import delete_folder
 
 _SERVING_FN = function(
@@ -138,7 +138,7 @@ class Exporter:
             weights=self.weights_of(estimator),
         )
         logging.info("export %s | %s", self.name, path)
-        reachable.call(export_path, self._delete_old, export_path)
+        storage_watchdog.call(export_path, self._delete_old, export_path)
         self.exported(export_path, eval_result)
         return path
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from ..contract.hooks import RunContext
-from ..model_dir import reachable
+from ..model_dir import storage_watchdog
 from ..model_dir.evaluated import Evaluated, from_json, to_json
 from .evaluation_log import EvaluationLog
 from .evaluations import Evaluations
@@ -61,7 +61,7 @@ class JobEvaluations(Evaluations):
         is_due = time.monotonic() - self._read_at >= _POLL_SECS
         if self._replicas.is_chief and is_due:
             self._read_at = time.monotonic()
-            self._reading = self._reading or reachable.call(self._model_dir, self._read)
+            self._reading = self._reading or storage_watchdog.call(self._model_dir, self._read)
         if self._reading is not None and self._reading.done():
             reading, self._reading = self._reading, None
             self._take(reading.result(), run.step)

@@ -19,7 +19,7 @@ import tensorflow as tf
 from absl import logging
 
 from ..errors import ModelDirInUseError
-from . import reachable
+from . import storage_watchdog
 from .files import write_atomic, writing
 
 FILE = "training.claim"
@@ -145,7 +145,7 @@ def _read(path: str) -> Claim | None:
         with tf.io.gfile.GFile(path) as file:
             content = json.loads(file.read())
         return Claim(*(content[field.name] for field in dataclasses.fields(Claim)))
-    except reachable.OUTAGE:
+    except storage_watchdog.OUTAGE:
         raise
     except (tf.errors.OpError, ValueError, KeyError, TypeError):
         return None

@@ -7,7 +7,7 @@ import time
 import tensorflow as tf
 from absl import logging
 
-from ..cluster import connect, meeting
+from ..cluster import connect, start_barrier
 from ..cluster.monitor import Answer, Silence
 from ..cluster.tf_config import Cluster
 from ..errors import EXIT_RESTART, PreemptedError, TaskLostError
@@ -50,7 +50,9 @@ def serve(cluster: Cluster, *, start_timeout_secs: float, lost_after_secs: float
       PreemptedError: this task received a signal, and then the chief ended.
       UserValueError: the port of this task is in use, or another task has another cluster.
     """
-    meeting.meet(cluster.tasks, cluster.global_id, timeout_secs=start_timeout_secs, joins=True)
+    start_barrier.meet(
+        cluster.tasks, cluster.global_id, timeout_secs=start_timeout_secs, joins=True
+    )
     # TensorFlow's server runs as long as the object exists.
     server = tf.distribute.Server(
         tf.train.ClusterSpec(dict(cluster.jobs)),
@@ -60,7 +62,7 @@ def serve(cluster: Cluster, *, start_timeout_secs: float, lost_after_secs: float
     )
     logging.info("%s | serving at %s", cluster.name, server.target)
     silence = Silence({"chief 0": cluster.tasks["chief 0"]}, lost_after_secs)
-    # The chief's server starts after the meeting.
+    # The chief's server starts after the barrier.
     connect_until = time.monotonic() + connect.CONNECT_SECS
     leave_at, is_leaving, has_started, closed = math.inf, False, False, 0
     with signals.training() as received:

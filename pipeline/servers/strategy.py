@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..cluster import connect, meeting
+from ..cluster import connect, start_barrier
 from ..cluster.monitor import Monitor
 from ..cluster.tf_config import Cluster
 
@@ -83,7 +83,7 @@ def connected(
       UserValueError: the port of this task is in use, or another task has another cluster.
     """
     if cluster not in _strategies:
-        meeting.meet(cluster.tasks, cluster.global_id, timeout_secs=start_timeout_secs)
+        start_barrier.meet(cluster.tasks, cluster.global_id, timeout_secs=start_timeout_secs)
         with connect.limited(cluster):
             _strategies[cluster] = ParameterServers(
                 cluster,

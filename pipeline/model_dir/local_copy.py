@@ -7,24 +7,24 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from . import reachable
+from . import storage_watchdog
 
 
 def write(path: str, function: Callable[[str], None]) -> None:
-    """Writes files whose paths begin with `path`, at once or in the thread of `reachable`.
+    """Writes files whose paths begin with `path`, at once or in the thread of `storage_watchdog`.
 
     Args:
       path: path of a folder, or prefix of paths.
       function: writes to such a path.
     """
     folder, name = os.path.split(path)
-    if not reachable.is_watched(path):
+    if not storage_watchdog.is_watched(path):
         tf.io.gfile.makedirs(folder)
         function(path)
         return
     local = tempfile.mkdtemp(prefix="upload-")
     function(os.path.join(local, name))
-    reachable.call(path, _upload, local, folder)
+    storage_watchdog.call(path, _upload, local, folder)
 
 
 def _upload(local: str, folder: str) -> None:
