@@ -307,9 +307,21 @@ def _factory(given: Any, output: _Output) -> Callable[[], keras.metrics.Metric]:
                 f"name, or a function. {error}"
             ) from error
         is_metric = isinstance(found, keras.metrics.Metric)
-        return found if is_metric else keras.metrics.MeanMetricWrapper(found)
+        function = found if is_metric or output.mask is not None else _by_rows(found)
+        return found if is_metric else keras.metrics.MeanMetricWrapper(function)
 
     return make
+
+
+def _by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a metric function whose one number counts by its rows on several replicas."""
+
+    def call(labels: Any, outputs: Any) -> Any:
+        value = tf.convert_to_tensor(function(labels, outputs))
+        several = tf.distribute.get_strategy().num_replicas_in_sync > 1
+        return tf.fill([tf.shape(outputs)[0]], value) if several and value.shape == () else value
+
+    return call
 
 
 def _name_of(given: Any) -> str:
