@@ -57,23 +57,41 @@ def num_rows(nest: Any) -> int | tf.Tensor:
     return _num_rows(leaves[0]) if leaves else 1
 
 
-def check_rows(element_spec: Any, name: str) -> None:
-    """Refuses global batches that cannot be split between replicas.
+def check_rows(element_spec: Any, name: str, *, splits: bool = False) -> None:
+    """Refuses batches whose components have other numbers of rows, as far as shapes have them.
+
+    A scalar belongs to the whole batch.
+
+    Args:
+      element_spec: type specs of a batch.
+      name: name of the input_fn in the message.
+      splits: whether batches are split between replicas, so that scalars are refused, too.
 
     Raises:
       UserTypeError: a component has no row for each example.
     """
     rows = None
     for place, each in components_of(element_spec):
-        shape = each.shape
-        is_scalar = shape.rank == 0
-        if not is_scalar and rows is None:
+        shape = getattr(each, "shape", None)
+        if shape is None or (shape.rank == 0 and not splits):
+            continue
+        if shape.rank != 0 and rows is None:
             rows = shape[0]
-        if is_scalar or (shape[0] is not None and shape[0] != rows):
+        if shape.rank == 0 or (shape[0] is not None and shape[0] != rows):
+            why, remedy = (
+                "by which losses are weighted",
+                "Call dataset.batch(32) if it yields single examples. Repeat a value of the whole "
+                "batch by tf.repeat, or make it a constant of the model_fn.",
+            )
+            if splits:
+                why, remedy = (
+                    "to split batches between replicas",
+                    "Repeat its value by tf.repeat, or take input_context to yield the batches of "
+                    "single replicas.",
+                )
             raise UserTypeError(
                 f"{name} yields {place} of shape {tuple(shape)}: expected a row for each example, "
-                "to split batches between replicas. Repeat its value by tf.repeat, or take "
-                "input_context to yield the batches of single replicas."
+                f"{why}. {remedy}"
             )
 
 

@@ -12,7 +12,7 @@ from ..contract.run_config import RunConfig
 from ..contract.spec import ModeKeys
 from ..contract.user_errors import annotate_errors
 from ..errors import UserTypeError, UserValueError
-from .batch import components
+from .batch import check_rows, components
 
 _BATCH_SIZES = {
     ModeKeys.TRAIN: "train_batch_size",
@@ -117,7 +117,8 @@ class Source:
           first_batch: value of the argument of this name.
 
         Raises:
-          UserTypeError: input_fn requires another argument, or returns something else.
+          UserTypeError: input_fn requires another argument, returns something else, or batches
+            whose components have other numbers of rows.
           UserValueError: the batch size is given twice, or replicas cannot share it.
         """
         arguments = {
@@ -199,6 +200,8 @@ class Source:
         for name, each in components(features, "features"):
             if _is_none(each):
                 raise UserTypeError(f"{self.name} yields None as {name}: expected a tensor.")
+        if self.mode != ModeKeys.PREDICT:
+            check_rows(spec, self.name)
 
 
 def _is_none(spec: Any) -> bool:

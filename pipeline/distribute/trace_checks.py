@@ -47,6 +47,7 @@ def check_graph(graph: Any, modules: Mapping[str, Any], strategy: tf.distribute.
         if outer.dtype == tf.resource and id(outer) not in owned:
             for operation in inner.consumers():
                 if _OF_VARIABLES.fullmatch(operation.type):
+                    _check_metric(outer, modules, strategy)
                     found = [(f.filename, f.lineno, f.name) for f in operation.traceback]
                     own = [frame for frame in found if frames.is_users(frame[0])]
                     lines = "".join(f"\n{line}" for line in frames.lines(own[-1:]))
@@ -67,6 +68,25 @@ def check_graph(graph: Any, modules: Mapping[str, Any], strategy: tf.distribute.
                     "since the driver updates on all replicas. Set train_op=TrainOp("
                     f"{name}, network.trainable_variables)."
                 )
+
+
+def _check_metric(handle: Any, modules: Mapping[str, Any], strategy: Any) -> None:
+    """Refuses a layer that updates a metric, if the handle is that of a variable of the metric."""
+    found = None
+    for _, layer in (each for module in modules.values() for each in layers_of(module)):
+        for metric in layer.metrics:
+            copies = [strategy.experimental_local_results(variable_of(v)) for v in metric.variables]
+            if any(copy.handle is handle for each in copies for copy in each):
+                found = layer, metric  # The last one is the layer in which it is.
+    if found is not None:
+        layer, metric = found
+        kind = type(metric).__name__
+        raise SpecError(
+            f"layer {layer.name!r} updates its metric {metric.name!r} in call: expected metrics of "
+            "labels and outputs, which add up over replicas. Return the value as an output and "
+            "set model.compile(metrics=...), or write a model_fn with metrics="
+            f"{{{metric.name!r}: metric(keras.metrics.{kind}, value)}}."
+        )
 
 
 def log_remarks(

@@ -10,6 +10,7 @@ their reduction, which divides each batch by its own size, and metrics without t
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -146,7 +147,9 @@ def _by_output(argument: str, value: Any, names: Sequence[str]) -> dict[str, Any
             raise SpecError(f"{argument} has {unknown}: expected names of outputs, {list(names)}.")
         return {name: value.get(name) for name in names}
     if len(names) == 1:
-        single = is_list and len(value) == 1 and argument != "metrics"
+        single = is_list and len(value) == 1
+        if argument == "metrics":  # [["mae", "mse"]] is a list for each output.
+            single = single and isinstance(value[0], list | tuple)
         return {names[0]: value[0] if single else value}
     if not is_list:
         return dict.fromkeys(names, value)
@@ -304,15 +307,30 @@ def _factory(given: Any, output: _Output) -> Callable[[], keras.metrics.Metric]:
                 f"name, or a function. {error}"
             ) from error
         is_metric = isinstance(found, keras.metrics.Metric)
-        return found if is_metric else keras.metrics.MeanMetricWrapper(found)
+        function = found if is_metric or output.mask is not None else _by_rows(found)
+        return found if is_metric else keras.metrics.MeanMetricWrapper(function)
 
     return make
+
+
+def _by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a metric function whose one number counts by its rows on several replicas."""
+
+    def call(labels: Any, outputs: Any) -> Any:
+        value = tf.convert_to_tensor(function(labels, outputs))
+        several = tf.distribute.get_strategy().num_replicas_in_sync > 1
+        return tf.fill([tf.shape(outputs)[0]], value) if several and value.shape == () else value
+
+    return call
 
 
 def _name_of(given: Any) -> str:
     """Returns the name that Keras gives a metric."""
     name = given if isinstance(given, str) else getattr(given, "name", None)
-    name = name or (None if isinstance(given, type) else getattr(given, "__name__", None))
+    if name is None and inspect.isroutine(given):
+        name = re.sub(r"\W+", "", given.__name__)  # As Keras: `lambda`, `mean_error`.
+        name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
+        name = re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
     if name is None:
         raise SpecError(
             f"metrics has {shown(given)}, which has no name: expected a metric, its name, or a "

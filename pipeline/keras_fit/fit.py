@@ -240,6 +240,14 @@ def _prepared(
         if not isinstance(dataset, tf.data.Dataset):
             return dataset  # Its check has the message.
         spec = dataset.element_spec
+        pair = spec[:2] if type(spec) is tuple else (spec,)
+        if any(getattr(each, "shape", None) == () for each in tf.nest.flatten(pair)):
+            raise UserTypeError(
+                f"{name} yields single examples, of {spec!r:.200}: expected batches. "
+                "Return dataset.batch(32)."
+            )
+        if type(spec) is tuple and len(spec) == 1:
+            dataset = dataset.map(lambda x: x)
         if type(spec) is tuple and len(spec) == 3:
             dataset = dataset.map(lambda x, y, weights: (x, Weighted(y, weights)))
         return dataset if class_weight is None else dataset.map(_by_class(class_weight))

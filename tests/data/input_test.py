@@ -225,3 +225,18 @@ def test_static_shapes_and_missing_labels(tmp_path, two_replicas):
         # The build trace has the spec of a part; its number of rows may differ.
         assert shapes[0] == ((None if strategy else 8), None)
         assert {labels for _, labels in shapes} == {None}
+
+
+def test_parts_with_other_numbers_of_rows_are_refused_on_one_replica(tmp_path):
+    """A scalar belongs to the batch; losses are weighted by the rows of the first tensor."""
+
+    def train(features, labels=None):
+        data = tf.data.Dataset.from_tensors((features, labels))
+        return Reads(tmp_path)(lambda: data, max_steps=1)
+
+    nine = np.zeros([9], "int64")
+    train(nine, {"y": nine, "scale": 3.0})
+    with pytest.raises(ge.UserTypeError, match=r"yields features\['z'\] of shape \(1,\).*weighted"):
+        train({"x": nine, "z": nine[:1]})
+    with pytest.raises(ge.UserTypeError, match=r"yields labels of shape \(3,\).*batch\(32\)"):
+        train(nine, nine[:3])

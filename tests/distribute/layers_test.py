@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import logging
 
 import gin_estimator as ge
 
@@ -25,7 +26,7 @@ def model_fn(features, labels, mode, network, optimizer):
     )
 
 
-def trained(folder, network, optimizer, strategy, devices=TWO):
+def trained(folder, network, optimizer, strategy, devices=TWO, data=input_fn):
     config = ge.RunConfig(
         str(folder),
         tf_random_seed=1,
@@ -35,7 +36,7 @@ def trained(folder, network, optimizer, strategy, devices=TWO):
     )
     modules = {"network": network, "optimizer": optimizer}
     estimator = ge.Estimator(model_fn, modules=modules, config=config)
-    estimator.train(input_fn)
+    estimator.train(data)
     state = estimator.state
     state.synchronize()
     return {name: value.numpy() for name, value in state.variables().items()}
@@ -118,3 +119,50 @@ def test_moving_statistics_are_averaged_over_replicas(tmp_path):
         expected = np.mean([statistic(half, axis=0) for half in halves], axis=0)
         found = values[f"network/batch_normalization/moving_{name}"]
         np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
+
+
+class Seen(keras.layers.Layer):
+    """Keeps the largest input and the number of examples; `adds_up`: over all replicas."""
+
+    def __init__(self, *, adds_up):
+        super().__init__()
+        self.adds_up = adds_up
+
+    def build(self, _):
+        self.top = self.add_weight(shape=(), initializer="zeros", trainable=False, name="top")
+        self.count = self.add_weight(
+            shape=(), initializer="zeros", dtype="int64", trainable=False, name="count"
+        )
+
+    def call(self, x):
+        top, count = tf.reduce_max(x), tf.shape(x, tf.int64)[0]
+        if self.adds_up:
+            context = tf.distribute.get_replica_context()
+            top = tf.reduce_max(context.all_gather(top[tf.newaxis], axis=0))
+            count = context.all_reduce("SUM", count)
+        self.top.assign(tf.maximum(self.top, top))
+        self.count.assign(self.count + count)
+        return x
+
+
+@pytest.mark.parametrize("adds_up", [False, True])
+def test_variables_of_layers_that_differ_between_replicas_are_warned_of(
+    tmp_path, monkeypatch, adds_up
+):
+    found = []
+    monkeypatch.setattr(logging, "warning", lambda text, *args: found.append(text % args))
+
+    def network():
+        layers = [Seen(adds_up=adds_up), keras.layers.BatchNormalization(), keras.layers.Dense(3)]
+        return keras.Sequential(layers)
+
+    sgd = lambda: keras.optimizers.SGD(0.1)  # noqa: E731
+    values = trained(tmp_path, network, sgd, ge.mirrored, data=lambda: input_fn().take(1).repeat(3))
+    found = [text for text in found if "differ between" in text]
+    if adds_up:
+        assert not found
+        assert values["network/seen/count"] == 96
+        assert values["network/seen/top"] == X[:32].max()
+    else:
+        [text] = found  # Once, though it synchronizes several times.
+        assert "network/seen/top differ between the 2 replicas" in text

@@ -269,7 +269,33 @@ class OnBatches(keras.callbacks.Callback):
         pass
 
 
+class Seen(keras.layers.Layer):
+    """Updates a metric of its inputs."""
+
+    def __init__(self):
+        super().__init__(name="seen")
+        self.metric = keras.metrics.Mean(name="mean_input")
+
+    def call(self, inputs):
+        self.metric.update_state(inputs)
+        return inputs
+
+
+def model_of(layer, metrics=None):
+    model = keras.Sequential([layer, keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=metrics)
+    return model
+
+
 MISTAKES = {
+    "single examples": (
+        {"input_fn": lambda: tf.data.Dataset.from_tensor_slices((X, Y))},
+        r"input_fn yields single examples.*Return dataset.batch\(32\)",
+    ),
+    "a metric in a layer": (
+        {"make_model": lambda: model_of(Seen())},
+        "layer 'seen' updates its metric 'mean_input' in call.*model.compile",
+    ),
     "a model": ({"make_model": make_model()}, "make_model is .*expected a function"),
     "uncompiled": ({"make_model": uncompiled}, "is not a compiled Keras model"),
     "custom step": ({"make_model": custom_step}, "train_step is overridden"),
@@ -336,6 +362,39 @@ def test_mistakes_are_refused_with_the_remedy(name, tmp_path):
     arguments |= {"config": ge.RunConfig(str(tmp_path))}
     with pytest.raises(ge.UserError, match=message):
         ge.fit(**{**arguments, **given})
+
+
+class Adds(keras.layers.Dense):
+    """Is its own loss."""
+
+    def call(self, inputs):
+        outputs = super().call(inputs)
+        self.add_loss(keras.ops.mean(outputs**2))
+        return outputs
+
+
+def test_lists_for_each_output_names_of_functions_and_features_alone_are_those_of_keras(tmp_path):
+    def config(name):
+        return ge.RunConfig(str(tmp_path / name), save_checkpoints_steps=0)
+
+    def make():
+        def meanError(y, p):  # noqa: N802
+            return keras.ops.abs(y - p)
+
+        own = lambda y, p: (y - p) ** 2  # noqa: E731
+        return model_of(keras.layers.Dense(2), [[own, meanError, "mae"]])
+
+    floats = batches(X, Y.astype("float32"))
+    result = ge.fit(make, floats, config=config("names"))
+    assert result.history.keys() == by_keras(make, floats)[1].keys()
+    assert {"lambda", "mean_error"} < result.history.keys()
+
+    def alone():
+        model = keras.Sequential([Adds(1, kernel_initializer="ones")])
+        model.compile("sgd")
+        return model
+
+    assert_same(ge.fit(alone, batches(X), config=config("x")), by_keras(alone, batches(X)))
 
 
 def stateful():

@@ -136,6 +136,21 @@ def test_functions_that_join_examples_are_warned_of_on_two_replicas(tmp_path, wa
     assert sorted(found) == (["metric 'root'", "the loss of output 'output'"] if devices else [])
 
 
+def test_one_number_of_a_metric_function_counts_by_the_rows_of_its_replica(tmp_path):
+    def make():
+        dense = keras.layers.Dense(1, kernel_initializer="zeros")
+        model = keras.Sequential([dense])
+        model.compile(keras.optimizers.SGD(0.0), "mse", metrics=[absolute])
+        return model
+
+    def nine():
+        labels = np.arange(9, dtype="float32")[:, np.newaxis]
+        return tf.data.Dataset.from_tensors((np.ones([9, 3], "float32"), labels))
+
+    config = ge.RunConfig(str(tmp_path), devices=("CPU:0", "CPU:1"), save_checkpoints_steps=0)
+    assert ge.fit(make, nine, config=config).history["absolute"] == [4.0]
+
+
 def test_scalars_of_a_model_fn_that_join_examples_are_warned_of(tmp_path, warnings):
     def model_fn(features, labels, mode, network, optimizer):
         losses = squares(labels, network(features))
