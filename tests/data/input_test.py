@@ -236,7 +236,11 @@ def test_parts_with_other_numbers_of_rows_are_refused_on_one_replica(tmp_path):
 
     nine = np.zeros([9], "int64")
     train(nine, {"y": nine, "scale": 3.0})
-    with pytest.raises(ge.UserTypeError, match=r"yields features\['z'\] of shape \(1,\).*weighted"):
+    with pytest.raises(
+        ge.errors.UserTypeError, match=r"yields features\['z'\] of shape \(1,\).*weighted"
+    ):
         train({"x": nine, "z": nine[:1]})
-    with pytest.raises(ge.UserTypeError, match=r"yields labels of shape \(3,\).*batch\(32\)"):
+    with pytest.raises(
+        ge.errors.UserTypeError, match=r"yields labels of shape \(3,\).*batch\(32\)"
+    ):
         train(nine, nine[:3])
