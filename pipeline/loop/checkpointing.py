@@ -113,9 +113,14 @@ class Checkpointing(Part):
         """Returns whether `step` needs no save: its checkpoint exists, or nothing is saved."""
         return self.saved_step == step or self._every_steps == 0
 
+    @property
+    def last_path(self) -> str | None:
+        """Path prefix of the newest checkpoint, which may still be written; None for none."""
+        return None if self.saved_step is None else files.path_of(self._model_dir, self.saved_step)
+
     def saved_path(self, step: int) -> str | None:
         """Returns the path prefix of the checkpoint of `step`; None if it is not saved."""
-        return files.path_of(self._model_dir, step) if self.saved_step == step else None
+        return self.last_path if self.saved_step == step else None
 
     def save(self, step: int, parts: Sequence[Part], *, evaluations: Sequence[str] = ()) -> None:
         """Writes the checkpoint of `step`.

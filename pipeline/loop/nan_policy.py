@@ -61,12 +61,13 @@ class NanPolicy(Part):
             problem = f"the loss is NaN or infinite in step {step}"
             self._report(problem, "Lower the learning rate, or set on_nan='warn' or 'restore'")
 
-    def check_variables(self, run: RunContext, *, may_skip: bool) -> None:
+    def check_variables(self, run: RunContext, good: str | None, *, may_skip: bool = True) -> None:
         """Checks the variables before they are saved; every process must call it.
 
         Args:
           run: the run.
-          may_skip: whether there is an earlier checkpoint, and the step can be skipped.
+          good: path prefix of the checkpoint before; None for none.
+          may_skip: whether the step can be skipped if there is a checkpoint before.
 
         Raises:
           NanLossDuringTrainingError: they have NaN, and `on_nan` is 'stop' or cannot skip the step.
@@ -77,10 +78,9 @@ class NanPolicy(Part):
             return
         problem = f"{listed(names)} became NaN or infinite up to step {run.step}, "
         problem += "while the loss was finite"
-        if self._skips and may_skip:
+        if self._skips and may_skip and good:
             self._skip(run.step, problem)
             self._skipped.raise_requested()
-        good = files.latest(self._model_dir)
         place = f"{good} is the last good checkpoint. " if good else ""
         remedy = (
             f"{place}Look for NaN in the input and in initial values, or lower the learning rate"
