@@ -190,7 +190,7 @@ REFUSED = [
         r"features\['x'\] .*expected numbers",
     ),
     (
-        lambda: tf.data.Dataset.from_tensors((X, tf.ragged.constant([[1], [1, 2]]))),
+        lambda: tf.data.Dataset.from_tensors((X[:2], tf.ragged.constant([[1], [1, 2]]))),
         "labels as Ragged.*expected a dense tensor",
     ),
     (lambda: tf.data.Dataset.from_tensors(X[:33]), r"\(33, 6\) for 2 replicas: expected a number"),

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from gin_estimator.contract.hooks import Run
+from gin_estimator.contract.hooks import RunContext
 from gin_estimator.loop.evaluations import Evaluations
 from gin_estimator.loop.parts import Part
 from gin_estimator.loop.schedule import Schedule
@@ -80,7 +80,7 @@ def agree():
     """Returns the next boundary of a run at a step."""
 
     def agree(step, max_step=30, reasons=(), others=(), **parts):
-        run = Run("runs/1", step, max_step)
+        run = RunContext("runs/1", step, max_step)
         for reason in reasons:
             run.request_stop(reason)
         schedule = Schedule(
