@@ -54,9 +54,8 @@ class Plan:
             reasons |= dict.fromkeys(tables, "a lookup table of this project only")
         self.reasons = {name: reason for name, reason in reasons.items() if reason}
         self.chosen = [name for name in own if name not in self.reasons]
-        self._aliases = getattr(self.source, "aliases", {})
         given = {name: settings.previous_name(name) for name in own}
-        self._given = {name: self._aliases.get(each, each) for name, each in given.items() if each}
+        self._given = {name: previous for name, previous in given.items() if previous}
         self._slots = Slots([n for n in self.source.shapes if not n.startswith(DRIVER)])
         self._weights = self._matched_weights()
         self._reshaped: dict[str, str] = {}
@@ -129,10 +128,9 @@ class Plan:
         free = {*self.source.shapes, *self.source.tables} - {*found.values()}
         for name in dict.fromkeys(wanted):
             candidates = [name]
-            if self._is_foreign:  # An export of this project has its variables below `state`.
+            if self._is_foreign:
                 below = name.partition("/")[2]
-                exported = self._aliases.get(f"state/{name}")
-                candidates += [exported, below, self._slots.scope + below]
+                candidates += [below, self._slots.scope + below]
             fitting = [each for each in candidates if each in free]
             if name not in found and fitting:
                 found[name] = fitting[0]
@@ -157,7 +155,8 @@ class Plan:
             return Origin(found) if found else Origin(previous, "has no average")
         if not prefix:
             return Origin(previous) if previous else None
-        if name in self._given:
+        # An expression may match a variable and its slots.
+        if name in self._given and self._given[name] != previous:
             return Origin(self._given[name])
         ours = f"{prefix}{slot}/{previous}" if variable else name
         if ours in self.source.shapes:

@@ -21,6 +21,7 @@ from ..errors import CheckpointMismatchError, CorruptCheckpointError, UserValueE
 
 _UNESCAPED = {".S": "/", "..": "."}
 _ESCAPED = re.compile(r"\.[.S]")
+_EXPORTED = "state/"  # See export.saved_model.
 
 _NAME = "ckpt_to_initialize_from"
 
@@ -53,17 +54,13 @@ class ForeignReader(Reader):
 
     tf.estimator and `Saver` save by names: `dense/kernel`. tf.train.Checkpoint and Keras save by
     paths of objects, `model/layer-1/kernel`, and keep the names of most variables. A SavedModel
-    has either kind.
-
-    Attributes:
-      aliases: names by paths of objects, with and without TensorFlow's suffix.
+    has either kind; one of this project has the paths `state/network/dense/kernel`.
     """
 
     def __init__(self, path: str) -> None:
         """Reads the index, and the object graph if there is one."""
         super().__init__(path)
         shapes = self._reader.get_variable_to_shape_map()
-        self.aliases: dict[str, str] = {}
         is_by_objects = keys.OBJECTS in shapes
         self._keys = self._by_objects(shapes) if is_by_objects else {key: key for key in shapes}
         self.shapes = {name: list(shapes[key]) for name, key in self._keys.items()}
@@ -86,7 +83,9 @@ class ForeignReader(Reader):
         }
         by_name: dict[str, list[str]] = collections.defaultdict(list)
         for key, path in sorted(paths.items()):
-            if path != "save_counter":
+            if path.startswith(_EXPORTED):
+                by_name[path.removeprefix(_EXPORTED)].append(key)
+            elif path != "save_counter":
                 by_name[names.get(key) or path].append(key)
         found = {}
         for name, same in by_name.items():
@@ -94,9 +93,7 @@ class ForeignReader(Reader):
             is_one = all(
                 np.array_equal(self._tensor(same[0]), self._tensor(key)) for key in same[1:]
             )
-            for key in same:
-                found[name if is_one else paths[key]] = key
-                self.aliases |= dict.fromkeys([paths[key], key], name if is_one else paths[key])
+            found |= {name: same[0]} if is_one else {paths[key]: key for key in same}
         return found
 
     def _tensor(self, key: str) -> Any:

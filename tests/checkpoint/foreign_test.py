@@ -287,6 +287,13 @@ def test_slots_by_an_expression(tmp_path):
     assert [own[f"optimizer/{s}/net/a"].numpy() for s in ("momentum", "velocity")] == [2, 3]
 
 
+def test_slots_that_an_expression_for_variables_matches(tmp_path):
+    own = adam_state()
+    names = {".*/a": "a"}
+    start(own, saved(tmp_path, **V1), ADAM, **WHOLE, var_name_to_prev_var_name=names)
+    assert [own[f"optimizer/{s}/net/a"].numpy() for s in ("momentum", "velocity")] == [2, 3]
+
+
 @pytest.mark.parametrize(
     ("chosen", "options", "taken"),
     [
