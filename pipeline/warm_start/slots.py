@@ -110,7 +110,9 @@ class Slots:
             if variable:
                 return variable, match["slot"]
         match = _BEFORE_VARIABLE.fullmatch(name)
-        return (match["variable"], match["slot"]) if match and match[2] in self._names else None
+        if match and match["variable"] in self._names:
+            return match["variable"], match["slot"]
+        return None
 
     def _is_state(self, name: str) -> bool:
         """Returns whether `name` is below a variable, a number, or next to one: `Adam/beta_1`."""
