@@ -10,12 +10,14 @@ import tensorflow as tf
 
 from .. import private
 from ..contract import paths
-from ..contract.spec import EstimatorSpec
+from ..contract.spec import EstimatorSpec, ModeKeys
+from ..distribute.names import tables_of, variables_of
 from ..errors import SpecError, UserValueError
+from ..loop.bound_model import BoundModel
 from ..loop.exporter import exports_in
 from ..model_dir import local_copy, storage_watchdog
 from ..model_dir.files import delete_folder, rename_folder, writing
-from .receivers import SERVING_DEFAULT, ServingInputReceiver
+from .receivers import SERVING_DEFAULT, ServingFn, ServingInputReceiver, receiver_of
 
 # Age at which an unfinished export is the remains of a killed process.
 _TEMPORARY_SECS = 6 * 3600
@@ -25,25 +27,23 @@ _PYTHON_CALLS = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 class Servable:
     """The traced signatures of a model, with the variables and tables that they use."""
 
-    def __init__(
-        self,
-        predict: Callable[[Any], EstimatorSpec],
-        variables: Mapping[str, tf.Variable],
-        tables: Sequence[Any],
-        receiver: ServingInputReceiver,
-    ) -> None:
+    def __init__(self, model: BoundModel, receiver: ServingInputReceiver) -> None:
         """Traces all signatures; writes nothing.
 
         Args:
-          predict: model_fn in mode PREDICT, as a function of features.
-          variables: variables of the model by their names in checkpoints.
-          tables: lookup tables of the model.
-          receiver: the arguments of the signatures.
+          model: the model_fn, with its variables set.
+          receiver: the arguments of the signatures, from `build_receiver`.
 
         Raises:
           SpecError: the outputs make no signature, a signature calls Python, or it uses a
-            variable or table that is not in `variables` or `tables`.
+            variable or table that is in no module.
         """
+        bound, networks = model.in_mode(ModeKeys.PREDICT), model.state.networks
+        variables, tables = variables_of(networks), tables_of(networks)
+
+        def predict(features: Any) -> EstimatorSpec:
+            return bound(features, None, tf.zeros([], tf.int64))
+
         self.signatures = _signatures(predict, receiver)
         for prefix, alternative in receiver.alternatives.items():
             for name, function in _signatures(predict, alternative).items():
@@ -104,6 +104,27 @@ class Servable:
             copy = os.path.join(folder, "assets.extra", path)
             tf.io.gfile.makedirs(os.path.dirname(copy))
             tf.io.gfile.copy(paths.expanded(source), copy, overwrite=True)
+
+
+def build_receiver(
+    model: BoundModel, serving_fn: ServingFn | None, features_spec: Any = None
+) -> ServingInputReceiver:
+    """Returns the receiver of an export, and builds the model by it, so that all variables exist.
+
+    Args:
+      model: the model_fn.
+      serving_fn: function of the call or exporter, see `receiver_of`.
+      features_spec: specs of the features; None for those that the model was built for.
+    """
+    features_spec = model.features_spec if features_spec is None else features_spec
+    receiver = receiver_of(serving_fn, model.state.modules.values(), features_spec)
+    bound = model.in_mode(ModeKeys.PREDICT)
+
+    def build_all(sent: Any, _: Any, step: tf.Tensor) -> EstimatorSpec:
+        return bound(receiver.to_features(sent), None, step)
+
+    model.build_by(build_all, (dict(receiver.receiver_specs), None))
+    return receiver
 
 
 def check_assets(assets_extra: Mapping[str, str] | None) -> None:

@@ -46,12 +46,13 @@ class WarmStartSettings:
       var_name_to_vocab_info: VocabInfo by name of a variable whose vocabulary differs.
       var_name_to_prev_var_name: names in the checkpoint by names in this model, if they differ. A
         name may be a regular expression with groups: {"network/(.*)": r"bert/\1"}. Slots follow
-        their variables.
+        their variables, as this project, TensorFlow 1 and Keras 2 name them; give others.
       learning_rates_and_iterations: whether optimizers continue with the checkpoint's number of
         updates, which schedules depend on. Otherwise they begin at 0, unless
         "optimizer/iteration" is in `vars_to_warm_start`. Learning rates are always the configured
         ones.
-      weights: "live", or "average" for the averages of the weights.
+      weights: "live", or "average" for the averages that a run of this project kept. Averages of
+        TensorFlow 1 are variables: {"network/(.*)": r"\1/ExponentialMovingAverage"}.
       init_fn: function of the modules (a dict by name) that sets other values, after those of the
         checkpoint: `modules["network"].head.bias.assign(...)`. Each process calls it and must set
         the same values. It may be called several times before the first step.

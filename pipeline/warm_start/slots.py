@@ -1,25 +1,25 @@
-"""Recognizes optimizer slots and update counts by their names in other programs' checkpoints.
+"""Recognizes optimizer state by the names of TensorFlow 1, Keras 2 and this project.
 
 The slots of a variable R are named:
 
-    R/Adam, R/Adam_1        tf.compat.v1.train; a scope may come before R
-    R/adam_m, R/adam_v      BERT
-    Adam/R/m, Adam/R/v      Keras 2.10 and before; a scope may come before Adam
-    Adam/m/R, Adam/v/R      Keras 2.11 to 2.15
-    adam/R_momentum         Keras 3, with _ instead of / in R
+    R/Adam, R/Adam_1      tf.compat.v1.train; a scope may come before R
+    Adam/R/m, Adam/R/v    tf.keras.optimizers.legacy; a scope may come before Adam
+    Adam/m/R, Adam/v/R    Keras 2.11 to 2.15; here with the words of Keras 3
+
+Users give other names by `var_name_to_prev_var_name`.
 """
 
 import collections
-import math
 import re
 from collections.abc import Collection
 from typing import Any
 
 import keras
+import tensorflow as tf
 
-from ..errors import UserValueError
+from ..distribute.names import variable_of
+from .sources import Origin
 
-AVERAGE = "ExponentialMovingAverage"
 # The name of each kind of optimizer in tf.compat.v1; its slots in the order in which
 # tf.compat.v1 numbers them, with their names in Keras 2.
 _KINDS = {
@@ -36,47 +36,50 @@ _KINDS = {
         {"accumulated_grad": "accum_grad", "accumulated_delta_var": "accum_var"},
     ),
 }
-_WORDS = {word for _, slots in _KINDS.values() for pair in slots.items() for word in pair}
-_WORDS |= {"vhat", "velocity_hat"}
-_V1 = re.compile(rf"({'|'.join(name for name, _ in _KINDS.values())}|{AVERAGE})(_\d+)?")
-_FLAT = re.compile(rf"(.+?)_({'|'.join(sorted(_WORDS, key=len, reverse=True))})")
-_COUNTS = ("global_step", "iter", "iteration", "learning_rate")
-_POWER = re.compile(r"(.*/)?beta([12])_power(_\d+)?")
+_V1 = "|".join(["ExponentialMovingAverage", *(name for name, _ in _KINDS.values())])
+_KERAS = "|".join(
+    ["vhat", *(word for _, slots in _KINDS.values() for pair in slots.items() for word in pair)]
+)
+_AFTER_VARIABLE = re.compile(rf"(?P<variable>.+)/(?P<slot>({_V1})(_\d+)?|{_KERAS})")
+_BEFORE_VARIABLE = re.compile(rf".+?/(?P<slot>{_KERAS})/(?P<variable>.+)")
+_COUNTS = ("iter", "iteration")
+_NUMBERS = (*_COUNTS, "global_step", "learning_rate")
+_POWER = re.compile(r"(.*/)?beta[12]_power(_\d+)?")
 
 
 class Slots:
     """The optimizer state in one checkpoint.
 
     Attributes:
-      weights: names that are neither slots nor other variables of optimizers.
-      powers: names of Adam's powers of beta_1 and beta_2.
+      weights: names of all other variables.
+      scope: the one scope of the weights with a slash, or "".
     """
 
     def __init__(self, names: Collection[str]) -> None:
         """Reads each name once: there may be thousands."""
         self._names = set(names)
-        self._flat = {name.replace("/", "_"): name for name in names}
-        # By variable and last word: `dense/kernel` and `Adam_1`, or `m`.
+        # By variable and slot: `dense/kernel` and `Adam_1`, or `m`.
         self._found: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
         self.weights: list[str] = []
-        self.powers = sorted(filter(_POWER.fullmatch, names))
         for name in sorted(names):
             if (slot := self._parsed(name)) is not None:
                 self._found[slot].append(name)
-            elif not self._is_count(name):
+            elif not self._is_state(name):
                 self.weights.append(name)
+        scopes = {name.partition("/")[0] for name in self.weights if "/" in name}
+        self.scope = f"{scopes.pop()}/" if len(scopes) == 1 else ""
 
-    def slot(self, optimizer: Any, slot: str, variable: str) -> tuple[str, bool] | None:
+    def origin(self, optimizer: Any, slot: str, variable: str) -> Origin | None:
         """Finds a slot.
 
         Args:
-          optimizer: the Keras optimizer.
-          slot: Keras' name of the slot.
+          optimizer: the optimizer.
+          slot: name of the slot in Keras 3.
           variable: name of the variable in the checkpoint.
 
         Returns:
-          The slot's name and whether tf.compat.v1 wrote it. None if the checkpoint has none or
-          several, or if it belongs to another kind of optimizer.
+          None if the checkpoint has none or several, or if it has those of another kind of
+          optimizer.
         """
         kind = next((kind for kind in _KINDS if isinstance(optimizer, kind)), None)
         v1, words = _KINDS.get(kind, ("", {}))
@@ -84,83 +87,49 @@ class Slots:
         if slot not in order:
             return None
         numbered = [v1, *(f"{v1}_{i + 1}" for i in range(len(order)))]
-        numbers = [len(self._found.get((variable, leaf), ())) for leaf in numbered]
+        counts = [len(self._found.get((variable, name), ())) for name in numbered]
         found = []
-        # More or fewer are those of other optimizers.
-        if numbers == [1] * len(order) + [0]:
-            found += [(self._found[variable, numbered[order.index(slot)]][0], True)]
+        # With more or fewer it is another optimizer's.
+        if counts == [1] * len(order) + [0]:
+            found += [_of_v1(optimizer, self._found[variable, numbered[order.index(slot)]][0])]
         for word in {slot, words[slot]}:
-            found += [(name, False) for name in self._found.get((variable, word), ())]
+            found += map(Origin, self._found.get((variable, word), ()))
         return found[0] if len(found) == 1 else None
 
     def count(self) -> str | None:
         """Returns the name of the number of updates, or None if there are none or several."""
-        counts = [n for n in self._names if n.rpartition("/")[2] in ("iter", "iteration")]
-        if not counts and len(self.powers) <= 2:
-            counts = ["global_step"]
+        counts = [n for n in self._names if n.rpartition("/")[2] in _COUNTS] or ["global_step"]
         return counts[0] if len(counts) == 1 else None
 
     def _parsed(self, name: str) -> tuple[str, str] | None:
-        """Returns the variable, "" if it is not here, and the last word of a slot, or None."""
-        above, _, leaf = name.rpartition("/")
-        if above in self._names or (above and _V1.fullmatch(leaf)):
-            return self._variable(above), leaf.removeprefix("adam_")
-        if leaf in _WORDS and (variable := self._variable(above)):
-            return variable, leaf
-        if f"{above}/iteration" in self._names and (match := _FLAT.fullmatch(leaf)):
-            return self._flat.get(match[1], ""), match[2]
-        parts = name.split("/")
-        for i, word in enumerate(parts[1:-1], 1):
-            if word in _WORDS and (variable := "/".join(parts[i + 1 :])) in self._names:
-                return variable, word
+        """Returns the variable and the name of a slot; None for other variables."""
+        if match := _AFTER_VARIABLE.fullmatch(name):
+            variable = match["variable"]
+            while variable and variable not in self._names:
+                variable = variable.partition("/")[2]
+            if variable:
+                return variable, match["slot"]
+        match = _BEFORE_VARIABLE.fullmatch(name)
+        if match and match["variable"] in self._names:
+            return match["variable"], match["slot"]
         return None
 
-    def _variable(self, above: str) -> str:
-        """Returns the variable whose name is the longest end of `Adam/dense/kernel`, or ""."""
-        while above and above not in self._names:
-            above = above.partition("/")[2]
-        return above
-
-    def _is_count(self, name: str) -> bool:
-        """Returns whether `name` is a count, or next to one as `Adam/beta_1`."""
-        above, _, leaf = name.rpartition("/")
-        if leaf in _COUNTS or _POWER.fullmatch(name):
+    def _is_state(self, name: str) -> bool:
+        """Returns whether `name` is below a variable, a number, or next to one: `Adam/beta_1`."""
+        above, _, last = name.rpartition("/")
+        if above in self._names or last in _NUMBERS or _POWER.fullmatch(name):
             return True
-        return bool(above) and any(f"{above}/{count}" in self._names for count in _COUNTS)
+        return bool(above) and any(f"{above}/{number}" in self._names for number in _NUMBERS)
 
 
-def updates_of_power(name: str, power: float, optimizer: Any) -> int:
-    """Returns the number of updates after which Adam's power of beta has a value.
-
-    Args:
-      name: name of the power: `beta1_power`, `beta2_power_1`.
-      power: its value.
-      optimizer: the Keras Adam.
-
-    Raises:
-      UserValueError: it is not a power of this optimizer's beta.
-    """
-    beta = _beta(name, optimizer)
-    count = round(math.log(power) / math.log(beta)) - 1 if power > 0 else -1
-    if not is_power(name, power, optimizer, count):
-        raise UserValueError(
-            f"{name} is {power:g}: expected a power of the optimizer's beta, {beta:g}, which is "
-            "not 0. Set keras.optimizers.Adam(beta_1=..., beta_2=...) as in that training."
-        )
-    return count
-
-
-def is_power(name: str, power: float, optimizer: Any, count: int) -> bool:
-    """Returns whether a power of beta has the value that it has after `count` updates."""
-    expected = _beta(name, optimizer) ** (count + 1)
-    # One float32 rounding for each update; in the end it is 0.
-    return count >= 0 and abs(power - expected) <= max((count + 2) * 2**-22 * expected, 1e-30)
-
-
-def is_named_power(name: str) -> bool:
-    """Returns whether a name is that of a power of beta."""
-    return _POWER.fullmatch(name) is not None
-
-
-def _beta(name: str, optimizer: Any) -> float:
-    return float(optimizer.beta_1 if _POWER.fullmatch(name)[2] == "1" else optimizer.beta_2)
+def _of_v1(optimizer: Any, name: str) -> Origin:
+    # tf.compat.v1's momentum sums gradients, Keras' the updates that they make. A subclass
+    # with its own formula is that of tf.compat.v1.
+    if (
+        isinstance(optimizer, keras.optimizers.SGD)
+        and type(optimizer).update_step is keras.optimizers.SGD.update_step
+    ):
+        # Of a schedule the rate at the optimizer's iteration.
+        rate = float(tf.convert_to_tensor(variable_of(optimizer.learning_rate)))
+        return Origin(name, "times minus the learning rate", lambda v: -rate * v)
+    return Origin(name)

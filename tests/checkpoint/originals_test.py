@@ -89,11 +89,13 @@ def two_replicas():
 
 
 def warm(model_dir, network, optimizer, source, options=WHOLE, **config):
+    path = ORIGINALS / source
+    path = path / "model.ckpt-5" if (path / "model.ckpt-5.index").exists() else path
     return ge.Estimator(
         model_fn,
         modules={"network": network, "optimizer": optimizer},
         config=ge.RunConfig(str(model_dir), save_summary_steps=0, **config),
-        warm_start_from=ge.WarmStartSettings(str(ORIGINALS / source), **options),
+        warm_start_from=ge.WarmStartSettings(str(path), **options),
     )
 
 

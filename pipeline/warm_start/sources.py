@@ -1,10 +1,11 @@
 """Opens the checkpoints and files that a run can be warm-started from."""
 
 import collections
+import dataclasses
 import os
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -20,8 +21,32 @@ from ..errors import CheckpointMismatchError, CorruptCheckpointError, UserValueE
 
 _UNESCAPED = {".S": "/", "..": "."}
 _ESCAPED = re.compile(r"\.[.S]")
+_EXPORTED = "state/"  # See export.saved_model.
 
 _NAME = "ckpt_to_initialize_from"
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """A variable of a checkpoint, and the conversion of its value.
+
+    Attributes:
+      name: name in the checkpoint.
+      note: how the value is changed, for the log.
+      convert: returns the model's value for the checkpoint's value.
+    """
+
+    name: str
+    note: str = ""
+    convert: Callable[[Any], Any] = lambda value: value
+
+    def then(self, note: str, convert: Callable[[Any], Any]) -> "Origin":
+        """Returns the origin with another conversion after its own."""
+        notes = ", ".join(filter(None, [self.note, note]))
+        return Origin(self.name, notes, lambda value: convert(self.convert(value)))
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.note})" if self.note else self.name
 
 
 class ForeignReader(Reader):
@@ -29,17 +54,13 @@ class ForeignReader(Reader):
 
     tf.estimator and `Saver` save by names: `dense/kernel`. tf.train.Checkpoint and Keras save by
     paths of objects, `model/layer-1/kernel`, and keep the names of most variables. A SavedModel
-    has either kind.
-
-    Attributes:
-      aliases: names by paths of objects, with and without TensorFlow's suffix.
+    has either kind; one of this project has the paths `state/network/dense/kernel`.
     """
 
     def __init__(self, path: str) -> None:
         """Reads the index, and the object graph if there is one."""
         super().__init__(path)
         shapes = self._reader.get_variable_to_shape_map()
-        self.aliases: dict[str, str] = {}
         is_by_objects = keys.OBJECTS in shapes
         self._keys = self._by_objects(shapes) if is_by_objects else {key: key for key in shapes}
         self.shapes = {name: list(shapes[key]) for name, key in self._keys.items()}
@@ -62,16 +83,17 @@ class ForeignReader(Reader):
         }
         by_name: dict[str, list[str]] = collections.defaultdict(list)
         for key, path in sorted(paths.items()):
-            if path != "save_counter":
+            if path.startswith(_EXPORTED):
+                by_name[path.removeprefix(_EXPORTED)].append(key)
+            elif path != "save_counter":
                 by_name[names.get(key) or path].append(key)
         found = {}
         for name, same in by_name.items():
             # Keras exports each variable twice.
-            first = self._tensor(same[0]) if len(same) > 1 else None
-            is_one = all(np.array_equal(first, self._tensor(key)) for key in same[1:])
-            for key in same:
-                found[name if is_one else paths[key]] = key
-                self.aliases |= dict.fromkeys([paths[key], key], name if is_one else paths[key])
+            is_one = all(
+                np.array_equal(self._tensor(same[0]), self._tensor(key)) for key in same[1:]
+            )
+            found |= {name: same[0]} if is_one else {paths[key]: key for key in same}
         return found
 
     def _tensor(self, key: str) -> Any:
@@ -83,11 +105,7 @@ class KerasFile:
     """The weights in a file of Keras, by the names of the model that they are for.
 
     Keras itself loads them, into the model; then the model gets its values back. The file's
-    optimizer is not read.
-
-    Attributes:
-      path: path of the file.
-      shapes: shapes of the variables by full name.
+    optimizer is not read. It has the attributes of a Reader.
     """
 
     def __init__(self, path: str, name: str, model: keras.Model) -> None:
@@ -155,26 +173,9 @@ def _prefix(given: str) -> str:
     path = normal(given, _NAME)
     if tf.io.gfile.exists(os.path.join(path, "saved_model.pb")):
         return os.path.join(path, "variables", "variables")
-    if tf.io.gfile.isdir(path):
-        # The list of a folder that was copied in part may be missing.
-        newest = files.latest(path) or tf.train.latest_checkpoint(path) or _only(path)
-        if newest is not None:
-            return newest
-    elif tf.io.gfile.exists(f"{path}.index"):
-        return path
+    if files.latest(path) is None and (newest := tf.train.latest_checkpoint(path)) is not None:
+        return newest
     return find.found(given, os.getcwd(), name=_NAME)
-
-
-def _only(folder: str) -> str | None:
-    """Returns the path prefix of the one checkpoint in a folder, or None."""
-    indexes = sorted(n for n in tf.io.gfile.listdir(folder) if n.endswith(".index"))
-    prefixes = [os.path.join(folder, name.removesuffix(".index")) for name in indexes]
-    if len(prefixes) > 1:
-        raise UserValueError(
-            f"{_NAME} is {folder!r}, which has the checkpoints {prefixes}, and no file "
-            f"`checkpoint` that lists the newest: expected one. Set {_NAME}={prefixes[-1]!r}."
-        )
-    return next(iter(prefixes), None)
 
 
 def array_of(variable: Any) -> np.ndarray:
