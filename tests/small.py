@@ -85,6 +85,28 @@ def checkpoints(model_dir):
     return sorted(int(path.stem.rpartition("-")[2]) for path in paths)
 
 
+class Do(ge.Hook):
+    """Calls a function with the run after every so many steps."""
+
+    def __init__(self, fn, every_steps=1):
+        self.fn, self.every_steps = fn, every_steps
+
+    def after_step(self, run):
+        self.fn(run)
+
+
+class Losses(ge.Hook):
+    """Keeps the loss of each step."""
+
+    every_steps = 1
+
+    def __init__(self):
+        self.values = []
+
+    def after_step(self, run):
+        self.values.append(run.report.loss)
+
+
 def points(folder):
     """Returns `{tag: {step: value}}` of the event files in a folder."""
     result = {}

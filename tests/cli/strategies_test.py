@@ -34,25 +34,3 @@ def test_flags_and_bindings_choose_the_strategy(flags, gin_folder, caplog, monke
     assert ("CentralStorage" in type(made[0]).__name__) == ("central" in flags[-1])
     if len(flags) == 4:
         assert "--devices=['CPU:0', 'CPU:1'] overrides gin's ['CPU:2']" in caplog.text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("flags", "text"),
-    [
-        (
-            [
-                "--devices=CPU:0,CPU:1",
-                "--gin.RunConfig.train_distribute=@mirrored",
-                "--gin.mirrored.cross_device_ops='nccl'",
-            ],
-            "cross_device_ops is 'nccl' on ['CPU:0', 'CPU:1']: expected one of",
-        ),
-        (["--devices=CPU:0", "--execution=tpu"], "with execution 'tpu': expected None"),
-        (["--devices=CPU:0", "--execution=multi_worker"], "execution 'multi_worker': expected"),
-        (["--execution=tpu", "--gin.tpu.name='grpc://h:x'"], "tpu.name: the address is 'h:x'"),
-    ],
-)
-def test_refusals(flags, text, gin_folder, capsys):
-    assert run(gin_folder, *flags) == 2
-    assert text in capsys.readouterr().err

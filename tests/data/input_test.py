@@ -11,6 +11,8 @@ import tensorflow as tf
 
 import gin_estimator as ge
 from data.reads import Reads
+from refusals import refused
+from small import strategy
 
 Pair = collections.namedtuple("Pair", "left right")
 RNG = np.random.default_rng(0)
@@ -18,14 +20,9 @@ X = RNG.normal(size=(21, 5)).astype("float32")
 Y = RNG.normal(size=21).astype("float32")
 
 
-def mirrored(number):
-    devices = [f"CPU:{index}" for index in range(number)]
-    return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
-
-
 @pytest.fixture(scope="module")
 def two_replicas():
-    return mirrored(2)
+    return strategy("mirrored 2")
 
 
 def rows(number, size=1):
@@ -87,27 +84,20 @@ def test_batch_sizes_of_the_run_config(tmp_path, two_replicas):
     assert not hasattr(width, "batch_size")
 
 
-@pytest.mark.parametrize(
-    ("input_fn", "message"),
-    [
-        (rows(3), "expected a function that returns"),
-        (
-            lambda path: rows(3),
-            r"<lambda> requires \['path'\]: expected some of \['config', 'mode'",
-        ),
-        (lambda: None, r"returned None: expected .* Write return tf.data.Dataset.from"),
-        (lambda: X[:2], "(?s)returned array.*expected a tf.data.Dataset"),
-        (lambda: tf.data.Dataset.from_tensors((1, 2, 3)), "yields tuples of 3.*Weights"),
-        (lambda: tf.data.Dataset.from_tensors(((), 1)), "yields no features"),
-        (
-            lambda: tf.data.Dataset.from_tensors(X).map(lambda x: {"x": x, "m": None}),
-            r"yields None as features\['m'\]",
-        ),
-    ],
+test_wrong_inputs_are_refused = refused(
+    lambda tmp_path, input_fn: Reads(tmp_path)(input_fn, max_steps=1),
+    (rows(3), "expected a function that returns"),
+    (lambda path: rows(3), r"<lambda> requires \['path'\]: expected some of \['config', 'mode'"),
+    (lambda: None, r"returned None: expected .* Write return tf.data.Dataset.from"),
+    (lambda: X[:2], "(?s)returned array.*expected a tf.data.Dataset"),
+    (lambda: tf.data.Dataset.from_tensors((1, 2, 3)), "yields tuples of 3.*Weights"),
+    (lambda: tf.data.Dataset.from_tensors(((), 1)), "yields no features"),
+    (
+        lambda: tf.data.Dataset.from_tensors(X).map(lambda x: {"x": x, "m": None}),
+        r"yields None as features\['m'\]",
+    ),
+    fixtures=["tmp_path"],
 )
-def test_wrong_inputs_are_refused(input_fn, message, tmp_path):
-    with pytest.raises(ge.errors.UserTypeError, match=message):
-        Reads(tmp_path)(input_fn, max_steps=1)
 
 
 def nested(x, y):
@@ -144,20 +134,17 @@ def nested_model_fn(features, labels, mode, network, optimizer):
 
 NESTED = {
     "one replica": {},
-    "replicas": {"strategy": 4},
-    "micro-batches": {"strategy": 2, "gradient_accumulation_steps": 2},
+    "replicas": {"train_distribute": strategy("mirrored 4")},
+    "micro-batches": {"train_distribute": strategy("mirrored 2"), "gradient_accumulation_steps": 2},
 }
 
 
 @pytest.mark.slow
 @pytest.mark.oldest
-@pytest.mark.parametrize(
-    "cases", [("replicas",), pytest.param(NESTED, marks=pytest.mark.slow)], ids=["thin", "all"]
-)
-def test_nested_ragged_and_sparse_components_are_split(tmp_path, cases):
+def test_nested_ragged_and_sparse_components_are_split(tmp_path):
     """In the last step a replica has one example, another one has none."""
 
-    def results(folder, change, strategy=None, **config):
+    def results(folder, change, **config):
         size = 8 // config.get("gradient_accumulation_steps", 1)
 
         def input_fn():
@@ -168,29 +155,25 @@ def test_nested_ragged_and_sparse_components_are_split(tmp_path, cases):
         estimator = ge.Estimator(
             nested_model_fn,
             modules={"network": dense, "optimizer": lambda: keras.optimizers.SGD(0.01)},
-            config=ge.RunConfig(
-                tmp_path / folder, train_distribute=strategy and mirrored(strategy), **config
-            ),
+            config=ge.RunConfig(tmp_path / folder, **config),
         )
         estimator.train(input_fn)
         loss = estimator.evaluate(input_fn)["loss"]
         return [loss, *estimator.predict(input_fn)]
 
     expected = results("plain", lambda x, y: (x, y))
-    for name in cases:
-        found = results(name, nested, **NESTED[name])
+    for name, options in NESTED.items():
+        found = results(name, nested, **options)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def test_components_without_a_row_for_each_example_are_refused(tmp_path, two_replicas):
-    def train(features, labels=None, strategy=two_replicas):
+    def train(features, labels=None):
         data = tf.data.Dataset.from_tensors((features, labels)).repeat(2)
-        Reads(tmp_path, strategy)(lambda: data, max_steps=1)
+        Reads(tmp_path, two_replicas)(lambda: data, max_steps=1)
 
     eight = np.arange(8)
-    with pytest.raises(
-        ge.errors.UserTypeError, match=r"yields features\['z'\] of shape \(\).*tf.repeat"
-    ):
+    with pytest.raises(ge.UserError, match=r"yields features\['z'\] of shape \(\).*tf.repeat"):
         train({"x": eight, "z": 3})
     with pytest.raises(ge.errors.UserTypeError, match=r"yields features\['z'\] of shape \(3,\)"):
         train({"x": eight, "z": eight[:3]})
@@ -218,12 +201,12 @@ def test_static_shapes_and_missing_labels(tmp_path, two_replicas):
         return data.map(lambda features: (features, None))
 
     modules = {"weight": lambda: tf.Variable(0.0), "optimizer": keras.optimizers.SGD}
-    for index, strategy in enumerate([None, two_replicas]):
-        config = ge.RunConfig(tmp_path / str(index), train_distribute=strategy)
+    for index, replicas in enumerate([None, two_replicas]):
+        config = ge.RunConfig(tmp_path / str(index), train_distribute=replicas)
         shapes.clear()
         ge.Estimator(model_fn, modules=modules, config=config).train(input_fn)
         # The build trace has the spec of a part; its number of rows may differ.
-        assert shapes[0] == ((None if strategy else 8), None)
+        assert shapes[0] == ((None if replicas else 8), None)
         assert {labels for _, labels in shapes} == {None}
 
 
@@ -236,11 +219,7 @@ def test_parts_with_other_numbers_of_rows_are_refused_on_one_replica(tmp_path):
 
     nine = np.zeros([9], "int64")
     train(nine, {"y": nine, "scale": 3.0})
-    with pytest.raises(
-        ge.errors.UserTypeError, match=r"yields features\['z'\] of shape \(1,\).*weighted"
-    ):
+    with pytest.raises(ge.UserError, match=r"yields features\['z'\] of shape \(1,\).*weighted"):
         train({"x": nine, "z": nine[:1]})
-    with pytest.raises(
-        ge.errors.UserTypeError, match=r"yields labels of shape \(3,\).*batch\(32\)"
-    ):
+    with pytest.raises(ge.UserError, match=r"yields labels of shape \(3,\).*batch\(32\)"):
         train(nine, nine[:3])

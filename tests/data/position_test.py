@@ -11,6 +11,7 @@ import tensorflow as tf
 import gin_estimator as ge
 from data.reads import Reads
 from gin_estimator.servers import worker_input
+from small import strategy
 
 pytestmark = pytest.mark.oldest
 
@@ -139,8 +140,7 @@ def test_micro_batches_and_replicas_may_change(reads, change):
     input_fn = numbers(0, 40, 2, change)
     assert reads(input_fn, steps=3) == [0, 1, 2, 3, 4, 5]
     assert reads(input_fn, steps=1, gradient_accumulation_steps=2) == [6, 7, 8, 9]
-    devices = ["CPU:0", "CPU:1"]
-    mirrored = tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+    mirrored = strategy("mirrored 2")
     assert sorted(reads(input_fn, steps=1, train_distribute=mirrored)) == [10, 11]
 
     def of_replicas(input_context):
@@ -203,9 +203,7 @@ def test_other_data_begin_at_their_start(reads, caplog):
 def test_changed_input_chooses(reads, caplog):
     reads(numbers(0, 20), steps=3)
     other = numbers(100, 120)
-    with pytest.raises(
-        ge.errors.UserValueError, match="other data than .*set 'auto', 'restart' .* or 'skip'"
-    ):
+    with pytest.raises(ge.UserError, match="other data than .*set 'auto', 'restart' .* or 'skip'"):
         reads(other, steps=2, changed_input="error")
     assert reads(other, steps=2, changed_input="skip") == [103, 104]
     repeated = numbers(100, 120, change=lambda data: data.repeat())
@@ -238,15 +236,11 @@ def test_empty_and_endless_inputs_are_refused(reads):
         lambda: tf.data.Dataset.range(3).batch(4, drop_remainder=True),
     ]
     for input_fn in empty:
-        with pytest.raises(
-            ge.errors.UserValueError, match="mode 'train', returned an empty dataset.*filter"
-        ):
+        with pytest.raises(ge.UserError, match="mode 'train', returned an empty dataset.*filter"):
             reads(input_fn, max_steps=3)
     reads(numbers(0, 3))
     for input_fn in empty:
-        with pytest.raises(
-            ge.errors.UserValueError, match="mode 'eval', returned an empty dataset"
-        ):
+        with pytest.raises(ge.UserError, match="mode 'eval', returned an empty dataset"):
             reads.estimator.evaluate(input_fn)
     with pytest.raises(ge.errors.UserValueError, match="endless.*drop its repeat.*steps=100"):
         reads.estimator.evaluate(numbers(0, 3, change=lambda data: data.repeat()))

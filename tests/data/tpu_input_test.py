@@ -93,16 +93,8 @@ def logits(estimator, input_fn):
 
 # Of global batches, the input drops those that the replicas cannot share.
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("per_replica", "rows"),
-    [(True, NUM_ROWS), pytest.param(False, 192, marks=pytest.mark.slow)],
-)
-def test_a_tpu_trains_evaluates_and_predicts_as_one_replica(
-    tmp_path,
-    like_a_tpu,  # noqa: F811
-    per_replica,
-    rows,
-):
+@pytest.mark.parametrize(("per_replica", "rows"), [(True, NUM_ROWS), (False, 192)])
+def test_a_tpu_does_as_one_replica(tmp_path, like_a_tpu, per_replica, rows):  # noqa: F811
     input_fn = make_input_fn(per_replica=per_replica, rows=rows)
     plain = make_input_fn(per_replica=False, rows=rows, drop_remainder=False)
     actual, reports = trained(tmp_path / "tpu", like_a_tpu, input_fn)
@@ -142,10 +134,7 @@ def test_several_hosts_share_global_batches():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("per_replica", "ends"),
-    [pytest.param(True, True, marks=pytest.mark.slow), (False, False)],
-)
+@pytest.mark.parametrize(("per_replica", "ends"), [(True, True), (False, False)])
 def test_a_resumed_run_continues_with_the_next_example(tmp_path, like_a_tpu, per_replica, ends):  # noqa: F811
     input_fn = make_input_fn(per_replica=per_replica, ends=ends)
     for steps in (3, 5):
@@ -155,7 +144,7 @@ def test_a_resumed_run_continues_with_the_next_example(tmp_path, like_a_tpu, per
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("per_replica", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("per_replica", [True, False])
 def test_micro_batches(tmp_path, like_a_tpu, per_replica):  # noqa: F811
     input_fn = make_input_fn(per_replica=per_replica, size=16)
     actual, reports = trained(tmp_path / "tpu", like_a_tpu, input_fn, gradient_accumulation_steps=2)

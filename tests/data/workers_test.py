@@ -1,7 +1,6 @@
 """Two workers read unequal data to their ends, and continue them after a restart."""
 
 import json
-import pathlib
 
 import pytest
 import tensorflow as tf
@@ -9,7 +8,7 @@ import tensorflow as tf
 import tasks
 from data.reads import Reads
 
-TESTS = pathlib.Path(__file__).parents[1]
+PHASES = ("first", "second")
 
 
 @pytest.fixture(scope="module")
@@ -21,21 +20,13 @@ def folder(tmp_path_factory):
 def found(folder):
     """Returns the rows by name of the input, phase and worker, and the output of both phases."""
     outputs = []
-    for phase in ("first", "second"):
+    for phase in PHASES:
         with tasks.workers(folder, folder, phase, program="input_workers.py") as started:
             for task in started:
                 assert task.wait(180) == 0, task.output
             outputs.append(started[0].output)
     results = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
     return results, outputs
-
-
-@pytest.fixture(scope="module", autouse=True)
-def path_of_tests():
-    before = tasks.ENVIRONMENT.get("PYTHONPATH")
-    tasks.ENVIRONMENT["PYTHONPATH"] = str(TESTS)
-    yield
-    tasks.ENVIRONMENT.pop("PYTHONPATH") if before is None else None
 
 
 @pytest.mark.slow
@@ -50,9 +41,6 @@ def test_unequal_data_are_read_to_the_end_of_the_longest(name, found):
         assert rows[: len(data)] == data
         assert set(rows[len(data) :]) <= {*data[:2]}
         assert {*second[task]["evaluated"]} == {*data}
-
-
-PHASES = ("first", "second")
 
 
 @pytest.mark.slow

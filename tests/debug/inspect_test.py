@@ -14,6 +14,7 @@ import tensorflow as tf
 
 import gin_estimator as ge
 from gin_estimator import main
+from refusals import refused
 
 ROWS = np.arange(1, 65, dtype=np.float32)[:, np.newaxis] * np.ones(4, np.float32)
 LABELS = np.arange(64) % 3
@@ -344,17 +345,13 @@ def test_a_loss_that_is_a_sum_is_a_doubt(tmp_path):
     assert "for twice that batch: expected a mean over the batch" in found.warnings[0]
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"num_workers": 0}, "inspect.num_workers is 0: expected an int > 0"),
-        ({"num_ps": 2, "num_replicas": 8}, "num_replicas is 8 with parameter servers"),
-        ({"secs": 0}, "inspect.secs is 0: expected a number > 0"),
-    ],
+test_wrong_arguments_are_refused = refused(
+    lambda tmp_path, options: ge.debug.inspect(make(tmp_path), ge.TrainSpec(whole), **options),
+    ({"num_workers": 0}, "inspect.num_workers is 0: expected an int > 0"),
+    ({"num_ps": 2, "num_replicas": 8}, "num_replicas is 8 with parameter servers"),
+    ({"secs": 0}, "inspect.secs is 0: expected a number > 0"),
+    fixtures=["tmp_path"],
 )
-def test_wrong_arguments_are_refused(tmp_path, options, text):
-    with pytest.raises(ge.errors.UserValueError, match=text):
-        ge.debug.inspect(make(tmp_path), ge.TrainSpec(whole), **options)
 
 
 TINY = """

@@ -94,9 +94,7 @@ def test_a_task_of_a_cluster_is_refused(tmp_path, monkeypatch):
     task = '{"cluster": {"chief": ["a:1"]}, "task": {"type": "evaluator", "index": 0}}'
     monkeypatch.setenv("TF_CONFIG", task)
     estimator = small.make(tmp_path)
-    with pytest.raises(
-        ge.errors.UserRuntimeError, match="this task is evaluator 0.*Unset TF_CONFIG"
-    ):
+    with pytest.raises(ge.UserError, match="this task is evaluator 0.*Unset TF_CONFIG"):
         ge.fast_dev_run(estimator, ge.TrainSpec(small.train_input, max_steps=9))
 
 

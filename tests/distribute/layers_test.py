@@ -7,6 +7,7 @@ import tensorflow as tf
 from absl import logging
 
 import gin_estimator as ge
+from small import make
 
 TWO = ("CPU:0", "CPU:1")
 X = np.random.default_rng(0).normal(size=(64, 6)).astype("float32")
@@ -17,25 +18,10 @@ def input_fn():
     return tf.data.Dataset.from_tensor_slices((X, Y)).batch(32)
 
 
-def model_fn(features, labels, mode, network, optimizer):
-    logits = network(features, training=mode == ge.ModeKeys.TRAIN)
-    return ge.EstimatorSpec(
-        mode,
-        loss=keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True),
-        train_op=ge.TrainOp(optimizer, network.trainable_variables),
-    )
-
-
 def trained(folder, network, optimizer, strategy, devices=TWO, data=input_fn):
-    config = ge.RunConfig(
-        str(folder),
-        tf_random_seed=1,
-        save_checkpoints_steps=0,
-        train_distribute=strategy,
-        devices=devices,
-    )
+    options = {"save_checkpoints_steps": 0, "train_distribute": strategy, "devices": devices}
     modules = {"network": network, "optimizer": optimizer}
-    estimator = ge.Estimator(model_fn, modules=modules, config=config)
+    estimator = make(folder, tf_random_seed=1, **modules, **options)
     estimator.train(data)
     state = estimator.state
     state.synchronize()
@@ -87,9 +73,9 @@ def trained_kernel(folder, strategy, devices=TWO):
         kernel = keras.layers.Dense(64, use_bias=False, kernel_initializer="ones")
         return keras.Sequential([kernel, keras.layers.Dropout(0.5)])
 
-    config = ge.RunConfig(str(folder), tf_random_seed=1, train_distribute=strategy, devices=devices)
     modules = {"network": network, "optimizer": lambda: keras.optimizers.SGD(1.0)}
-    estimator = ge.Estimator(mask_fn, modules=modules, config=config)
+    options = {"tf_random_seed": 1, "train_distribute": strategy, "devices": devices}
+    estimator = make(folder, fn=mask_fn, **modules, **options)
     # The gradient of a row of the kernel is the mask of the example that has a 1 there.
     estimator.train(lambda: tf.data.Dataset.from_tensors(tf.eye(2)), steps=1)
     return estimator.get_variable_value("network/dense/kernel")

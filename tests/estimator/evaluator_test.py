@@ -15,38 +15,15 @@ from gin_estimator.checkpoint.reader import Reader
 from gin_estimator.estimator import evaluator
 from gin_estimator.loop import job_evaluations
 from gin_estimator.model_dir import claim, records
+from small import eval_input, make, model_fn, train_input
+from refusals import refused
 
-X = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
 EVALUATOR = json.dumps({"task": {"type": "evaluator", "index": 0}})
 
 
-def make_network():
-    keras.utils.set_random_seed(1)
-    return keras.layers.Dense(1)
-
-
-def model_fn(features, labels, mode, network, optimizer):
-    predictions = network(features)[:, 0]
-    return ge.EstimatorSpec(
-        mode,
-        predictions=predictions,
-        loss=None if labels is None else tf.square(predictions - labels),
-        train_op=ge.TrainOp(optimizer, network.trainable_variables),
-    )
-
-
-def train_input():
-    return tf.data.Dataset.from_tensor_slices((X, X[:, 0])).repeat().batch(8)
-
-
-def eval_input():
-    return tf.data.Dataset.from_tensor_slices((X, X[:, 0])).batch(16)
-
-
 def estimator(model_dir, **options):
-    modules = {"network": make_network, "optimizer": lambda: keras.optimizers.SGD(0.01)}
     options = {"save_checkpoints_steps": 5, "keep_checkpoint_max": None, **options}
-    return ge.Estimator(model_fn, modules=modules, config=ge.RunConfig(str(model_dir), **options))
+    return make(model_dir, network=lambda: keras.layers.Dense(3), **options)
 
 
 class Calls(ge.Exporter):
@@ -224,23 +201,19 @@ def test_training_from_the_start_is_evaluated_from_the_start(run):
     assert steps(run) == [0, 5, 10, 15, 20]
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"evaluation": "inline"}, "RunConfig.evaluation is 'inline'"),
-        ({"save_checkpoints_steps": 0, "keep_checkpoint_max": 5}, "save_checkpoints_steps is 0"),
-    ],
+test_options_that_exclude_an_evaluator = refused(
+    lambda run, options: evaluate(run, **options),
+    ({"evaluation": "inline"}, "RunConfig.evaluation is 'inline'"),
+    ({"save_checkpoints_steps": 0, "keep_checkpoint_max": 5}, "save_checkpoints_steps is 0"),
+    fixtures=["run"],
 )
-def test_options_that_exclude_an_evaluator(run, options, message):
-    with pytest.raises(ge.UserError, match=message):
-        evaluate(run, **options)
 
 
 def test_an_evaluator_does_not_train(run):
     with pytest.raises(ge.UserError, match="this task is an evaluator"):
         estimator(run).train(train_input, max_steps=30)
     with pytest.raises(ge.UserError, match="model_dir"):
-        modules = {"network": make_network, "optimizer": keras.optimizers.SGD}
+        modules = {"network": keras.Model, "optimizer": keras.optimizers.SGD}
         ge.Estimator(model_fn, modules=modules, config=ge.RunConfig())
 
 

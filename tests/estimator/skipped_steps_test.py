@@ -162,9 +162,7 @@ def test_a_hook_of_the_user_skips_batches(tmp_path, expected, caplog):
     with pytest.raises(ge.NanLossDuringTrainingError, match="step 19 is above -1"):
         one.train(spikes, [Above(-1.0, ends=True)])
     unsaved = make(tmp_path / "unsaved", save_checkpoints_steps=0)
-    with pytest.raises(
-        ge.errors.UserValueError, match=r"skip_step\(1\) was called, and .*request_stop"
-    ):
+    with pytest.raises(ge.UserError, match=r"skip_step\(1\) was called, and .*request_stop"):
         unsaved.train(spikes, [Above(-1.0)], max_steps=1)
 
 
@@ -277,9 +275,7 @@ def test_what_cannot_return_to_a_checkpoint_is_refused(tmp_path):
         ([ge.hooks.LossGuard(spike=2.0)], {}, "LossGuard.on is 'restore'"),
     ):
         one = make(tmp_path, save_checkpoints_steps=0, **options)
-        with pytest.raises(
-            ge.errors.UserValueError, match=f"{name}, and RunConfig.save_checkpoints"
-        ):
+        with pytest.raises(ge.UserError, match=f"{name}, and RunConfig.save_checkpoints"):
             one.train(train_input, hooks, max_steps=1)
         assert one.state.step == 0
     for arguments, text in (

@@ -11,6 +11,7 @@ from gin_estimator.inputs import csv_input_fn, dataframe_input_fn, tfrecord_inpu
 
 import gin_estimator as ge
 from gin_estimator import ModeKeys
+from refusals import refused
 
 COLUMNS = {
     "x": "number",
@@ -162,25 +163,22 @@ def test_a_bad_csv_file_is_refused_at_the_start(content, text, tmp_path):
         read(csv_input_fn, columns={"x": "number"}, eval_files=str(tmp_path / "*.gz"))
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"columns": ["x"]}, "columns is .'x'.: expected a dict"),
-        ({"columns": {}}, "label is 'y': expected one of the columns .."),
-        ({"columns": {"y": "id"}, "weight": None}, "columns has no features, with label='y'"),
-        ({"columns": {"x": "numbr", "y": "id"}}, "column 'x' is 'numbr': expected its kind"),
-        ({"columns": {"x": {"kind": "id", "default": "a"}}}, "default is 'a'"),
-        ({"label": "z"}, "label is 'z': expected one of the columns"),
-        ({"weight": "word"}, "weight is 'word', a column of kind 'word'"),
-        ({"delimiter": ""}, "delimiter is ''"),
-        ({"missing": "N,A"}, "missing is 'N,A'"),
-        ({"names": ["x"]}, "names is .'x'., and the first line"),
-    ],
+test_wrong_declarations_are_refused = refused(
+    lambda tmp_path, options: read(
+        functools.partial(csv, **options), eval_files=write(tmp_path / "a.csv", *LINES)
+    ),
+    ({"columns": ["x"]}, "columns is .'x'.: expected a dict"),
+    ({"columns": {}}, "label is 'y': expected one of the columns .."),
+    ({"columns": {"y": "id"}, "weight": None}, "columns has no features, with label='y'"),
+    ({"columns": {"x": "numbr", "y": "id"}}, "column 'x' is 'numbr': expected its kind"),
+    ({"columns": {"x": {"kind": "id", "default": "a"}}}, "default is 'a'"),
+    ({"label": "z"}, "label is 'z': expected one of the columns"),
+    ({"weight": "word"}, "weight is 'word', a column of kind 'word'"),
+    ({"delimiter": ""}, "delimiter is ''"),
+    ({"missing": "N,A"}, "missing is 'N,A'"),
+    ({"names": ["x"]}, "names is .'x'., and the first line"),
+    fixtures=["tmp_path"],
 )
-def test_wrong_declarations_are_refused(options, text, tmp_path):
-    path = write(tmp_path / "a.csv", *LINES)
-    with pytest.raises(ge.UserError, match=text):
-        read(functools.partial(csv, **options), eval_files=path)
 
 
 def test_a_dataframe_has_the_same_rows():

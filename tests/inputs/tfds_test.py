@@ -10,6 +10,7 @@ from gin_estimator import ModeKeys
 
 pytest.importorskip("tensorflow_datasets.core", exc_type=ImportError)
 import tensorflow_datasets as tfds
+from refusals import refused
 
 NUMBERS = {"train": list(range(23)), "test": list(range(100, 111))}
 
@@ -141,20 +142,16 @@ def test_examples_without_a_pair(tiny, data_dir):
         tiny(name="tiny_unpaired", download=True)
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"name": "mnits"}, "'mnits': expected a data set .* Did you mean 'mnist'"),
-        ({"name": "tiny_numbers:9.9.9"}, "'tiny_numbers:9.9.9': expected a version"),
-        ({"train_split": "valid"}, r"no split 'valid': expected one of \['test', 'train'\]"),
-        ({"train_split": "train[:x]"}, r"no split 'train\[:x\]'"),
-        ({"data_dir": "/nope"}, "is not in /nope/.*Set tfds_input_fn.download = True"),
-        ({"cache": True, "preprocess": to_range}, "cache is True, .* expected fixed shapes"),
-    ],
+test_wrong_arguments_are_refused = refused(
+    lambda tiny, options: tiny(**options),
+    ({"name": "mnits"}, "'mnits': expected a data set .* Did you mean 'mnist'"),
+    ({"name": "tiny_numbers:9.9.9"}, "'tiny_numbers:9.9.9': expected a version"),
+    ({"train_split": "valid"}, r"no split 'valid': expected one of \['test', 'train'\]"),
+    ({"train_split": "train[:x]"}, r"no split 'train\[:x\]'"),
+    ({"data_dir": "/nope"}, "is not in /nope/.*Set tfds_input_fn.download = True"),
+    ({"cache": True, "preprocess": to_range}, "cache is True, .* expected fixed shapes"),
+    fixtures=["tiny"],
 )
-def test_wrong_arguments_are_refused(tiny, options, text):
-    with pytest.raises(ge.UserError, match=text):
-        tiny(**options)
 
 
 def test_scale_image():

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import gin_estimator as ge
-from small import X, Y, checkpoints, eval_input, make, poisoned, train_input
+from small import Do, X, Y, checkpoints, eval_input, make, poisoned, train_input
 
 
 def hiding(x):
@@ -47,17 +47,14 @@ def test_a_step_that_makes_it_is_skipped_if_on_nan_says_so(tmp_path):
 
 
 def test_a_hook_that_sets_it_is_skipped_like_a_batch(tmp_path):
-    class Breaks(ge.Hook):
-        every_steps = 4
-        is_first = True
+    broken = []
 
-        def after_step(self, run):
-            if self.is_first:
-                self.is_first = False
-                one.state.modules["network"].layers[0].bias.assign(np.full(8, np.nan))
+    def breaks(run):
+        if not broken:
+            broken.append(one.state.modules["network"].layers[0].bias.assign(np.full(8, np.nan)))
 
     one = hidden(tmp_path, on_nan="restore")
-    one.train(train_input, max_steps=6, hooks=[Breaks()])
+    one.train(train_input, max_steps=6, hooks=[Do(breaks, every_steps=4)])
     assert checkpoints(tmp_path) == [0, 3, 6] and np.isfinite(kernel(one)).all()
     assert [path.name for path in tmp_path.glob("bad_batches/*")] == ["step-6"]
 

@@ -21,6 +21,7 @@ from gin_estimator.models import (
 
 import gin_estimator as ge
 from gin_estimator import ModeKeys
+from refusals import refused
 
 # Recorded with TensorFlow 2.15.1.
 RECORDED = json.loads((pathlib.Path(__file__).parent / "heads.json").read_text())
@@ -188,46 +189,39 @@ def test_a_label_or_weight_out_of_range_ends_the_step(head, labels, text):
         tf.function(loss, autograph=False)()
 
 
-@pytest.mark.parametrize(
-    ("factory", "text"),
-    [
-        (lambda: BinaryClassHead(thresholds=[30]), "thresholds has 30: expected probabilities"),
-        (lambda: BinaryClassHead(label_vocabulary="ab"), "expected 2 different labels"),
-        (lambda: MultiClassHead(1), "n_classes is 1: expected an int > 1"),
-        (lambda: MultiHead([]), "expected heads with different names"),
-        (lambda: MultiHead([RegressionHead()]), "expected heads with different names"),
-    ],
+test_wrong_arguments = refused(
+    lambda make: make(),
+    (lambda: BinaryClassHead(thresholds=[30]), "thresholds has 30: expected probabilities"),
+    (lambda: BinaryClassHead(label_vocabulary="ab"), "expected 2 different labels"),
+    (lambda: MultiClassHead(1), "n_classes is 1: expected an int > 1"),
+    (lambda: MultiHead([]), "expected heads with different names"),
+    (lambda: MultiHead([RegressionHead()]), "expected heads with different names"),
 )
-def test_wrong_arguments(factory, text):
-    with pytest.raises(ge.errors.SpecError, match=text):
-        factory()
 
 
 BINARY = BinaryClassHead(weight_column="w")
 
 
-@pytest.mark.parametrize(
-    ("head", "features", "logits", "labels", "text"),
-    [
-        (BINARY, {"w": [1.0]}, [[1.0, 2.0]], [1], r"BinaryClassHead expects \[batch, 1\]"),
-        (BINARY, {"w": [1.0]}, [[1.0]], [[1, 0]], "labels have shape"),
-        (BINARY, {"w": [1.0]}, [[1.0]], [1, 0], "one label for each row"),
-        (BINARY, {"v": [1.0]}, [[1.0]], [1], "weight_column is 'w': expected .*'v'"),
-        (BINARY, {"w": [[1.0, 2.0]]}, [[1.0]], [1], "one weight for each"),
-        (BINARY, {"w": [1.0]}, [[1.0]], None, "labels is None in mode TRAIN"),
-        (BINARY, {"w": [1.0]}, [[1.0]], [1], "neither of optimizer and train_op"),
-        (MultiClassHead(3), {}, [[1.0] * 3], [1.0], "tf.int64"),
-        (RegressionHead(), {}, [[1.0]], ["1"], "to_number"),
-        (RegressionHead(loss_fn=lambda y, z: tf.reduce_mean(y)), {}, [[1.0]], [1.0], "without a"),
-        (MultiHead([RegressionHead(name="a")]), {}, [[1.0]], [1.0], r"the entries \['a'\]"),
-        (RegressionHead(loss_reduction="none"), {}, [[1.0]], [1.0], "neither|'mean' or 'sum'"),
-    ],
+test_what_does_not_fit_is_refused = refused(
+    lambda head, features, logits, labels: head.create_estimator_spec(
+        {name: tf.constant(value) for name, value in features.items()},
+        ModeKeys.TRAIN,
+        tf.constant(logits),
+        None if labels is None else tf.constant(labels),
+    ),
+    (BINARY, {"w": [1.0]}, [[1.0, 2.0]], [1], r"BinaryClassHead expects \[batch, 1\]"),
+    (BINARY, {"w": [1.0]}, [[1.0]], [[1, 0]], "labels have shape"),
+    (BINARY, {"w": [1.0]}, [[1.0]], [1, 0], "one label for each row"),
+    (BINARY, {"v": [1.0]}, [[1.0]], [1], "weight_column is 'w': expected .*'v'"),
+    (BINARY, {"w": [[1.0, 2.0]]}, [[1.0]], [1], "one weight for each"),
+    (BINARY, {"w": [1.0]}, [[1.0]], None, "labels is None in mode TRAIN"),
+    (BINARY, {"w": [1.0]}, [[1.0]], [1], "neither of optimizer and train_op"),
+    (MultiClassHead(3), {}, [[1.0] * 3], [1.0], "tf.int64"),
+    (RegressionHead(), {}, [[1.0]], ["1"], "to_number"),
+    (RegressionHead(loss_fn=lambda y, z: tf.reduce_mean(y)), {}, [[1.0]], [1.0], "without a"),
+    (MultiHead([RegressionHead(name="a")]), {}, [[1.0]], [1.0], r"the entries \['a'\]"),
+    (RegressionHead(loss_reduction="none"), {}, [[1.0]], [1.0], "neither|'mean' or 'sum'"),
 )
-def test_what_does_not_fit_is_refused(head, features, logits, labels, text):
-    features = {name: tf.constant(value) for name, value in features.items()}
-    labels = labels if labels is None else tf.constant(labels)
-    with pytest.raises(ge.errors.SpecError, match=text):
-        head.create_estimator_spec(features, ModeKeys.TRAIN, tf.constant(logits), labels)
 
 
 # Whole runs.
@@ -285,15 +279,9 @@ def alone(tmp_path_factory):
     return functools.cache(lambda kind: run(tmp_path_factory.mktemp(kind), kind))
 
 
-def cases():
-    for name in CONFIGS:
-        for kind in ("mean", "sum"):
-            quick = (name, kind) == ("mirrored 2", "sum")
-            yield pytest.param(name, kind, marks=[] if quick else [pytest.mark.slow])
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "kind"), list(cases()))
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("kind", ["mean", "sum"])
 def test_replicas_train_what_one_does(alone, tmp_path, name, kind):
     kernel, metrics, _ = run(tmp_path, kind, **CONFIGS[name])
     np.testing.assert_allclose(kernel, alone(kind)[0], rtol=1e-5, atol=1e-6)

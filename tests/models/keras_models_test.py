@@ -150,15 +150,7 @@ def fitted():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("default", marks=pytest.mark.slow),
-        "mirrored 2",
-        pytest.param("mirrored 4", marks=pytest.mark.slow),
-        pytest.param("central 2", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("name", CONFIGS)
 def test_a_compiled_model_trains_as_by_fit(tmp_path, fitted, name):
     """With weights, a frozen layer, and a last batch of one example."""
     model, expected = fitted

@@ -15,6 +15,7 @@ import tensorflow as tf
 import gin_estimator as ge
 from gin_estimator.inputs import Schema
 from gin_estimator.models import BinaryClassHead, table_model, wide_and_deep
+from small import Losses
 
 STEPS, BATCH, ROWS = 4, 8, 21
 LARGE = 997
@@ -67,18 +68,6 @@ def input_fn(mode, size=BATCH):
     if mode == ge.ModeKeys.PREDICT:
         return data.batch(BATCH).map(lambda features, labels: features)
     return data.batch(BATCH)
-
-
-class Losses(ge.Hook):
-    """Keeps the loss of each step."""
-
-    every_steps = 1
-
-    def __init__(self):
-        self.values = []
-
-    def after_step(self, run):
-        self.values.append(run.report.loss)
 
 
 graphs = []  # In which model_fn was traced.

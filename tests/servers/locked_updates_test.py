@@ -1,5 +1,6 @@
 """Updates by kernels that lock agree with Keras'."""
 
+import functools
 import threading
 
 import keras
@@ -10,6 +11,7 @@ import tensorflow as tf
 from gin_estimator.contract.train_op import TrainOp
 from gin_estimator.servers.locked_updates import lock
 from gin_estimator.train.rows import RowOptimizer
+from refusals import refused
 
 pytestmark = pytest.mark.oldest
 
@@ -87,12 +89,6 @@ def test_updates_of_rows_are_those_of_keras_on_rows(name, options):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_lazy_adam_is_refused():
-    optimizer, variables = make("Adam", {}, locked=False)
-    with pytest.raises(ValueError, match="with lazy=True: expected one of"):
-        lock(TrainOp(optimizer, variables, lazy=True), tf.distribute.get_strategy())
-
-
 @pytest.mark.parametrize("by_rows", [False, True])
 def test_threads_lose_no_update(by_rows):
     variable = keras.Variable(np.zeros([1000, 100]), name="v")
@@ -116,31 +112,32 @@ def test_threads_lose_no_update(by_rows):
     assert np.all(np.asarray(optimizer.variables[-1]) == 201)
 
 
-@pytest.mark.parametrize("name", ["Nadam", "Lion", "Lamb", "Adafactor", "Muon"])
-def test_what_would_lose_updates_is_refused(name):
-    if not hasattr(keras.optimizers, name):
-        pytest.skip(f"this Keras has no {name}")
-    with pytest.raises(ValueError, match="allow_lost_updates = True"):
-        make(name, {}, locked=True)
+class Mine(keras.optimizers.SGD):
+    """Could have any update."""
 
 
-def test_averages_of_keras_are_refused():
-    with pytest.raises(ValueError, match="with use_ema: expected none"):
-        make("Adam", {"use_ema": True}, locked=True)
-
-
-def test_a_subclass_is_refused():
-    class Mine(keras.optimizers.SGD):
-        """Could have any update."""
-
-    with pytest.raises(ValueError, match="is Mine on parameter servers, expected one of"):
-        lock(TrainOp(Mine(), [keras.Variable([1.0])]), tf.distribute.get_strategy())
-
-
-def test_a_constraint_is_refused():
+def constrained():
     dense = keras.layers.Dense(2, kernel_constraint="non_neg")
     dense.build([None, 3])
     optimizer = keras.optimizers.SGD()
     optimizer.build(dense.trainable_variables)
-    with pytest.raises(ValueError, match="a variable has a constraint"):
-        lock(TrainOp(optimizer, dense.trainable_variables), tf.distribute.get_strategy())
+    return TrainOp(optimizer, dense.trainable_variables)
+
+
+def op(name, options=(), **more):
+    return TrainOp(*make(name, dict(options), locked=False), **more)
+
+
+OTHERS = ["Nadam", "Lion", "Lamb", "Adafactor", *["Muon"] * hasattr(keras.optimizers, "Muon")]
+
+test_what_would_lose_updates_is_refused = refused(
+    lambda make_op: lock(make_op(), tf.distribute.get_strategy()),
+    (lambda: op("Adam", lazy=True), "with lazy=True: expected one of"),
+    (lambda: op("Adam", {"use_ema": True}), "with use_ema: expected none"),
+    (
+        lambda: TrainOp(Mine(), [keras.Variable([1.0])]),
+        "is Mine on parameter servers, expected one",
+    ),
+    (constrained, "a variable has a constraint"),
+    *((functools.partial(op, name), "allow_lost_updates = True") for name in OTHERS),
+)
