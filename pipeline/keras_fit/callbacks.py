@@ -115,17 +115,19 @@ class KerasCallbacks(Hook):
         params: Mapping[str, Any],
         initial_epoch: int = 0,
         validation_freq: int | None = None,
+        earlier: tuple[int, ...] | None = None,
     ) -> None:
         """Takes the callbacks, a result of `checked`, and their `params` as in Keras.
 
         An evaluation follows each epoch whose number, from 1, is a multiple of `validation_freq`;
-        None for no evaluation.
+        None for no evaluation. `earlier` are the steps at which earlier calls of the program with
+        a model have ended; None for a function.
         """
-        self.every_steps: int = params["steps"]
+        self.every_steps = params["steps"]
         self.history: dict[str, list[Any]] = {}
         self._callbacks, self._estimator = callbacks, estimator
         self._params, self._epochs = params, params["epochs"]
-        self._first, self._freq = initial_epoch, validation_freq
+        self._first, self._freq, self._earlier = initial_epoch, validation_freq, earlier
 
     @property
     def epoch(self) -> list[int]:
@@ -146,13 +148,20 @@ class KerasCallbacks(Hook):
         """Continues the history, and the epoch that was saved.
 
         Raises:
-          UserValueError: epochs had another number of steps, or another first number.
+          UserValueError: epochs had another number of steps, or another first number, or the
+            call began after other calls.
         """
         if (first := state.get("initial_epoch", 0)) != self._first:
             raise UserValueError(
                 f"initial_epoch is {self._first}, and {first} in the checkpoint of "
                 f"{run.model_dir}: expected the same, since a call continues model_dir. Set "
                 f"initial_epoch={first}, or another model_dir."
+            )
+        if (earlier := state.get("earlier", [])) != list(self._earlier or []):
+            raise UserValueError(
+                f"the call of fit in {run.model_dir} began when earlier calls had ended at the "
+                f"steps {earlier}, and now they have at {list(self._earlier or [])}: expected the "
+                "same, since it begins with their weights. Set another model_dir."
             )
         if state["steps_per_epoch"] != self.every_steps:
             raise UserValueError(
@@ -175,6 +184,12 @@ class KerasCallbacks(Hook):
                 "fit | %s in an earlier call: nothing is trained. Set another model_dir.",
                 self._stopped,
             )
+        elif run.is_chief and done >= self._epochs and self._earlier is not None:
+            logging.warning(
+                "fit | %s has this call's epochs of an earlier start of the program: nothing is "
+                "trained. Set another model_dir to train again.",
+                run.model_dir,
+            )
         elif run.is_chief and done >= self._epochs:
             logging.warning(
                 "fit | epochs is %d, and %s has %d of earlier calls: nothing is trained. Set "
@@ -191,6 +206,7 @@ class KerasCallbacks(Hook):
             **self._saved,
             "steps_per_epoch": self.every_steps,
             "initial_epoch": self._first,
+            "earlier": list(self._earlier or []),
             "history": self.history,
             "pending": self._pending,
             "begun": self._begun,

@@ -58,7 +58,7 @@ class Data:
                     "y_val, sample_weight). Set validation_data=(x_val, y_val)."
                 )
             x_val, *others = given or (validation_data,)
-            named = dict(zip(("y", "sample_weight"), others, strict=False))
+            named: dict[str, Any] = dict(zip(("y", "sample_weight"), others, strict=False))
             size = validation_batch_size or batch_size
             argument = "validation_batch_size"
             size = size if _is_arrays(x_val) else validation_batch_size
@@ -118,7 +118,6 @@ class _Parts:
                 "with one row for each example."
             )
         self._parts, self._rows = tuple(parts), sizes[0][1]
-        self._batch_size = batch_size or 32
 
     def split(self, fraction: float, batch_size: int | None) -> tuple["_Parts", "_Parts"]:
         """Returns the first rows and, as Keras, the last ones."""
@@ -135,10 +134,10 @@ class _Parts:
             )
         return (
             self._of_rows(slice(at), self._batch_size),
-            self._of_rows(slice(at, None), batch_size or 32),
+            self._of_rows(slice(at, None), batch_size),
         )
 
-    def _of_rows(self, rows: slice, batch_size: int) -> "_Parts":
+    def _of_rows(self, rows: slice, batch_size: int | None) -> "_Parts":
         new = object.__new__(_Parts)
         new._parts = tf.nest.map_structure(lambda each: each[rows], self._parts)
         new._rows = len_of(tf.nest.flatten(new._parts)[0])
@@ -149,7 +148,7 @@ class _Parts:
     def input_fn(self, *, shuffle: bool) -> Callable[..., Any]:
         """Returns the input_fn."""
         if self._is_arrays:
-            return _of_arrays(self._parts, self._rows, self._batch_size, shuffle)
+            return _of_arrays(self._parts, self._rows, self._batch_size or 32, shuffle)
         if isinstance(self._value, keras.utils.PyDataset):
             return _of_py_dataset(self._name, self._value, shuffle)
         if isinstance(self._value, tf.data.Dataset):

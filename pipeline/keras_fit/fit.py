@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,9 +29,11 @@ from ..hooks.stock import LoggingHook
 from ..hooks.stops import RepeatInputHook
 from ..loop.specs import EvalSpec, TrainSpec
 from ..run import log
+from ..warm_start.settings import WarmStartSettings
 from .callbacks import KerasCallbacks, ValidationCallbacks, checked
 from .compiled import compile_parts, compiled_spec
 from .data import Data, warn_of_order
+from .given_model import GivenModel
 from .model import check_compiled, compiled_modules, new_model
 from .result import FitResult
 
@@ -38,6 +41,8 @@ _INPUT_ARGUMENTS = ("mode", "params", "config", "input_context", "first_batch")
 _STEPS = integer(1, example=100, optional=True)
 _VERBOSE = Check(lambda v: v == "auto" or (is_int(v) and v in (0, 1, 2)), "'auto', 0, 1 or 2", "0")
 _CONFIG = instance(RunConfig, "a RunConfig", "RunConfig(model_dir='runs/1')", optional=True)
+# Global steps at which the calls of this process with a model have ended, by model_dir.
+_calls: dict[str, list[int]] = {}
 _CLASS_WEIGHT = Check(
     lambda v: (
         isinstance(v, Mapping)
@@ -64,7 +69,7 @@ class Weighted(NamedTuple):
 
 @reject_unknown_arguments
 def fit(
-    make_model: Callable[[], keras.Model],
+    make_model: keras.Model | Callable[[], keras.Model],
     x: Any = None,
     y: Any = None,
     batch_size: int | None = None,
@@ -97,16 +102,25 @@ def fit(
 
     It is `train_and_evaluate` with the arguments, losses, metrics and callbacks of Keras.
 
+    A function is called under the strategy; another call with it continues the training of
+    model_dir. A model keeps what it has learned, so that another call in the program is another
+    training from its weights, as in Keras: to train on, to unfreeze layers, to compile it again.
+    Calls with a model are numbered in the order of the program: the first one writes to model_dir,
+    the second one to model_dir/fit_2, and so on. A program that is started again resumes each call
+    where it was: those that have ended only set the weights of the model.
+
     Args:
-      make_model: function that returns a new compiled model at each call, which is made under the
-        strategy.
+      make_model: function that returns a new compiled model at each call; or a compiled model. On
+        one device without a strategy the model itself is trained. Otherwise it is made again from
+        its configuration and compared, and afterwards gets the trained values.
       x: arrays or tensors with one row for each example, or a nest of these; a `tf.data.Dataset`
         or `keras.utils.PyDataset` of batches of all replicas, `(x, y)` or `(x, y,
         sample_weight)`; or a function that returns such a dataset, which may take the arguments
         of any input_fn. Every process passes the same data.
       y: labels, if `x` is arrays: an array, or a nest of arrays for several outputs.
       batch_size: number of examples of a step of all replicas, if `x` is arrays; None for 32.
-      epochs: number of the last epoch, from the beginning of model_dir, also of earlier calls.
+      epochs: number of the last epoch; of a function from the beginning of model_dir, also of
+        earlier calls.
       verbose: 0 prints no line for each epoch.
       callbacks: Keras callbacks that work at the beginnings and ends of training, epochs and
         validations. With TerminateOnNaN training ends as `RunConfig.on_nan` has it: by default
@@ -160,7 +174,9 @@ def fit(
     validation_fns = []
     if data.validation_fn is not None:
         validation_fns = [_prepared("validation_data", data.validation_fn)]
-    config = _config(config or RunConfig(), callbacks, validates=bool(validation_fns))
+    is_model = isinstance(make_model, keras.Model)
+    policy = make_model.dtype_policy if is_model else keras.config.dtype_policy()
+    config = _config(config or RunConfig(), callbacks, policy, validates=bool(validation_fns))
     if verbose == 0:
         config = config.replace(progress=False)
     if config.cluster.has_servers and isinstance(x, keras.utils.PyDataset):
@@ -176,8 +192,22 @@ def fit(
         steps_per_epoch = _steps_of_pass(train_fn, config)
     config = _saving(config, steps_per_epoch)
 
+    given, calls = None, None
+    if is_model:
+        model_dir = str(config.model_dir)
+        calls = _calls.setdefault(model_dir, [])
+        if calls:
+            folder = os.path.join(model_dir, f"fit_{len(calls) + 1}")
+            config = config.replace(model_dir=folder)
+        given = GivenModel(make_model, execution.create(config), _features(train_fn, config))
+        make_model = given
     modules = compiled_modules(make_model, lambda model: check_compiled(model, config))
     estimator = Estimator(_model_fn, modules=modules, config=config)
+    if given is not None:
+        start = WarmStartSettings(
+            init_fn=lambda modules: given.set_values(modules, estimator.state.replicas)
+        )
+        estimator = Estimator(_model_fn, modules=modules, config=config, warm_start_from=start)
     total = (epochs - initial_epoch) * steps_per_epoch
     params = {
         "verbose": 1 if verbose == "auto" else verbose,
@@ -190,7 +220,10 @@ def fit(
         params=params,
         initial_epoch=initial_epoch,
         validation_freq=validation_freq if validation_fns else None,
+        earlier=None if calls is None else tuple(calls),
     )
+    if calls is not None:
+        calls.append(-1)  # Until it ends.
     is_default = "log_step_count_steps" not in config.changes()
     if log.is_terminal() and is_default and not any(isinstance(h, LoggingHook) for h in hooks):
         hooks = [*hooks, LoggingHook(total)]  # Epochs are enough, as in Keras.
@@ -208,7 +241,12 @@ def fit(
         )
     if config.cluster.has_servers and config.task_type != "chief":
         return FitResult(None, {}, estimator, [], params)
-    model = _plain_model(make_model, estimator, train_fn)
+    values = _trained_values(estimator)
+    if given is not None and calls is not None:
+        calls[-1] = estimator.state.step
+        model, estimator = given.take(values), given.released(estimator)
+    else:
+        model = _plain_model(make_model, config, train_fn, values)
     return FitResult(model, hook.history, estimator, hook.epoch, params)
 
 
@@ -222,7 +260,9 @@ def _model_fn(features: Any, labels: Any, mode: str, network: Any, optimizer: An
     return compiled_spec(mode, network, outputs, labels, parts, weights=weights)
 
 
-def _config(config: RunConfig, callbacks: Sequence[Any], *, validates: bool) -> RunConfig:
+def _config(
+    config: RunConfig, callbacks: Sequence[Any], policy: Any, *, validates: bool
+) -> RunConfig:
     """Returns the RunConfig with a directory, and the defaults of `fit`."""
     if config.evaluation == "evaluator" and validates:
         raise UserValueError(
@@ -231,9 +271,8 @@ def _config(config: RunConfig, callbacks: Sequence[Any], *, validates: bool) -> 
         )
     if config.evaluation == "auto":
         config = config.replace(evaluation="inline")
-    policy = keras.config.dtype_policy().name
-    if config.precision == "float32" and policy in PRECISIONS:
-        config = config.replace(precision=policy)
+    if config.precision == "float32" and policy.name in PRECISIONS:
+        config = config.replace(precision=policy.name)
     stops = any(isinstance(each, keras.callbacks.TerminateOnNaN) for each in callbacks)
     if stops and config.on_nan == "warn":
         config = config.replace(on_nan="stop")
@@ -332,22 +371,38 @@ def _steps_of_pass(input_fn: Callable[..., Any], config: RunConfig) -> int:
     return -(-number // config.gradient_accumulation_steps)
 
 
-def _plain_model(
-    make_model: Callable[[], keras.Model], estimator: Estimator, input_fn: Callable[..., Any]
-) -> keras.Model:
-    """Returns a new model outside of the strategy, with the state of the trained one."""
+def _features(input_fn: Callable[..., Any], config: RunConfig) -> Any:
+    """Returns the inputs of one batch."""
+    dataset = Source(input_fn, ModeKeys.TRAIN, config).dataset(InputContext())
+    return as_pair(next(iter(dataset)))[0]
+
+
+def _trained_values(estimator: Estimator) -> dict[str, tf.Tensor]:
+    """Returns the values of network and optimizer by name."""
     state = estimator.state
-    with modules_lib.in_precision(state.config.precision):
+    modules = {name: state.modules[name] for name in ("network", "optimizer")}
+    with state.using(averages.to_serve(None, state.config.average)):
+        return {
+            name: _value(state.replicas.strategy, variable)
+            for name, variable in names.variables_of(modules).items()
+        }
+
+
+def _plain_model(
+    make_model: Callable[[], keras.Model],
+    config: RunConfig,
+    input_fn: Callable[..., Any],
+    values: Mapping[str, tf.Tensor],
+) -> keras.Model:
+    """Returns a new model outside of the strategy, with the values of the trained one."""
+    with modules_lib.in_precision(config.precision):
         model = new_model(make_model)
         if not model.built:
-            dataset = Source(input_fn, ModeKeys.TRAIN, state.config).dataset(InputContext())
-            model(as_pair(next(iter(dataset)))[0], training=False)
+            model(_features(input_fn, config), training=False)
     model.optimizer.build(model.trainable_variables)
     modules = {"network": model, "optimizer": compile_parts(model).optimizer}
-    trained = names.variables_of({name: state.modules[name] for name in modules})
-    with state.using(averages.to_serve(None, state.config.average)):
-        for name, variable in names.variables_of(modules).items():
-            variable.assign(_value(state.replicas.strategy, trained[name]))
+    for name, variable in names.variables_of(modules).items():
+        variable.assign(values[name])
     return model
 
 

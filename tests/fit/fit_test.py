@@ -298,7 +298,7 @@ MISTAKES = {
         {"make_model": lambda: model_of(Seen())},
         "layer 'seen' updates its metric 'mean_input' in call.*model.compile",
     ),
-    "a model": ({"make_model": make_model()}, "make_model is .*expected a function"),
+    "no function": ({"make_model": 3}, "make_model is 3: expected a function"),
     "uncompiled": ({"make_model": uncompiled}, "is not a compiled Keras model"),
     "custom step": ({"make_model": custom_step}, "train_step is overridden"),
     "eager": ({"make_model": compiled(run_eagerly=True)}, "RunConfig.run_eagerly=True"),
