@@ -1,10 +1,11 @@
 """Trains a compiled Keras model by the driver, with the arguments of `keras.Model.fit`."""
 
+import contextlib
 import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -22,7 +23,7 @@ from ..data.batch import as_pair
 from ..data.source import InputContext, Source
 from ..distribute import modules as modules_lib
 from ..distribute import names
-from ..errors import UserTypeError, UserValueError
+from ..errors import UserRuntimeError, UserTypeError, UserValueError
 from ..estimator import execution
 from ..estimator.estimator import Estimator, train_and_evaluate
 from ..hooks.stock import LoggingHook
@@ -199,7 +200,9 @@ def fit(
         if calls:
             folder = os.path.join(model_dir, f"fit_{len(calls) + 1}")
             config = config.replace(model_dir=folder)
-        given = GivenModel(make_model, execution.create(config), _features(train_fn, config))
+        strategy = execution.create(config)
+        with _connect_in_errors():
+            given = GivenModel(make_model, strategy, _features(train_fn, config))
         make_model = given
     modules = compiled_modules(make_model, lambda model: check_compiled(model, config))
     estimator = Estimator(_model_fn, modules=modules, config=config)
@@ -369,6 +372,20 @@ def _steps_of_pass(input_fn: Callable[..., Any], config: RunConfig) -> int:
     if not number:
         raise source.empty_error()
     return -(-number // config.gradient_accumulation_steps)
+
+
+@contextlib.contextmanager
+def _connect_in_errors() -> Iterator[None]:
+    """Explains TensorFlow's error for values that it has lost when it connected the tasks."""
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        if "Client for target" not in str(error):
+            raise
+        raise UserRuntimeError(
+            "The program made the model or tensors before its tasks were connected, and TensorFlow "
+            "has lost them: expected none before. Write connect(config) as the first line."
+        ) from error
 
 
 def _features(input_fn: Callable[..., Any], config: RunConfig) -> Any:

@@ -125,7 +125,7 @@ def test_a_training_that_was_interrupted_continues_in_the_same_order_on_any_devi
 
 
 class Shuffles(Thirds):
-    """Orders its batches, and the rows in them, as programs of Keras do."""
+    """Counts its passes."""
 
     def __init__(self):
         super().__init__(workers=2)
