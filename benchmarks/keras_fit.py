@@ -147,10 +147,10 @@ class GeFit:
 
     def train(self, case: Case, strategy: tf.distribute.Strategy, folder: pathlib.Path) -> Any:
         """Returns the model and the history."""
-        options: dict[str, Any] = {"input_fn": case.training}
+        options: dict[str, Any] = {"x": case.training}
         if isinstance(strategy, tf.distribute.ParameterServerStrategy):
             options["steps_per_epoch"] = case.steps
-            options["input_fn"] = lambda: case.training().repeat()
+            options["x"] = lambda: case.training().repeat()
         if case.kill_step:
             options["hooks"] = [_KillingHook(case.kill_step, folder)]
         # Saved in the middle of an epoch, before the kill.
@@ -158,7 +158,7 @@ class GeFit:
         config = ge.RunConfig(folder / "run", train_distribute=strategy, **saving)
         result = ge.fit(
             case.make_model,
-            validation=case.validation,
+            validation_data=case.validation,
             epochs=case.epochs,
             callbacks=case.callbacks(),
             config=config,
@@ -173,7 +173,7 @@ class GeFit:
             ge.fit(
                 case.make_model,
                 lambda: case.training().repeat(_REPEATS),
-                validation=case.validation,
+                validation_data=case.validation,
                 epochs=4,
                 callbacks=[clock],
                 config=ge.RunConfig(folder, train_distribute=strategy),

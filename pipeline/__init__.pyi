@@ -52,8 +52,8 @@ from .hooks.plateau import ReduceOnPlateau as ReduceOnPlateau
 from .hooks.profiler import ProfilerHook as ProfilerHook
 from .hooks.stock import LoggingHook as LoggingHook
 from .hooks.summary import SummaryHook as SummaryHook
-from .keras_fit.fit import FitResult as FitResult
 from .keras_fit.fit import fit as fit
+from .keras_fit.result import FitResult as FitResult
 from .loop.early_stopping import EarlyStopping as EarlyStopping
 from .loop.exporter import Exporter as Exporter
 from .loop.specs import EvalSpec as EvalSpec

@@ -106,6 +106,17 @@ def scale_rate(optimizer: Any, scale: Callable[[Any], tf.Tensor] | None) -> None
         optimizer._get_current_learning_rate = lambda: scale(configured())
 
 
+def restore_methods(optimizer: Any) -> None:
+    """Undoes the functions above, which replace methods of the one object."""
+    for name in (
+        "_all_reduce_sum_gradients",
+        "_clip_gradients",
+        "_get_current_learning_rate",
+        "_use_weight_decay",
+    ):
+        vars(optimizer).pop(name, None)
+
+
 def sublayers(layer: keras.Layer) -> list[keras.Layer]:
     """Returns the layers directly in a layer, in the order in which they were set.
 

@@ -97,6 +97,10 @@ def test_learning_rate():
         optimizer.apply([tf.constant([[1.0]])], [variable])
         np.testing.assert_array_equal(variable, [[expected]])
     assert any(each is optimizer.learning_rate for each in optimizer.variables)
+    private.scale_rate(optimizer, lambda rate: rate * 0.0)
+    private.restore_methods(optimizer)
+    optimizer.apply([tf.constant([[1.0]])], [variable])
+    np.testing.assert_array_equal(variable, [[-0.25]])
 
 
 def test_sublayers():

@@ -3,7 +3,7 @@
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from ..errors import UserTypeError
@@ -49,26 +49,14 @@ _RULE = {
     "cooldown": "cooldown_steps=1000",
 }
 
-_ARRAYS = "lambda: tf.data.Dataset.from_tensor_slices((x, y)).batch(32)"
-_VALIDATION = _ARRAYS.replace("(x, y)", "(x_val, y_val)")
-
 # Arguments, by class or function; `*` is what values without names may be.
 ARGUMENTS = {
     "fit": {
-        "*": f"input_fn={_ARRAYS}, and the others by name",
-        "x": f"input_fn={_ARRAYS}",
-        "y": f"input_fn={_ARRAYS}",
-        "sample_weight": f"input_fn={_ARRAYS.replace('y)', 'y, sample_weight)')}",
-        "batch_size": "dataset.batch(32) in input_fn, with the batch of all replicas",
-        "shuffle": "dataset.shuffle(1000).batch(32) in input_fn",
-        "verbose": "config=RunConfig(model_dir, progress=False) for no lines",
-        "validation_data": f"validation={_VALIDATION}",
-        "validation_split": f"validation={_VALIDATION}, with the last rows of the arrays",
-        "validation_batch_size": "dataset.batch(32) in the function of validation",
-        "validation_steps": "dataset.take(10) in the function of validation",
-        "validation_freq": "leave it out: validation follows each epoch",
-        "initial_epoch": "leave it out: a call continues model_dir, and epochs counts from its "
-        "start",
+        "*": "hooks and config by name",
+        "input_fn": "x=input_fn",
+        "validation": "validation_data=input_fn",
+        "validation_input_fn": "validation_data=input_fn",
+        "max_steps": "epochs=1, steps_per_epoch=100",
         "model_dir": "config=RunConfig(model_dir)",
         "model": "make_model, a function that makes and compiles the model",
     },
@@ -206,12 +194,32 @@ def reject_unknown_arguments(target: _Target) -> _Target:
                 f"{owner} has {given} values without names: expected at most {without_names}, "
                 f"{', '.join(known[:without_names])}.{hint('*', (), old)}"
             )
+        if not is_class:
+            _check_once(owner, parameters, known[:given], kwargs)
         return call(*args, **kwargs)
 
     if not is_class:
         return cast(_Target, checked)
     target.__init__ = checked
     return target
+
+
+def _check_once(
+    owner: str,
+    parameters: Sequence[inspect.Parameter],
+    without_names: Sequence[str],
+    by_name: Iterable[str],
+) -> None:
+    """Refuses an argument that is given twice, and a required one that is not given."""
+    for each in parameters:
+        name = each.name
+        if name in without_names and name in by_name:
+            raise UserTypeError(
+                f"{owner} has two values for {name}, one of them without its name: expected one. "
+                f"The values without names are {', '.join(without_names)}."
+            )
+        if each.default is each.empty and name not in (*without_names, *by_name):
+            raise UserTypeError(f"{owner} has no value for {name}: expected one. Set {name}=....")
 
 
 def kind_of_hook(value: Any) -> str:

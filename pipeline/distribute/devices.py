@@ -41,7 +41,8 @@ def of(config: RunConfig) -> list[str]:
     if missing:
         raise UserValueError(
             f"RunConfig.devices has {missing}: expected devices of this machine, {present}. "
-            "Logical CPUs can only be created before the program uses TensorFlow."
+            "Logical CPUs can only be created before the program uses TensorFlow: call "
+            "connect(config) first."
         )
     return list(config.devices)
 

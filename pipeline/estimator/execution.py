@@ -40,11 +40,15 @@ def create(config: RunConfig) -> tf.distribute.Strategy:
 
 
 def connect(config: RunConfig) -> None:
-    """Connects this process to the other tasks of its cluster; without a cluster does nothing.
+    """Connects this process to the other tasks of its cluster; alone creates its logical CPUs.
 
-    Call it first in a program that makes tensors or datasets at the top of its file: TensorFlow
-    connects tasks only before. A worker or server of parameter servers serves the chief in this
-    call, and then exits.
+        config = RunConfig("runs/1", execution="multi_worker")
+        connect(config)
+        x = tf.constant(...)
+
+    Call it first in a program that makes tensors, datasets or models at the top of its file:
+    TensorFlow does both only before. On one device it does nothing. A worker or server of
+    parameter servers serves the chief in this call, and then exits.
 
     Raises:
       TaskLostError: a task did not start in time.
@@ -52,6 +56,8 @@ def connect(config: RunConfig) -> None:
     """
     if len(config.cluster.tasks) > 1:
         create(config)
+    elif config.devices is not None:
+        devices.of(config)
 
 
 def create_for_evaluation(config: RunConfig) -> tf.distribute.Strategy:

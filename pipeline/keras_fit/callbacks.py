@@ -112,20 +112,28 @@ class KerasCallbacks(Hook):
         callbacks: Sequence[keras.callbacks.Callback],
         estimator: Estimator,
         *,
-        epochs: int,
-        steps_per_epoch: int,
-        max_step: int,
-        validates: bool,
+        params: Mapping[str, Any],
+        initial_epoch: int = 0,
+        validation_freq: int | None = None,
+        earlier: tuple[int, ...] | None = None,
     ) -> None:
-        """Takes the callbacks, a result of `checked`.
+        """Takes the callbacks, a result of `checked`, and their `params` as in Keras.
 
-        `max_step` is the global step at which training ends, and `validates` whether an evaluation
-        follows each epoch.
+        An evaluation follows each epoch whose number, from 1, is a multiple of `validation_freq`;
+        None for no evaluation. `earlier` are the steps at which earlier calls of the program with
+        a model have ended; None for a function.
         """
-        self.every_steps = steps_per_epoch
+        self.every_steps = params["steps"]
         self.history: dict[str, list[Any]] = {}
         self._callbacks, self._estimator = callbacks, estimator
-        self._epochs, self._max_step, self._validates = epochs, max_step, validates
+        self._params, self._epochs = params, params["epochs"]
+        self._first, self._freq, self._earlier = initial_epoch, validation_freq, earlier
+
+    @property
+    def epoch(self) -> list[int]:
+        """Numbers of the epochs in the history."""
+        number = max(map(len, self.history.values()), default=0)
+        return list(range(self._first, self._first + number))
 
     def begin(self, run: RunContext) -> None:
         """Forgets an earlier training; callbacks begin when the state is known."""
@@ -140,8 +148,21 @@ class KerasCallbacks(Hook):
         """Continues the history, and the epoch that was saved.
 
         Raises:
-          UserValueError: epochs had another number of steps.
+          UserValueError: epochs had another number of steps, or another first number, or the
+            call began after other calls.
         """
+        if (first := state.get("initial_epoch", 0)) != self._first:
+            raise UserValueError(
+                f"initial_epoch is {self._first}, and {first} in the checkpoint of "
+                f"{run.model_dir}: expected the same, since a call continues model_dir. Set "
+                f"initial_epoch={first}, or another model_dir."
+            )
+        if (earlier := state.get("earlier", [])) != list(self._earlier or []):
+            raise UserValueError(
+                f"the call of fit in {run.model_dir} began when earlier calls had ended at the "
+                f"steps {earlier}, and now they have at {list(self._earlier or [])}: expected the "
+                "same, since it begins with their weights. Set another model_dir."
+            )
         if state["steps_per_epoch"] != self.every_steps:
             raise UserValueError(
                 f"steps_per_epoch is {self.every_steps}, and {state['steps_per_epoch']} in the "
@@ -157,11 +178,17 @@ class KerasCallbacks(Hook):
                 run.step,
             )
         self._begun, self._stopped, self._saved = state["begun"], state["stopped"], state
-        done = run.step // self.every_steps
+        done = self._epoch_at(run.step)
         if run.is_chief and self._stopped is not None:
             logging.warning(
                 "fit | %s in an earlier call: nothing is trained. Set another model_dir.",
                 self._stopped,
+            )
+        elif run.is_chief and done >= self._epochs and self._earlier is not None:
+            logging.warning(
+                "fit | %s has this call's epochs of an earlier start of the program: nothing is "
+                "trained. Set another model_dir to train again.",
+                run.model_dir,
             )
         elif run.is_chief and done >= self._epochs:
             logging.warning(
@@ -169,8 +196,8 @@ class KerasCallbacks(Hook):
                 "epochs=%d, or another model_dir.",
                 self._epochs,
                 run.model_dir,
-                done,
-                done + self._epochs,
+                done - self._first,
+                done + self._epochs - self._first,
             )
 
     def state(self) -> dict[str, Any]:
@@ -178,6 +205,8 @@ class KerasCallbacks(Hook):
         state = {
             **self._saved,
             "steps_per_epoch": self.every_steps,
+            "initial_epoch": self._first,
+            "earlier": list(self._earlier or []),
             "history": self.history,
             "pending": self._pending,
             "begun": self._begun,
@@ -197,7 +226,7 @@ class KerasCallbacks(Hook):
     def after_step(self, run: RunContext) -> None:
         """Takes the results of the epoch; ends it if no evaluation follows."""
         self._pending = _logs(run.report)
-        if not self._validates:
+        if not self._validates(self._epoch_at(run.step)):
             self._end_epoch(run, {})
 
     def after_evaluation(self, run: RunContext, name: str, metrics: Mapping[str, Any]) -> None:
@@ -218,7 +247,7 @@ class KerasCallbacks(Hook):
             run.request_last_save()
         if self._callbacks:  # The same in all processes.
             self._estimator.state.synchronize()
-            rows = _rows(self.history)
+            rows = self._rows()
             self._call("on_train_end", rows[-1] if rows else {})
             run.request_last_save()
 
@@ -234,9 +263,8 @@ class KerasCallbacks(Hook):
         model.stop_training = False
         if self._estimator.state.replicas.total > 1:
             model.evaluate = _with_remedy(functools.partial(type(model).evaluate, model))
-        steps = self.every_steps
         for name, each in self._active.items():
-            each.set_params({"epochs": self._epochs, "steps": steps, "verbose": 0})
+            each.set_params(dict(self._params))
             each.set_model(model)
             _choose_mode(each, compile_parts(model).metrics)
             self._call_one(each, "on_train_begin", {})
@@ -267,17 +295,17 @@ class KerasCallbacks(Hook):
                     lists.setdefault(attribute, []).append(arrays[key])
             vars(callback).update(lists)
         if isinstance(callback, _callbacks.CSVLogger) and not callback.append:
-            for epoch, logs in enumerate(_rows(self.history)):
+            for epoch, logs in zip(self.epoch, self._rows(), strict=True):
                 callback.on_epoch_end(epoch, logs)
 
     def _begin_epoch(self, run: RunContext) -> None:
-        epoch = run.step // self.every_steps
-        if epoch != self._begun and run.step < self._max_step:
+        epoch = self._epoch_at(run.step)
+        if epoch != self._begun and epoch < self._epochs:
             self._begun = epoch
             self._call("on_epoch_begin", epoch, {})
 
     def _end_epoch(self, run: RunContext, validation: Mapping[str, Any]) -> None:
-        epoch = run.step // self.every_steps - 1
+        epoch = self._epoch_at(run.step) - 1
         logs, self._pending = {**(self._pending or {}), **validation}, None
         self._estimator.state.synchronize()
         self._call("on_epoch_end", epoch, logs)  # Some add the learning rate.
@@ -292,11 +320,32 @@ class KerasCallbacks(Hook):
     def begin_validation(self) -> None:
         """Calls `on_test_begin`."""
         self._start()
-        self._call("on_test_begin", {})
+        if self._pending is not None:  # Else a last evaluation, which Keras does not make.
+            self._call("on_test_begin", {})
 
     def end_validation(self, report: Report) -> None:
         """Calls `on_test_end` with the results."""
-        self._call("on_test_end", _logs(report))
+        if self._pending is not None:
+            self._call("on_test_end", _logs(report))
+
+    def _epoch_at(self, step: int) -> int:
+        """Returns the number of epochs that have ended, those before `initial_epoch` included."""
+        return self._first + step // self.every_steps
+
+    def _validates(self, number: int) -> bool:
+        return self._freq is not None and number % self._freq == 0
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """Returns the logs of each epoch."""
+        rows = []
+        counts = dict.fromkeys(self.history, 0)
+        for epoch in self.epoch:
+            skips = not self._validates(epoch + 1)
+            names = [n for n in self.history if not (skips and n.startswith("val_"))]
+            found = [name for name in names if counts[name] < len(self.history[name])]
+            rows.append({name: self.history[name][counts[name]] for name in found})
+            counts.update({name: counts[name] + 1 for name in found})
+        return rows
 
     def _call(self, method: str, *args: Any) -> None:
         for name, each in self._active.items():
@@ -371,7 +420,7 @@ class ValidationCallbacks(Hook):
 
 
 def _with_remedy(evaluate: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns Keras' `evaluate` of a model on several replicas, whose errors name `validation`."""
+    """Returns Keras' `evaluate` on several replicas; its errors name `validation_data`."""
 
     def evaluated(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -379,7 +428,7 @@ def _with_remedy(evaluate: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             error.add_note(
                 "Keras' evaluate fails on workers, and on replicas without an example. Set "
-                "validation=lambda: dataset in fit: on_epoch_end gets its results."
+                "validation_data=dataset in fit: on_epoch_end gets its results."
             )
             raise
 
@@ -390,12 +439,6 @@ def _logs(report: Report) -> dict[str, Any]:
     """Returns the loss and the metrics of a report by Keras' names."""
     metrics = {name: _plain(value) for name, value in report.metrics.items()}
     return {"loss": float(report.loss), **metrics}
-
-
-def _rows(history: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Returns the logs of each epoch."""
-    number = max(map(len, history.values()), default=0)
-    return [{k: v[i] for k, v in history.items() if i < len(v)} for i in range(number)]
 
 
 def _plain(value: Any) -> Any:

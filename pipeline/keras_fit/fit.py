@@ -1,8 +1,11 @@
 """Trains a compiled Keras model by the driver, with the arguments of `keras.Model.fit`."""
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -20,20 +23,27 @@ from ..data.batch import as_pair
 from ..data.source import InputContext, Source
 from ..distribute import modules as modules_lib
 from ..distribute import names
-from ..errors import UserTypeError, UserValueError
+from ..errors import UserRuntimeError, UserTypeError, UserValueError
 from ..estimator import execution
 from ..estimator.estimator import Estimator, train_and_evaluate
 from ..hooks.stock import LoggingHook
 from ..hooks.stops import RepeatInputHook
 from ..loop.specs import EvalSpec, TrainSpec
 from ..run import log
+from ..warm_start.settings import WarmStartSettings
 from .callbacks import KerasCallbacks, ValidationCallbacks, checked
 from .compiled import compile_parts, compiled_spec
+from .data import Data, warn_of_order
+from .given_model import GivenModel
 from .model import check_compiled, compiled_modules, new_model
+from .result import FitResult
 
 _INPUT_ARGUMENTS = ("mode", "params", "config", "input_context", "first_batch")
 _STEPS = integer(1, example=100, optional=True)
+_VERBOSE = Check(lambda v: v == "auto" or (is_int(v) and v in (0, 1, 2)), "'auto', 0, 1 or 2", "0")
 _CONFIG = instance(RunConfig, "a RunConfig", "RunConfig(model_dir='runs/1')", optional=True)
+# Global steps at which the calls of this process with a model have ended, by model_dir.
+_calls: dict[str, list[int]] = {}
 _CLASS_WEIGHT = Check(
     lambda v: (
         isinstance(v, Mapping)
@@ -44,34 +54,6 @@ _CLASS_WEIGHT = Check(
     "{0: 1.0, 1: 2.0}",
     optional=True,
 )
-
-
-class FitResult(NamedTuple):
-    """Result of `fit`.
-
-    Attributes:
-      model: compiled model with the trained weights and optimizer, outside of any strategy, in the
-        precision of the training; None in a worker or server of parameter servers, which serve
-        the chief.
-      history: values by Keras' names, such as `loss` and `val_loss`, one for each epoch.
-      estimator: the Estimator, to evaluate, predict and export.
-    """
-
-    model: keras.Model  # Not `| None`: each program for one machine would have to check it.
-    history: dict[str, list[Any]]
-    estimator: Estimator
-
-    @property
-    def is_chief(self) -> bool:
-        """Whether this is the one process of a cluster that writes files, such as an export."""
-        return self.estimator.config.is_chief
-
-    def __repr__(self) -> str:
-        """Returns the number of epochs, the last values and the directory."""
-        epochs = max(map(len, self.history.values()), default=0)
-        values = {name: each[-1] for name, each in self.history.items() if len(each) == epochs}
-        last = "".join(f"{k}={v:.4g}, " for k, v in values.items() if isinstance(v, float))
-        return f"FitResult(epochs={epochs}, {last}model_dir={self.estimator.model_dir!r})"
 
 
 class Weighted(NamedTuple):
@@ -88,15 +70,24 @@ class Weighted(NamedTuple):
 
 @reject_unknown_arguments
 def fit(
-    make_model: Callable[[], keras.Model],
-    input_fn: Callable[..., tf.data.Dataset],
-    *,
+    make_model: keras.Model | Callable[[], keras.Model],
+    x: Any = None,
+    y: Any = None,
+    batch_size: int | None = None,
     epochs: int = 1,
-    steps_per_epoch: int | None = None,
-    max_steps: int | None = None,
-    validation: Callable[..., tf.data.Dataset] | None = None,
+    verbose: int | str = "auto",
+    callbacks: Sequence[keras.callbacks.Callback] | None = None,
+    validation_split: float = 0.0,
+    validation_data: Any = None,
+    shuffle: bool = True,
     class_weight: Mapping[int, float] | None = None,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
+    sample_weight: Any = None,
+    initial_epoch: int = 0,
+    steps_per_epoch: int | None = None,
+    validation_steps: int | None = None,
+    validation_batch_size: int | None = None,
+    validation_freq: int = 1,
+    *,
     hooks: Sequence[Hook] = (),
     config: RunConfig | None = None,
 ) -> FitResult:
@@ -107,29 +98,48 @@ def fit(
             model.compile("adam", "mse", metrics=["mae"])
             return model
 
-        def input_fn():
-            return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(1000).batch(32)
-
-        result = fit(make_model, input_fn, epochs=3, config=RunConfig("runs/prices"))
+        result = fit(make_model, x, y, epochs=3, config=RunConfig("runs/prices"))
         result.model.predict(x)
 
-    It is `train_and_evaluate` with the losses, metrics and callbacks of Keras.
+    It is `train_and_evaluate` with the arguments, losses, metrics and callbacks of Keras.
+
+    A function is called under the strategy; another call with it continues the training of
+    model_dir. A model keeps what it has learned, so that another call in the program is another
+    training from its weights, as in Keras: to train on, to unfreeze layers, to compile it again.
+    Calls with a model are numbered in the order of the program: the first one writes to model_dir,
+    the second one to model_dir/fit_2, and so on. A program that is started again resumes each call
+    where it was: those that have ended only set the weights of the model.
 
     Args:
-      make_model: function that returns a new compiled model at each call, which is made under the
-        strategy.
-      input_fn: function that returns a dataset of batches of all replicas: `(x, y)` or
-        `(x, y, sample_weight)`. It may take no arguments, or those of any input_fn.
-      epochs: number of epochs from the beginning of model_dir, also of earlier calls.
-      steps_per_epoch: number of steps of an epoch; None for a pass over the data.
-      max_steps: global step at which to end if it comes before the end of `epochs`. The history
-        has no epoch that did not end.
-      validation: input_fn of the data that are evaluated after each epoch.
-      class_weight: factors of the losses of examples by class, for one output with class numbers
-        or one-hot labels.
+      make_model: function that returns a new compiled model at each call; or a compiled model. On
+        one device without a strategy the model itself is trained. Otherwise it is made again from
+        its configuration and compared, and afterwards gets the trained values.
+      x: arrays or tensors with one row for each example, or a nest of these; a `tf.data.Dataset`
+        or `keras.utils.PyDataset` of batches of all replicas, `(x, y)` or `(x, y,
+        sample_weight)`; or a function that returns such a dataset, which may take the arguments
+        of any input_fn. Every process passes the same data.
+      y: labels, if `x` is arrays: an array, or a nest of arrays for several outputs.
+      batch_size: number of examples of a step of all replicas, if `x` is arrays; None for 32.
+      epochs: number of the last epoch; of a function from the beginning of model_dir, also of
+        earlier calls.
+      verbose: 0 prints no line for each epoch.
       callbacks: Keras callbacks that work at the beginnings and ends of training, epochs and
         validations. With TerminateOnNaN training ends as `RunConfig.on_nan` has it: by default
         with an error.
+      validation_split: share of the rows of arrays, the last ones, to validate on.
+      validation_data: data that are evaluated after each epoch: `(x_val, y_val)` or `(x_val,
+        y_val, sample_weight)` of arrays, or as `x`.
+      shuffle: whether each epoch has the rows of arrays, or the batches of a PyDataset, in another
+        order. The seed of the run decides it, so that all processes and a restart agree.
+      class_weight: factors of the losses of examples by class, for one output with class numbers
+        or one-hot labels.
+      sample_weight: factors of the losses of examples, if `x` is arrays.
+      initial_epoch: number of the first epoch, from 0, in a new model_dir. A call that continues
+        one has the same.
+      steps_per_epoch: number of steps of an epoch; None for a pass over the data.
+      validation_steps: number of batches of a validation, the first ones; None for all.
+      validation_batch_size: number of examples of a batch of validation; None for `batch_size`.
+      validation_freq: number of epochs from one validation to the next.
       hooks: hooks of the driver.
       config: how to run; None for a temporary model_dir on this machine. Checkpoints are saved
         after each epoch if it does not set their interval. Keras' global dtype policy is used if
@@ -142,48 +152,105 @@ def fit(
       UserError: an argument, the compiled model or a callback is refused, with the remedy.
     """
     log.set_up_default()
-    train_fn = _prepared("input_fn", input_fn, class_weight)
-    check("epochs", epochs, integer(1, example=10))
-    check("steps_per_epoch", steps_per_epoch, _STEPS)
-    check("max_steps", max_steps, _STEPS)
-    check("class_weight", class_weight, _CLASS_WEIGHT)
     check("config", config, _CONFIG)
+    check("epochs", epochs, integer(1, example=10))
+    check("initial_epoch", initial_epoch, integer(0, most=epochs - 1, example=0))
+    check("verbose", verbose, _VERBOSE)
+    check("steps_per_epoch", steps_per_epoch, _STEPS)
+    check("validation_steps", validation_steps, _STEPS)
+    check("validation_freq", validation_freq, integer(1, example=1))
+    check("class_weight", class_weight, _CLASS_WEIGHT)
     hooks, callbacks = check_hooks("hooks", hooks), checked(callbacks)
-    config = _config(config or RunConfig(), callbacks, validates=bool(validation))
-    validation_fns = [] if validation is None else [_prepared("validation", validation)]
+    data = Data(
+        x,
+        y,
+        sample_weight,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        validation_split=validation_split,
+        validation_data=validation_data,
+        validation_batch_size=validation_batch_size,
+    )
+    train_fn = _prepared("x", data.train_fn, class_weight)
+    validation_fns = []
+    if data.validation_fn is not None:
+        validation_fns = [_prepared("validation_data", data.validation_fn)]
+    is_model = isinstance(make_model, keras.Model)
+    policy = make_model.dtype_policy if is_model else keras.config.dtype_policy()
+    config = _config(config or RunConfig(), callbacks, policy, validates=bool(validation_fns))
+    if verbose == 0:
+        config = config.replace(progress=False)
+    if config.cluster.has_servers and isinstance(x, keras.utils.PyDataset):
+        raise UserTypeError(
+            f"x is {shown(x)}: expected arrays, or a function that returns a dataset of "
+            "TensorFlow's operations, which workers of parameter servers run without Python. Set "
+            "x=np.concatenate([...])."
+        )
+    warn_of_order("x", x, num_processes=len(config.cluster.tasks))
     if steps_per_epoch is None:
         _check_countable(train_fn, config)
         execution.create(config)  # Devices and clusters have to be set up before any tensor.
         steps_per_epoch = _steps_of_pass(train_fn, config)
     config = _saving(config, steps_per_epoch)
 
+    given, calls = None, None
+    if is_model:
+        model_dir = str(config.model_dir)
+        calls = _calls.setdefault(model_dir, [])
+        if calls:
+            folder = os.path.join(model_dir, f"fit_{len(calls) + 1}")
+            config = config.replace(model_dir=folder)
+        strategy = execution.create(config)
+        with _connect_in_errors():
+            given = GivenModel(make_model, strategy, _features(train_fn, config))
+        make_model = given
     modules = compiled_modules(make_model, lambda model: check_compiled(model, config))
     estimator = Estimator(_model_fn, modules=modules, config=config)
-    total = min(epochs * steps_per_epoch, max_steps or epochs * steps_per_epoch)
+    if given is not None:
+        start = WarmStartSettings(
+            init_fn=lambda modules: given.set_values(modules, estimator.state.replicas)
+        )
+        estimator = Estimator(_model_fn, modules=modules, config=config, warm_start_from=start)
+    total = (epochs - initial_epoch) * steps_per_epoch
+    params = {
+        "verbose": 1 if verbose == "auto" else verbose,
+        "epochs": epochs,
+        "steps": steps_per_epoch,
+    }
     hook = KerasCallbacks(
         callbacks,
         estimator,
-        epochs=epochs,
-        steps_per_epoch=steps_per_epoch,
-        max_step=total,
-        validates=bool(validation_fns),
+        params=params,
+        initial_epoch=initial_epoch,
+        validation_freq=validation_freq if validation_fns else None,
+        earlier=None if calls is None else tuple(calls),
     )
+    if calls is not None:
+        calls.append(-1)  # Until it ends.
     is_default = "log_step_count_steps" not in config.changes()
     if log.is_terminal() and is_default and not any(isinstance(h, LoggingHook) for h in hooks):
         hooks = [*hooks, LoggingHook(total)]  # Epochs are enough, as in Keras.
+    # Steps count from initial_epoch, and epochs with a validation from 0.
+    every_steps = steps_per_epoch * math.gcd(validation_freq, initial_epoch)
     on_validation = [ValidationCallbacks(hook)]
     with log.quiet():  # Epochs are enough, as in Keras.
         train_and_evaluate(
             estimator,
             TrainSpec(train_fn, total, hooks=[*hooks, hook, RepeatInputHook()]),
             [
-                EvalSpec(each, hooks=on_validation, every_steps=steps_per_epoch)
+                EvalSpec(each, validation_steps, hooks=on_validation, every_steps=every_steps)
                 for each in validation_fns
             ],
         )
     if config.cluster.has_servers and config.task_type != "chief":
-        return FitResult(None, {}, estimator)
-    return FitResult(_plain_model(make_model, estimator, train_fn), hook.history, estimator)
+        return FitResult(None, {}, estimator, [], params)
+    values = _trained_values(estimator)
+    if given is not None and calls is not None:
+        calls[-1] = estimator.state.step
+        model, estimator = given.take(values), given.released(estimator)
+    else:
+        model = _plain_model(make_model, config, train_fn, values)
+    return FitResult(model, hook.history, estimator, hook.epoch, params)
 
 
 def _model_fn(features: Any, labels: Any, mode: str, network: Any, optimizer: Any) -> Any:
@@ -196,7 +263,9 @@ def _model_fn(features: Any, labels: Any, mode: str, network: Any, optimizer: An
     return compiled_spec(mode, network, outputs, labels, parts, weights=weights)
 
 
-def _config(config: RunConfig, callbacks: Sequence[Any], *, validates: bool) -> RunConfig:
+def _config(
+    config: RunConfig, callbacks: Sequence[Any], policy: Any, *, validates: bool
+) -> RunConfig:
     """Returns the RunConfig with a directory, and the defaults of `fit`."""
     if config.evaluation == "evaluator" and validates:
         raise UserValueError(
@@ -205,9 +274,8 @@ def _config(config: RunConfig, callbacks: Sequence[Any], *, validates: bool) -> 
         )
     if config.evaluation == "auto":
         config = config.replace(evaluation="inline")
-    policy = keras.config.dtype_policy().name
-    if config.precision == "float32" and policy in PRECISIONS:
-        config = config.replace(precision=policy)
+    if config.precision == "float32" and policy.name in PRECISIONS:
+        config = config.replace(precision=policy.name)
     stops = any(isinstance(each, keras.callbacks.TerminateOnNaN) for each in callbacks)
     if stops and config.on_nan == "warn":
         config = config.replace(on_nan="stop")
@@ -225,13 +293,6 @@ def _prepared(
     name: str, input_fn: Any, class_weight: Mapping[int, float] | None = None
 ) -> Callable[..., Any]:
     """Returns the input_fn with weights of examples after the labels."""
-    if not callable(input_fn):
-        has_arrays = any(hasattr(each, "__array__") for each in tf.nest.flatten(input_fn))
-        dataset = "tf.data.Dataset.from_tensor_slices((x, y)).batch(32)"
-        raise UserTypeError(
-            f"{name} is {shown(input_fn)}: expected a function that returns the dataset. Set "
-            f"{name}=lambda: {dataset if has_arrays else 'dataset'}."
-        )
     calling.arguments(input_fn, dict.fromkeys(_INPUT_ARGUMENTS), role=name)
 
     @functools.wraps(input_fn)
@@ -247,7 +308,7 @@ def _prepared(
                 "Return dataset.batch(32)."
             )
         if type(spec) is tuple and len(spec) == 1:
-            dataset = dataset.map(lambda x: x)
+            dataset = dataset.map(lambda x: (x, None))
         if type(spec) is tuple and len(spec) == 3:
             dataset = dataset.map(lambda x, y, weights: (x, Weighted(y, weights)))
         return dataset if class_weight is None else dataset.map(_by_class(class_weight))
@@ -313,22 +374,52 @@ def _steps_of_pass(input_fn: Callable[..., Any], config: RunConfig) -> int:
     return -(-number // config.gradient_accumulation_steps)
 
 
-def _plain_model(
-    make_model: Callable[[], keras.Model], estimator: Estimator, input_fn: Callable[..., Any]
-) -> keras.Model:
-    """Returns a new model outside of the strategy, with the state of the trained one."""
+@contextlib.contextmanager
+def _connect_in_errors() -> Iterator[None]:
+    """Explains TensorFlow's error for values that it has lost when it connected the tasks."""
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        if "Client for target" not in str(error):
+            raise
+        raise UserRuntimeError(
+            "The program made the model or tensors before its tasks were connected, and TensorFlow "
+            "has lost them: expected none before. Write connect(config) as the first line."
+        ) from error
+
+
+def _features(input_fn: Callable[..., Any], config: RunConfig) -> Any:
+    """Returns the inputs of one batch."""
+    dataset = Source(input_fn, ModeKeys.TRAIN, config).dataset(InputContext())
+    return as_pair(next(iter(dataset)))[0]
+
+
+def _trained_values(estimator: Estimator) -> dict[str, tf.Tensor]:
+    """Returns the values of network and optimizer by name."""
     state = estimator.state
-    with modules_lib.in_precision(state.config.precision):
+    modules = {name: state.modules[name] for name in ("network", "optimizer")}
+    with state.using(averages.to_serve(None, state.config.average)):
+        return {
+            name: _value(state.replicas.strategy, variable)
+            for name, variable in names.variables_of(modules).items()
+        }
+
+
+def _plain_model(
+    make_model: Callable[[], keras.Model],
+    config: RunConfig,
+    input_fn: Callable[..., Any],
+    values: Mapping[str, tf.Tensor],
+) -> keras.Model:
+    """Returns a new model outside of the strategy, with the values of the trained one."""
+    with modules_lib.in_precision(config.precision):
         model = new_model(make_model)
         if not model.built:
-            dataset = Source(input_fn, ModeKeys.TRAIN, state.config).dataset(InputContext())
-            model(as_pair(next(iter(dataset)))[0], training=False)
+            model(_features(input_fn, config), training=False)
     model.optimizer.build(model.trainable_variables)
     modules = {"network": model, "optimizer": compile_parts(model).optimizer}
-    trained = names.variables_of({name: state.modules[name] for name in modules})
-    with state.using(averages.to_serve(None, state.config.average)):
-        for name, variable in names.variables_of(modules).items():
-            variable.assign(_value(state.replicas.strategy, trained[name]))
+    for name, variable in names.variables_of(modules).items():
+        variable.assign(values[name])
     return model
 
 

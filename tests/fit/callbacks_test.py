@@ -22,7 +22,7 @@ def test_files_of_models_rows_and_events(tmp_path):
     for folder in (ours, theirs):
         folder.mkdir()
     by_keras(make_model, data, data, epochs=2, callbacks=callbacks(theirs))
-    options = {"epochs": 2, "validation": data, "config": ge.RunConfig(str(tmp_path / "run"))}
+    options = {"epochs": 2, "validation_data": data, "config": ge.RunConfig(str(tmp_path / "run"))}
     with pytest.raises(KeyboardInterrupt):
         ge.fit(make_model, data, callbacks=callbacks(ours), hooks=[Break(6)], **options)
     result = ge.fit(make_model, data, callbacks=callbacks(ours), **options)
@@ -95,7 +95,7 @@ def test_own_callbacks_and_lambdas_get_the_calls_of_fit(tmp_path, validates):
     ours, theirs, our_calls, their_calls = Own(), Own(), [], []
     validation = data if validates else None
     by_keras(make_model, data, validation, epochs=5, callbacks=call(theirs, their_calls))
-    options = {"epochs": 5, "validation": validation, "config": ge.RunConfig(str(tmp_path))}
+    options = {"epochs": 5, "validation_data": validation, "config": ge.RunConfig(str(tmp_path))}
     result = ge.fit(make_model, data, callbacks=call(ours, our_calls), **options)
     assert ours.calls == theirs.calls and our_calls == their_calls
     assert not any(each.any() for each in result.model.get_weights())
@@ -113,11 +113,11 @@ class Fails(keras.callbacks.Callback):
 
 def test_the_error_of_a_callback_names_it_and_the_remedy_of_evaluate(tmp_path):
     config = ge.RunConfig(str(tmp_path), devices=("CPU:0", "CPU:1"))
-    options = {"callbacks": [Fails()], "validation": data, "config": config}
+    options = {"callbacks": [Fails()], "validation_data": data, "config": config}
     with pytest.raises(KeyError, match="val_f1") as caught:
         ge.fit(make_model, data, **options)
     [note] = caught.value.__notes__  # It is not called a failure of the evaluation.
     assert note.startswith("This happened in callback Fails.on_epoch_end, step 4")
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         ge.fit(make_model, data, epochs=2, **options)
-    assert any("Set validation=lambda: dataset" in note for note in caught.value.__notes__)
+    assert any("Set validation_data=dataset" in note for note in caught.value.__notes__)

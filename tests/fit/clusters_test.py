@@ -69,3 +69,33 @@ def test_parameter_servers_count_steps_exactly(tmp_path):
     assert found["step"] == 12
     assert {len(values) for values in found["history"].values()} == {3}
     assert all(np.isfinite(values).all() for values in found["history"].values())
+
+
+@pytest.fixture(scope="module")
+def two_calls(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("calls") / "run"
+    done = tasks.run(tasks.PROGRAMS / "fit_calls.py", folder, "single_host")
+    assert done.returncode == 0, done.stderr
+    return result_of(done.stdout)
+
+
+@pytest.mark.slow
+def test_a_program_of_two_calls_that_was_killed_resumes_each_of_them(tmp_path, two_calls):
+    command = [tasks.PROGRAMS / "fit_calls.py", tmp_path / "run", "two"]
+    for place in ((1, 2), (2, 0), (2, 1), (2, 4)):
+        assert tasks.run(*command, *place).returncode == -signal.SIGKILL
+    done = tasks.run(*command)
+    assert done.returncode == 0, done.stderr
+    assert_same(result_of(done.stdout), two_calls)
+
+
+@pytest.mark.slow
+def test_workers_with_a_model_and_data_at_the_top_of_the_program(tmp_path, two_calls):
+    for place in ((1, 2), (2, 2), ()):
+        arguments = (tmp_path / "run", "multi_worker", *place)
+        with tasks.workers(tmp_path, *arguments, program="fit_calls.py") as both:
+            codes = [task.wait() for task in both]
+            assert codes == ([75, -signal.SIGKILL] if place else [0, 0]), both[0].output
+            results = [result_of(task.output) for task in both] if not place else []
+    for each in results:
+        assert_same(each, two_calls)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import re
 
 import keras
 import numpy as np
@@ -58,7 +59,7 @@ def assert_same(result, expected):
 @pytest.mark.oldest
 def test_losses_metrics_and_weights_are_those_of_fit(tmp_path):
     expected = by_keras(make_model, data, data, epochs=3)
-    options = {"validation": data, "config": ge.RunConfig(str(tmp_path))}
+    options = {"validation_data": data, "config": ge.RunConfig(str(tmp_path))}
     ge.fit(make_model, data, epochs=1, **options)
     result = ge.fit(make_model, data, epochs=3, **options)  # More epochs continue.
     assert_same(result, expected)
@@ -94,16 +95,17 @@ def test_a_line_for_each_epoch_where_the_log_shows_only_warnings(
     assert "nothing is trained. Set epochs=4, or another model_dir." in caplog.text
 
 
-def test_max_steps_may_end_within_an_epoch(tmp_path, capsys, monkeypatch):
+def test_a_model_dir_has_one_number_of_steps_and_one_first_epoch(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(logging, "get_verbosity", lambda: logging.WARNING)
-    config = ge.RunConfig(str(tmp_path), progress=False)
-    result = ge.fit(make_model, data, epochs=3, max_steps=6, validation=data, config=config)
-    assert len(result.history["val_loss"]) == 1 and result.estimator.last_run.step == 6
+    config = ge.RunConfig(str(tmp_path))
+    ge.fit(make_model, data, verbose=0, config=config)
     assert not capsys.readouterr().out
-    with pytest.raises(
-        ge.errors.UserValueError, match="Set steps_per_epoch=4, or another model_dir"
+    for options, remedy in (
+        ({"steps_per_epoch": 3}, "steps_per_epoch=4"),
+        ({"initial_epoch": 1}, "initial_epoch=0"),
     ):
-        ge.fit(make_model, data, epochs=3, steps_per_epoch=3, config=config)
+        with pytest.raises(ge.errors.UserValueError, match=f"Set {remedy}, or another model_dir"):
+            ge.fit(make_model, data, epochs=3, config=config, **options)
 
 
 def test_two_replicas_train_as_one_on_ragged_batches(tmp_path):
@@ -127,7 +129,7 @@ def test_weights_of_classes_and_of_examples(tmp_path, one_hot):
     if one_hot:  # Keras refuses weights of classes and examples together.
         labels = np.eye(3)[Y]
         input_fn, same = batches(X, labels, W), batches(X, labels, factors * W)
-    options = {"validation": input_fn, "class_weight": CLASS_WEIGHT}
+    options = {"validation_data": input_fn, "class_weight": CLASS_WEIGHT}
     result = ge.fit(make, input_fn, epochs=2, config=ge.RunConfig(str(tmp_path)), **options)
     assert_same(result, by_keras(make, same, input_fn, epochs=2))
 
@@ -224,7 +226,7 @@ def test_callbacks_work_as_in_fit_also_in_a_training_that_was_interrupted(
 
     def fit(*hooks):
         given = callbacks(validates)
-        options = {"epochs": epochs, "validation": validation, "callbacks": given}
+        options = {"epochs": epochs, "validation_data": validation, "callbacks": given}
         return ge.fit(make_model, data, hooks=hooks, config=config, **options), given
 
     with pytest.raises(KeyboardInterrupt):
@@ -289,30 +291,27 @@ def model_of(layer, metrics=None):
 
 MISTAKES = {
     "single examples": (
-        {"input_fn": lambda: tf.data.Dataset.from_tensor_slices((X, Y))},
-        r"input_fn yields single examples.*Return dataset.batch\(32\)",
+        {"x": lambda: tf.data.Dataset.from_tensor_slices((X, Y))},
+        r"x yields single examples.*Return dataset.batch\(32\)",
     ),
     "a metric in a layer": (
         {"make_model": lambda: model_of(Seen())},
         "layer 'seen' updates its metric 'mean_input' in call.*model.compile",
     ),
-    "a model": ({"make_model": make_model()}, "make_model is .*expected a function"),
+    "no function": ({"make_model": 3}, "make_model is 3: expected a function"),
     "uncompiled": ({"make_model": uncompiled}, "is not a compiled Keras model"),
     "custom step": ({"make_model": custom_step}, "train_step is overridden"),
     "eager": ({"make_model": compiled(run_eagerly=True)}, "RunConfig.run_eagerly=True"),
     "xla": ({"make_model": compiled(jit_compile=True)}, "RunConfig.jit_compile=True"),
     "weighted metrics": ({"make_model": compiled(weighted_metrics=["mae"])}, "weighted_metrics"),
-    "a dataset": ({"input_fn": data()}, r"input_fn is .*Set input_fn=lambda: dataset\."),
-    "arrays": ({"input_fn": (X, Y)}, r"(?s)input_fn is \(array.*from_tensor_slices\(\(x, y\)\)"),
-    "validation data": ({"validation": data()}, "validation is .*expected a function"),
     "no epochs": ({"epochs": 0}, "epochs is 0: expected an int > 0. Set epochs=10"),
-    "endless": ({"input_fn": lambda: data().repeat()}, "endless data.*steps_per_epoch=100"),
-    "empty": ({"input_fn": lambda: data().take(0)}, "empty dataset"),
-    "input_context": ({"input_fn": lambda input_context: data()}, "takes input_context"),
-    "an argument": ({"input_fn": lambda files: data()}, r"requires \['files'\]"),
+    "endless": ({"x": lambda: data().repeat()}, "endless data.*steps_per_epoch=100"),
+    "empty": ({"x": lambda: data().take(0)}, "empty dataset"),
+    "input_context": ({"x": lambda input_context: data()}, "takes input_context"),
+    "an argument": ({"x": lambda files: data()}, r"requires \['files'\]"),
     "class weight": ({"class_weight": [1.0]}, "class_weight is .*expected a dict"),
     "evaluator": (
-        {"validation": data, "config": ge.RunConfig("m", evaluation="evaluator")},
+        {"validation_data": data, "config": ge.RunConfig("m", evaluation="evaluator")},
         "Set evaluation='inline'",
     ),
     "on batches": ({"callbacks": [OnBatches()]}, "on_train_batch_end.*subclass of ge.Hook"),
@@ -341,15 +340,24 @@ MISTAKES = {
 }
 
 
-def test_arguments_of_keras_are_refused_with_the_line_to_write(monkeypatch):
-    others = set(inspect.signature(keras.Model.fit).parameters) - {"self"}
-    for name in others - set(inspect.signature(ge.fit).parameters):
-        with pytest.raises(ge.errors.UserTypeError, match=f"no argument '{name}'. Write instead: "):
-            ge.fit(make_model, **{name: X})
-    with pytest.raises(
-        ge.errors.UserTypeError, match=r"3 values without names: .*from_tensor_slices"
-    ):
-        ge.fit(make_model, X, Y)
+def test_the_arguments_are_those_of_keras_and_wrong_names_are_errors_with_the_nearest():
+    theirs = list(inspect.signature(keras.Model.fit).parameters)[1:]
+    assert list(inspect.signature(ge.fit).parameters) == ["make_model", *theirs, "hooks", "config"]
+    for name, message in {
+        "epoch": "no argument 'epoch'. Did you mean epochs?",
+        "validation": "no argument 'validation'. Write instead: validation_data=input_fn",
+        "input_fn": "no argument 'input_fn'. Write instead: x=input_fn",
+        "x": "two values for x",
+    }.items():
+        with pytest.raises(ge.errors.UserTypeError, match=re.escape(message)):
+            ge.fit(make_model, X, Y, **{name: 3})
+    with pytest.raises(ge.errors.UserTypeError, match="fit has no value for make_model"):
+        ge.fit(x=X, y=Y)
+    with pytest.raises(ge.errors.UserTypeError, match="20 values without names: .* by name"):
+        ge.fit(make_model, *range(19))
+
+
+def test_tensorboard_has_to_be_installed(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ge.errors.UserValueError, match="Run python -m pip install tensorboard"):
         ge.fit(make_model, data, callbacks=[keras.callbacks.TensorBoard("b")])
@@ -358,7 +366,7 @@ def test_arguments_of_keras_are_refused_with_the_line_to_write(monkeypatch):
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_are_refused_with_the_remedy(name, tmp_path):
     given, message = MISTAKES[name]
-    arguments = {"make_model": make_model, "input_fn": data}
+    arguments = {"make_model": make_model, "x": data}
     arguments |= {"config": ge.RunConfig(str(tmp_path))}
     with pytest.raises(ge.UserError, match=message):
         ge.fit(**{**arguments, **given})
@@ -409,7 +417,7 @@ def test_the_state_of_a_stateful_rnn_is_that_of_fit_also_after_a_kill(tmp_path):
     x = RNG.normal(size=(32, 5, 2)).astype("float32")
     input_fn = lambda: tf.data.Dataset.from_tensor_slices((x, x[:, 0, :1])).batch(8, True)  # noqa: E731
     config = ge.RunConfig(str(tmp_path), save_checkpoints_steps=3)
-    options = {"epochs": 2, "validation": input_fn, "config": config}
+    options = {"epochs": 2, "validation_data": input_fn, "config": config}
     with pytest.raises(KeyboardInterrupt):
         ge.fit(stateful, input_fn, hooks=[Break(7)], **options)
     result = ge.fit(stateful, input_fn, **options)

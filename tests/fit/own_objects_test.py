@@ -46,7 +46,7 @@ def test_metrics_are_the_users_objects_on_two_replicas_and_stay_as_they_are(tmp_
         return data().map(lambda x, y: (x, tf.one_hot(y, 3)))
 
     config = ge.RunConfig(str(tmp_path), devices=("CPU:0", "CPU:1"))
-    result = ge.fit(make, input_fn, epochs=2, validation=input_fn, config=config)
+    result = ge.fit(make, input_fn, epochs=2, validation_data=input_fn, config=config)
     for each in (above, near, late):
         assert each.variables and not any(np.any(v) for v in each.variables)
     saved = tf.train.list_variables(str(tmp_path))
@@ -70,7 +70,7 @@ def test_names_of_metrics_and_outputs_are_those_of_a_new_process(tmp_path):
     config = ge.RunConfig(str(tmp_path))
     stop = keras.callbacks.EarlyStopping("val_dense_auc_1", mode="max", patience=1)
     for epochs in (1, 9):
-        options = {"validation": input_fn, "callbacks": [stop], "config": config}
+        options = {"validation_data": input_fn, "callbacks": [stop], "config": config}
         history = ge.fit(make, input_fn, epochs=epochs, **options).history
     expected = {"loss", "dense_loss", "dense_1_loss", "dense_auc", "dense_auc_1", "dense_1_mae"}
     assert {name for name in history if not name.startswith("val_")} == expected
@@ -98,7 +98,7 @@ def test_the_weights_are_the_averages_of_use_ema_where_a_training_has_ended(tmp_
         model.compile(optimizer, "sparse_categorical_crossentropy")
         return model
 
-    options = {"validation": data, "config": ge.RunConfig(str(tmp_path), devices=devices)}
+    options = {"validation_data": data, "config": ge.RunConfig(str(tmp_path), devices=devices)}
     with pytest.raises(KeyboardInterrupt):
         ge.fit(make, data, epochs=2, hooks=[Break(6)], **options)
     result = ge.fit(make, data, epochs=2, **options)  # It continues the live weights of epoch 1.

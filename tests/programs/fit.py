@@ -47,7 +47,7 @@ def main():
         data,
         epochs=3,
         steps_per_epoch=int(rest[0]) if rest else None,
-        validation=data,
+        validation_data=data,
         callbacks=[keras.callbacks.ReduceLROnPlateau("val_loss", 0.5, 1, min_delta=9)],
         hooks=[] if on_servers else [Slow()],
         config=ge.RunConfig(model_dir, execution=execution, save_checkpoints_steps=2),

@@ -128,7 +128,7 @@ def test_functions_that_join_examples_are_warned_of_on_two_replicas(tmp_path, wa
 
         model_dir = str(tmp_path / str(len(metrics)))
         config = ge.RunConfig(model_dir, devices=devices, save_checkpoints_steps=0)
-        ge.fit(make, data, validation=data, config=config)
+        ge.fit(make, data, validation_data=data, config=config)
 
     fit(ranking, [root])
     fit(Squares(), [absolute, "mae"])

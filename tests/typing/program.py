@@ -82,6 +82,8 @@ def main() -> None:
     assert_type(results, tuple[Any, Any] | None)
     fitted = ge.fit(keras.Sequential, input_fn, epochs=2, config=config)
     fitted.model.predict([[1.0]])
+    fitted = ge.fit(fitted.model, [1.0], [2.0], batch_size=1, config=config)
+    assert_type(fitted.epoch, list[int])
     receiver = ge.build_raw_serving_input_receiver_fn({"x": tf.TensorSpec([None, 4])})
     assert_type(estimator.export_saved_model("exports", receiver), str)
 
