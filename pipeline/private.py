@@ -122,6 +122,23 @@ def compile_arguments(model: Any) -> Mapping[str, Any]:
     return getattr(getattr(model, "_compile_config", None), "config", {})
 
 
+def compile_containers(model: Any) -> list[Any]:
+    """Returns the parts of a compiled model that call its losses and its metrics.
+
+    Keras 3.6 to 3.16: `_compile_loss` and `_compile_metrics`. Only their metrics are public.
+    """
+    found = [getattr(model, name, None) for name in ("_compile_loss", "_compile_metrics")]
+    return [each for each in found if each is not None]
+
+
+def trained_by(optimizer: Any) -> list[Any]:
+    """Returns the variables for which an optimizer was built.
+
+    Keras 3.6 to 3.16: `_trainable_variables`, which `apply` takes if it is given none.
+    """
+    return list(optimizer._trainable_variables)
+
+
 @contextlib.contextmanager
 def names_of_new_process() -> Iterator[None]:
     """Makes Keras count the names of this thread (`dense`, `dense_1`) from 0 in the block.

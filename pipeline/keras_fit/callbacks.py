@@ -388,7 +388,9 @@ def _with_remedy(evaluate: Callable[..., Any]) -> Callable[..., Any]:
 
 def _logs(report: Report) -> dict[str, Any]:
     """Returns the loss and the metrics of a report by Keras' names."""
-    metrics = {name: _plain(value) for name, value in report.metrics.items()}
+    # Scalars are results of an own train_step, of its last batch as in Keras.
+    scalars = {k: v for k, v in report.scalars.items() if not k.startswith("learning_rate")}
+    metrics = {name: _plain(value) for name, value in {**report.metrics, **scalars}.items()}
     return {"loss": float(report.loss), **metrics}
 
 

@@ -27,6 +27,7 @@ from ..hooks.stock import LoggingHook
 from ..hooks.stops import RepeatInputHook
 from ..loop.specs import EvalSpec, TrainSpec
 from ..run import log
+from . import own_steps
 from .callbacks import KerasCallbacks, ValidationCallbacks, checked
 from .compiled import compile_parts, compiled_spec
 from .model import check_compiled, compiled_modules, new_model
@@ -189,11 +190,19 @@ def fit(
 def _model_fn(features: Any, labels: Any, mode: str, network: Any, optimizer: Any) -> Any:
     """Returns the spec of a compiled model."""
     parts = dataclasses.replace(compile_parts(network), optimizer=optimizer)
+    if mode != ModeKeys.PREDICT and own_steps.own_methods(network):
+        return own_steps.own_step_spec(mode, network, _packed(features, labels))
     weights = None
     if isinstance(labels, Weighted):
         labels, weights = labels
     outputs = network(features, training=mode == ModeKeys.TRAIN)
     return compiled_spec(mode, network, outputs, labels, parts, weights=weights)
+
+
+def _packed(features: Any, labels: Any) -> Any:
+    """Returns what Keras passes to `train_step`."""
+    labels, weights = labels if isinstance(labels, Weighted) else (labels, None)
+    return keras.utils.pack_x_y_sample_weight(features, labels, weights)
 
 
 def _config(config: RunConfig, callbacks: Sequence[Any], *, validates: bool) -> RunConfig:
@@ -320,11 +329,20 @@ def _plain_model(
     state = estimator.state
     with modules_lib.in_precision(state.config.precision):
         model = new_model(make_model)
-        if not model.built:
+        is_own = bool(own_steps.own_methods(model))
+        if is_own or not model.built:
             dataset = Source(input_fn, ModeKeys.TRAIN, state.config).dataset(InputContext())
-            model(as_pair(next(iter(dataset)))[0], training=False)
-    model.optimizer.build(model.trainable_variables)
-    modules = {"network": model, "optimizer": compile_parts(model).optimizer}
+            features, labels = as_pair(next(iter(dataset)))
+        if is_own:
+            own_steps.build(model, _packed(features, labels))
+        elif not model.built:
+            model(features, training=False)
+    optimizers = {"optimizer": compile_parts(model).optimizer}
+    if is_own:
+        optimizers = own_steps.optimizers_of(model)
+    else:
+        model.optimizer.build(model.trainable_variables)
+    modules = {"network": model, **optimizers}
     trained = names.variables_of({name: state.modules[name] for name in modules})
     with state.using(averages.to_serve(None, state.config.average)):
         for name, variable in names.variables_of(modules).items():

@@ -298,7 +298,13 @@ MISTAKES = {
     ),
     "a model": ({"make_model": make_model()}, "make_model is .*expected a function"),
     "uncompiled": ({"make_model": uncompiled}, "is not a compiled Keras model"),
-    "custom step": ({"make_model": custom_step}, "train_step is overridden"),
+    "custom step": (
+        {
+            "make_model": custom_step,
+            "config": ge.RunConfig("m", gradient_accumulation_steps=2),
+        },
+        "gradient_accumulation_steps is 2, and Custom.train_step is overridden",
+    ),
     "eager": ({"make_model": compiled(run_eagerly=True)}, "RunConfig.run_eagerly=True"),
     "xla": ({"make_model": compiled(jit_compile=True)}, "RunConfig.jit_compile=True"),
     "weighted metrics": ({"make_model": compiled(weighted_metrics=["mae"])}, "weighted_metrics"),
