@@ -131,6 +131,17 @@ def compile_containers(model: Any) -> list[Any]:
     return [each for each in found if each is not None]
 
 
+def metrics_of_call(model: Any) -> list[Any]:
+    """Returns the metrics of a compiled model and its layers that are not those of `compile`.
+
+    Keras 3.6 to 3.16: `_loss_tracker`. `model.metrics` does not say whose they are.
+    """
+    made = [model._loss_tracker, *compile_containers(model)]
+    made += [metric for each in compile_containers(model) for metric in each.metrics]
+    ids = {id(each) for each in made}
+    return [metric for metric in model.metrics if id(metric) not in ids]
+
+
 def trained_by(optimizer: Any) -> list[Any]:
     """Returns the variables for which an optimizer was built.
 

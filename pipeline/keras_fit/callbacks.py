@@ -238,7 +238,8 @@ class KerasCallbacks(Hook):
         for name, each in self._active.items():
             each.set_params({"epochs": self._epochs, "steps": steps, "verbose": 0})
             each.set_model(model)
-            _choose_mode(each, compile_parts(model).metrics)
+            parts = compile_parts(model)
+            _choose_mode(each, [parts.metrics, parts.weighted_metrics])
             self._call_one(each, "on_train_begin", {})
             private.choose_monitor_op(each)
             self._restore(name, each)

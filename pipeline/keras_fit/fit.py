@@ -190,7 +190,9 @@ def fit(
 def _model_fn(features: Any, labels: Any, mode: str, network: Any, optimizer: Any) -> Any:
     """Returns the spec of a compiled model."""
     parts = dataclasses.replace(compile_parts(network), optimizer=optimizer)
-    if mode != ModeKeys.PREDICT and own_steps.own_methods(network):
+    if own_steps.reason_for_own_step(network) is not None:
+        if mode == ModeKeys.PREDICT:
+            return compiled_spec(mode, network, own_steps.call(network, features), None, parts)
         return own_steps.own_step_spec(mode, network, _packed(features, labels))
     weights = None
     if isinstance(labels, Weighted):
@@ -329,7 +331,7 @@ def _plain_model(
     state = estimator.state
     with modules_lib.in_precision(state.config.precision):
         model = new_model(make_model)
-        is_own = bool(own_steps.own_methods(model))
+        is_own = own_steps.reason_for_own_step(model) is not None
         if is_own or not model.built:
             dataset = Source(input_fn, ModeKeys.TRAIN, state.config).dataset(InputContext())
             features, labels = as_pair(next(iter(dataset)))

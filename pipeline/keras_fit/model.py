@@ -47,7 +47,7 @@ def compiled_modules(
     def optimizer() -> Any:
         model = made.pop() if made else new_model(make_model)
         found = compile_parts(model).optimizer
-        is_own = bool(own_steps.own_methods(model))
+        is_own = own_steps.reason_for_own_step(model) is not None
         return own_steps.optimizers_of(model) if is_own else found
 
     return {"network": network, "optimizer": optimizer}
@@ -77,8 +77,8 @@ def check_compiled(model: keras.Model, config: RunConfig) -> None:
     Raises:
       SpecError: it has a custom step, or options that belong to the RunConfig.
     """
-    if own := own_steps.own_methods(model):
-        own_steps.check_own_steps(f"{type(model).__name__}.{own[0]}", config)
+    if reason := own_steps.reason_for_own_step(model):
+        own_steps.check_own_steps(reason, config)
     options = private.compile_arguments(model)
     for name in ("run_eagerly", "jit_compile"):
         if options.get(name) is True and not getattr(config, name):

@@ -18,10 +18,13 @@ from concurrent import futures
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from .. import private
 from ..contract.checks import shown as as_shown
+from ..contract.joined import random_numbers
 from ..contract.run_config import RunConfig
 from ..contract.spec import EstimatorSpec, Metric, ModeKeys
 from ..contract.train_op import TrainOp
@@ -35,6 +38,7 @@ from ..train.shown import Shown
 from ..train.step import Batches, BoundModelFn, compiled, learning_rate_of, used_optimizers
 from ..train.totals import Totals, sum_of, totals_of, zeros_of
 
+_SUMS = ("sum", "none", None)  # Reductions of which the gradient is that of a sum.
 _METHODS = ("train_step", "test_step", "compute_loss", "compute_metrics")
 
 
@@ -46,6 +50,26 @@ def own_methods(model: keras.Model) -> list[str]:
         for name, method in found.items()
         if not getattr(method, "__module__", "keras.").startswith("keras.")
     ]
+
+
+def reason_for_own_step(model: keras.Model) -> str | None:
+    """Returns why a compiled model is trained by its own step, or by that of Keras.
+
+    None if its loss and metrics are known by example, which is exact in more cases.
+    """
+    if found := own_methods(model):
+        return f"{type(model).__name__}.{found[0]} is overridden"
+    for loss in _losses_of(model):
+        if loss.reduction in _SUMS:
+            return f"the loss {loss.name!r} has reduction={loss.reduction!r}"
+    if found := private.metrics_of_call(model):
+        return f"metric {found[0].name!r} is one of a layer or of the model, and not of compile"
+    return None
+
+
+def _losses_of(model: keras.Model) -> list[keras.losses.Loss]:
+    given = tf.nest.flatten(private.compile_arguments(model).get("loss"))
+    return [each for each in given if isinstance(each, keras.losses.Loss)]
 
 
 def optimizers_of(model: keras.Model) -> dict[str, keras.optimizers.Optimizer]:
@@ -66,11 +90,11 @@ def optimizers_of(model: keras.Model) -> dict[str, keras.optimizers.Optimizer]:
     return found
 
 
-def check_own_steps(name: str, config: RunConfig) -> None:
+def check_own_steps(reason: str, config: RunConfig) -> None:
     """Refuses options of a RunConfig that a model's own step cannot have.
 
     Args:
-      name: name of the method.
+      reason: a result of `reason_for_own_step`.
       config: how to run.
 
     Raises:
@@ -79,9 +103,9 @@ def check_own_steps(name: str, config: RunConfig) -> None:
     remedy = "or write the step as a model_fn, and call train_and_evaluate"
     if config.cluster.has_servers:
         raise SpecError(
-            f"{name} is overridden on parameter servers, whose workers update one after the "
-            "other: expected workers that train in lockstep. Set execution='multi_worker', "
-            f"{remedy}, as docs/keras_models.md shows."
+            f"{reason}, on parameter servers, whose workers update one after the other: expected "
+            f"workers that train in lockstep. Set execution='multi_worker', {remedy}, as "
+            "docs/keras_models.md shows."
         )
     refused = {
         "gradient_accumulation_steps": config.gradient_accumulation_steps > 1,
@@ -92,8 +116,8 @@ def check_own_steps(name: str, config: RunConfig) -> None:
     for option, is_set in refused.items():
         if is_set:
             raise SpecError(
-                f"RunConfig.{option} is {getattr(config, option)!r}, and {name} is overridden: "
-                f"expected the default. Leave {option} out, {remedy}."
+                f"RunConfig.{option} is {getattr(config, option)!r}, and {reason}: expected the "
+                f"default. Leave {option} out, {remedy}."
             )
 
 
@@ -125,6 +149,31 @@ def own_step_spec(mode: str, model: keras.Model, data: Any) -> OwnStepSpec:
     Raises:
       SpecError: the step returns no dict, or uses a metric or optimizer that cannot be summed.
     """
+    _prepare(model)
+    step = model.train_step if mode == ModeKeys.TRAIN else model.test_step
+    step = getattr(step, "python_function", step)  # Of a tf.function, which is traced anyway.
+    trace = _current.trace or _Trace()
+    with trace.active(), tf.variable_creator_scope(assignable):
+        returned = step(data)
+    if _current.trace is None and mode == ModeKeys.TRAIN:
+        _warn_of_joined(model, step, data)
+    if not isinstance(returned, Mapping) or not returned:
+        raise SpecError(
+            f"{type(model).__name__}.{getattr(step, '__name__', 'train_step')} returned "
+            f"{as_shown(returned)}: expected a dict. Write return {{'loss': loss}}."
+        )
+    return trace.spec(mode, _flat(returned), num_rows(data))
+
+
+def call(model: keras.Model, features: Any) -> Any:
+    """Returns the outputs of a model in inference; metrics that it updates have no effect."""
+    _prepare(model)
+    with _Trace().active():
+        return model(features, training=False)
+
+
+def _prepare(model: keras.Model) -> None:
+    """Gives the metrics, losses and optimizers of a model methods that act in a trace."""
     containers = private.compile_containers(model)
     for metric in model.metrics:
         if not any(metric is each for each in containers):
@@ -133,17 +182,9 @@ def own_step_spec(mode: str, model: keras.Model, data: Any) -> OwnStepSpec:
         _watch_parts(container)
     for optimizer in optimizers_of(model).values():
         _sum_gradients(optimizer)
-    step = model.train_step if mode == ModeKeys.TRAIN else model.test_step
-    step = getattr(step, "python_function", step)  # Of a tf.function, which is traced anyway.
-    trace = _current.trace or _Trace()
-    with trace.active(), tf.variable_creator_scope(assignable):
-        returned = step(data)
-    if not isinstance(returned, Mapping) or not returned:
-        raise SpecError(
-            f"{type(model).__name__}.{getattr(step, '__name__', 'train_step')} returned "
-            f"{as_shown(returned)}: expected a dict. Write return {{'loss': loss}}."
-        )
-    return trace.spec(mode, _flat(returned), num_rows(data))
+    for loss in _losses_of(model):
+        if loss.reduction in _SUMS and not isinstance(vars(loss).get("call"), functools.partial):
+            loss.call = functools.partial(_summed_loss, loss, loss.call)
 
 
 def build(model: keras.Model, data: Any) -> None:
@@ -164,6 +205,48 @@ def build(model: keras.Model, data: Any) -> None:
     for op in ops:
         if not op.optimizer.built:
             op.optimizer.build(list(op.variables))
+
+
+def _warn_of_joined(model: keras.Model, step: Callable[[Any], Any], data: Any) -> None:
+    """Warns, on several replicas, if the gradient of a batch is not the mean of its halves'.
+
+    The step is called on eight random examples without an effect. A step that draws random
+    numbers, which shows when the examples change places, cannot be judged.
+    """
+    number = model.distribute_strategy.num_replicas_in_sync
+    layers = [layer for _, layer in names.layers_of(model)]
+    is_summed = any(loss.reduction in _SUMS for loss in _losses_of(model))
+    if number == 1 or is_summed or any(getattr(each, "synchronized", False) for each in layers):
+        return
+    random = np.random.default_rng(0)
+
+    def gradient_of(places: Sequence[int]) -> np.ndarray:
+        trace = _Trace()
+        with trace.active(), keras.StatelessScope():
+            step(tf.nest.map_structure(lambda each: tf.gather(each, places), batch))
+        found = [tf.convert_to_tensor(each) for each in trace.gradients if each is not None]
+        return np.concatenate([np.ravel(each) for each in found])
+
+    with contextlib.suppress(Exception):  # It may need other examples.
+        batch = tf.nest.map_structure(
+            lambda each: random_numbers(random, each.shape[1:], each.dtype), data
+        )
+        whole, turned, first, second = (
+            _outside(gradient_of, list(places))
+            for places in (range(8), range(7, -1, -1), range(4), range(4, 8))
+        )
+        close = 1e-3 * np.abs(whole).max()
+        if np.allclose(whole, turned, 0, close) and not np.allclose(
+            whole, (first + second) / 2, 0, 10 * close
+        ):
+            logging.warning(
+                "%s.train_step joins the examples of a batch, by a sum, batch statistics or pairs "
+                "of examples: its gradient of 8 examples is not the mean of both halves' "
+                "gradients, and depends on the %d replicas. Take means over examples, "
+                "BatchNormalization(synchronized=True), or train on one device.",
+                type(model).__name__,
+                number,
+            )
 
 
 def assignable(next_creator: Callable[..., Any], **options: Any) -> Any:
@@ -290,11 +373,12 @@ class _Trace:
     """
 
     def __init__(self, replicas: Replicas | None = None, share: tf.Tensor | None = None) -> None:
-        self._replicas, self._share = replicas, share
+        self._replicas, self.share = replicas, share
         self._metrics: dict[int, tuple[keras.metrics.Metric, list[tf.Tensor]]] = {}
         self._results: dict[int, tuple[tf.Tensor, keras.metrics.Metric, Any]] = {}
         self._applied: dict[int, tuple[Any, dict[int, Any]]] = {}
         self._summed: list[tf.Tensor] = []
+        self.gradients: list[Any] = []  # Of a trace that builds.
 
     @contextlib.contextmanager
     def active(self, *, is_active: bool = True) -> Iterator[None]:
@@ -312,12 +396,13 @@ class _Trace:
         known = self._applied.setdefault(id(optimizer), (optimizer, {}))[1]
         known.update((id(variable), variable) for variable in variables)
         if self._replicas is None:
+            self.gradients += grads
             return
-        if self._share is not None:
+        if self.share is not None:
             given = [i for i, each in enumerate(grads) if each is not None]
             # One sum after the other: collectives of replicas in different orders would wait.
             with tf.control_dependencies(self._summed):
-                scaled = [slices.times(grads[i], self._share) for i in given]
+                scaled = [slices.times(grads[i], self.share) for i in given]
             summed = self._replicas.all_reduce(scaled)
             self._summed = tf.nest.flatten(summed, expand_composites=True)
             for i, each in zip(given, summed, strict=True):
@@ -359,7 +444,7 @@ class _Trace:
         tensors = {name: _scalar(value) for name, value in values.items()}
         name = "loss" if "loss" in values else next(iter(values))
         found = self._results.get(id(values[name]))
-        count = tf.ones([]) if self._share is None else self._share
+        count = tf.ones([]) if self.share is None else self.share
         total = tf.math.multiply_no_nan(tensors[name], count)
         if name == "loss" and found is not None and type(found[1]) is keras.metrics.Mean:
             total, count = self._state(found[1])
@@ -405,6 +490,8 @@ class _Trace:
         if not tf.executing_eagerly() and any(
             getattr(each, "graph", graph) is not graph for each in state
         ):
+            if self._replicas is None:  # Keras calls a model once to build it.
+                return zeros
             raise SpecError(
                 f"metric {metric.name!r} is updated in a tf.function, a tf.cond or a loop of "
                 "train_step: expected updates in train_step itself. Leave out @tf.function."
@@ -419,14 +506,14 @@ class _Trace:
             "values",
             "sample_weight",
         }
-        if self._share is None or not is_mean or named.get("sample_weight") is not None:
+        if self.share is None or not is_mean or named.get("sample_weight") is not None:
             return args, kwargs
         if isinstance(metric, keras.metrics.MeanMetricWrapper) or values is None:
             return args, kwargs
         values = tf.convert_to_tensor(values)
         if values.shape.rank != 0:
             return args, kwargs
-        share = tf.cast(self._share, values.dtype)
+        share = tf.cast(self.share, values.dtype)
         values = tf.where(share > 0, values, tf.zeros([], values.dtype))
         return (), {"values": values, "sample_weight": share}
 
@@ -498,9 +585,23 @@ def _watch_parts(container: Any) -> None:
         made, container.build = container.build, build
 
 
+def _summed_loss(loss: Any, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Returns losses that are summed, of which the mean by share is taken."""
+    losses = call(*args, **kwargs)
+    share = _current.trace.share if _current.trace else None
+    if share is None:
+        return losses
+    if loss.reduction != "sum":
+        raise SpecError(
+            f"the loss {loss.name!r} has reduction={loss.reduction!r} on several replicas: "
+            "expected 'sum', whose gradient Keras takes for it. Set reduction='sum'."
+        )
+    return losses * tf.cast(tf.math.reciprocal_no_nan(share), losses.dtype)
+
+
 def _outside(function: Callable[..., Any], *args: Any) -> Any:
-    """Calls a function outside of the trace, where metrics make variables for their shapes."""
-    with futures.ThreadPoolExecutor(1) as thread:  # tf.init_scope keeps the creators of variables.
+    """Calls a function outside of the trace, with its own creators of variables."""
+    with futures.ThreadPoolExecutor(1) as thread:  # tf.init_scope records no gradient.
         return thread.submit(function, *args).result()
 
 

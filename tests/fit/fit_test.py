@@ -269,18 +269,6 @@ class OnBatches(keras.callbacks.Callback):
         pass
 
 
-class Seen(keras.layers.Layer):
-    """Updates a metric of its inputs."""
-
-    def __init__(self):
-        super().__init__(name="seen")
-        self.metric = keras.metrics.Mean(name="mean_input")
-
-    def call(self, inputs):
-        self.metric.update_state(inputs)
-        return inputs
-
-
 def model_of(layer, metrics=None):
     model = keras.Sequential([layer, keras.layers.Dense(1)])
     model.compile("sgd", "mse", metrics=metrics)
@@ -291,10 +279,6 @@ MISTAKES = {
     "single examples": (
         {"input_fn": lambda: tf.data.Dataset.from_tensor_slices((X, Y))},
         r"input_fn yields single examples.*Return dataset.batch\(32\)",
-    ),
-    "a metric in a layer": (
-        {"make_model": lambda: model_of(Seen())},
-        "layer 'seen' updates its metric 'mean_input' in call.*model.compile",
     ),
     "a model": ({"make_model": make_model()}, "make_model is .*expected a function"),
     "uncompiled": ({"make_model": uncompiled}, "is not a compiled Keras model"),
@@ -307,7 +291,6 @@ MISTAKES = {
     ),
     "eager": ({"make_model": compiled(run_eagerly=True)}, "RunConfig.run_eagerly=True"),
     "xla": ({"make_model": compiled(jit_compile=True)}, "RunConfig.jit_compile=True"),
-    "weighted metrics": ({"make_model": compiled(weighted_metrics=["mae"])}, "weighted_metrics"),
     "a dataset": ({"input_fn": data()}, r"input_fn is .*Set input_fn=lambda: dataset\."),
     "arrays": ({"input_fn": (X, Y)}, r"(?s)input_fn is \(array.*from_tensor_slices\(\(x, y\)\)"),
     "validation data": ({"validation": data()}, "validation is .*expected a function"),

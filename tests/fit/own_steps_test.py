@@ -2,6 +2,7 @@
 
 import json
 import signal
+from unittest import mock
 
 import keras
 import numpy as np
@@ -10,6 +11,7 @@ import tasks
 import tensorflow as tf
 
 import gin_estimator as ge
+from gin_estimator.keras_fit import own_steps
 
 PROGRAM = tasks.PROGRAMS / "fit_own.py"
 RNG = np.random.default_rng(0)
@@ -234,11 +236,10 @@ def gan_alone(tmp_path_factory):
 def test_a_killed_training_continues_bit_for_bit_with_both_optimizers(tmp_path, gan_alone):
     expected, model_dir = gan_alone
     saved = {name for name, _ in tf.train.list_variables(str(model_dir))}
-    assert {name for name in saved if name.endswith("network/discriminator/dense/kernel")} >= {
-        "d_optimizer/momentum/network/discriminator/dense/kernel",
-        "d_optimizer/velocity/network/discriminator/dense/kernel",
+    slots = {
+        f"{optimizer}/{slot}" for optimizer, _, slot, *_ in (f"{n}///".split("/") for n in saved)
     }
-    assert "g_optimizer/velocity/network/generator/dense/kernel" in saved
+    assert slots >= {"d_optimizer/momentum", "d_optimizer/velocity", "g_optimizer/velocity"}
     arguments = [PROGRAM, tmp_path / "run", "single_host"]
     task = tasks.Task("killed", arguments, tmp_path)
     task.wait_for("STEP 5\n")
@@ -258,3 +259,68 @@ def test_two_workers_train_a_gan_as_one(tmp_path, gan_alone):
     for found in results:
         for mine, other in zip(found["weights"], gan_alone[0]["weights"], strict=True):
             np.testing.assert_allclose(mine, other, atol=1e-6)
+
+
+class Joined(keras.Model):
+    """A step whose loss is a function of its network's outputs."""
+
+    def __init__(self, loss_of, layers=()):
+        super().__init__()
+        self.loss_of = loss_of
+        self.net = keras.Sequential([keras.Input([6]), keras.layers.Dense(3), *layers])
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = self.loss_of(tf.cast(self.net(data, training=True), tf.float32))
+        grads = tape.gradient(loss, self.net.trainable_variables)
+        self.optimizer.apply(grads, self.net.trainable_variables)
+        return {"loss": loss}
+
+
+def contrast(outputs):
+    """A loss with the other examples as negatives."""
+    scores = tf.matmul(outputs, outputs, transpose_b=True)
+    return tf.reduce_mean(tf.reduce_logsumexp(scores, -1) - tf.linalg.diag_part(scores))
+
+
+JOINS = {
+    "negatives": (contrast, (), True),
+    "sum": (lambda outputs: tf.reduce_sum(outputs**2), (), True),
+    "statistics": (lambda outputs: tf.reduce_mean(outputs**4), ["BatchNormalization"], True),
+    "mean": (lambda outputs: tf.reduce_mean(outputs**2), (), False),
+}
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_a_step_that_joins_examples_is_warned_of(tmp_path, caplog, name):
+    loss_of, kinds, joins = JOINS[name]
+
+    def make():
+        model = Joined(loss_of, [getattr(keras.layers, kind)() for kind in kinds])
+        model.compile("sgd")
+        return model
+
+    config = ge.RunConfig(str(tmp_path), devices=TWO, save_checkpoints_steps=0)
+    ge.fit(make, of(X), config=config)
+    assert ("Joined.train_step joins the examples" in caplog.text) == joins
+
+
+def test_what_a_step_cannot_have_is_refused(tmp_path):
+    def fit(make=make_vae, **options):
+        ge.fit(make, of(X), config=ge.RunConfig(str(tmp_path), **options))
+
+    with pytest.raises(ge.UserError, match=r"precision is 'mixed_float16', and VAE.train_step is"):
+        fit(precision="mixed_float16")
+    with pytest.raises(ge.UserError, match="jit_compile is True for a train_step on 2 replicas"):
+        fit(jit_compile=True, devices=TWO)
+    on_servers = mock.Mock(cluster=mock.Mock(has_servers=True))
+    with pytest.raises(ge.UserError, match="on parameter servers.*execution='multi_worker'"):
+        own_steps.check_own_steps("VAE.train_step is overridden", on_servers)
+
+    def nothing():
+        model = make_vae()
+        model.train_step = lambda data: None
+        return model
+
+    with pytest.raises(ge.UserError, match="returned None: expected a dict"):
+        fit(nothing)
