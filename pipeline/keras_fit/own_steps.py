@@ -48,7 +48,7 @@ def own_methods(model: keras.Model) -> list[str]:
     return [
         name
         for name, method in found.items()
-        if not getattr(method, "__module__", "keras.").startswith("keras.")
+        if not str(getattr(method, "__module__", "keras.")).startswith("keras.")
     ]
 
 
