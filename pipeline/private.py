@@ -133,6 +133,34 @@ def compile_arguments(model: Any) -> Mapping[str, Any]:
     return getattr(getattr(model, "_compile_config", None), "config", {})
 
 
+def compile_containers(model: Any) -> list[Any]:
+    """Returns the parts of a compiled model that call its losses and its metrics.
+
+    Keras 3.6 to 3.16: `_compile_loss` and `_compile_metrics`. Only their metrics are public.
+    """
+    found = [getattr(model, name, None) for name in ("_compile_loss", "_compile_metrics")]
+    return [each for each in found if each is not None]
+
+
+def metrics_of_call(model: Any) -> list[Any]:
+    """Returns the metrics of a compiled model and its layers that are not those of `compile`.
+
+    Keras 3.6 to 3.16: `_loss_tracker`. `model.metrics` does not say whose they are.
+    """
+    made = [model._loss_tracker, *compile_containers(model)]
+    made += [metric for each in compile_containers(model) for metric in each.metrics]
+    ids = {id(each) for each in made}
+    return [metric for metric in model.metrics if id(metric) not in ids]
+
+
+def trained_by(optimizer: Any) -> list[Any]:
+    """Returns the variables for which an optimizer was built.
+
+    Keras 3.6 to 3.16: `_trainable_variables`, which `apply` takes if it is given none.
+    """
+    return list(optimizer._trainable_variables)
+
+
 @contextlib.contextmanager
 def names_of_new_process() -> Iterator[None]:
     """Makes Keras count the names of this thread (`dense`, `dense_1`) from 0 in the block.

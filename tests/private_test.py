@@ -203,6 +203,19 @@ def test_gin_registry():
     assert private.gin_operative(gin.config)["", name]["first"] == 3
 
 
+def test_parts_of_compile_and_metrics_that_are_not_of_it():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.own = keras.metrics.Mean(name="own")
+    assert private.compile_containers(model) == []
+    optimizer = keras.optimizers.SGD(0.1)
+    model.compile(optimizer, "mse", metrics=["mae"])
+    model.fit(np.ones([2, 3]), np.ones([2, 1]), verbose=0)
+    loss, metrics = private.compile_containers(model)
+    assert loss.built and [each.name for each in metrics.metrics] == ["mae"]
+    assert private.metrics_of_call(model) == [model.own]
+    assert private.trained_by(optimizer) == model.trainable_variables
+
+
 def test_each_name_has_a_test():
     tested = open(__file__).read()
     for name, value in vars(private).items():

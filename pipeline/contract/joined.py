@@ -37,7 +37,7 @@ def warn_of_joined(
 def _warn_once(what: str, function: Any, labels: Any, outputs: Any, number: int) -> None:
     random = np.random.default_rng(0)
     classes = outputs[0][-1] if outputs[0] else 2
-    y, p = (_numbers(random, *each, max(classes or 2, 2)) for each in (labels, outputs))
+    y, p = (random_numbers(random, *each, max(classes or 2, 2)) for each in (labels, outputs))
     with contextlib.suppress(Exception), tf.init_scope():  # It may need other labels.
 
         def mean(part: slice) -> float:
@@ -62,7 +62,10 @@ def _warn_once(what: str, function: Any, labels: Any, outputs: Any, number: int)
             )
 
 
-def _numbers(random: np.random.Generator, shape: Any, dtype: Any, classes: int) -> np.ndarray:
+def random_numbers(
+    random: np.random.Generator, shape: Any, dtype: Any, classes: int = 2
+) -> np.ndarray:
+    """Returns eight examples of a shape without its batch, of which the halves differ."""
     shape = [_ROWS, *(3 if size is None else size for size in shape)]
     if dtype.is_floating:
         values = random.uniform(0.1, 0.9, shape)

@@ -266,7 +266,8 @@ class KerasCallbacks(Hook):
         for name, each in self._active.items():
             each.set_params(dict(self._params))
             each.set_model(model)
-            _choose_mode(each, compile_parts(model).metrics)
+            parts = compile_parts(model)
+            _choose_mode(each, [parts.metrics, parts.weighted_metrics])
             self._call_one(each, "on_train_begin", {})
             private.choose_monitor_op(each)
             self._restore(name, each)
@@ -437,7 +438,9 @@ def _with_remedy(evaluate: Callable[..., Any]) -> Callable[..., Any]:
 
 def _logs(report: Report) -> dict[str, Any]:
     """Returns the loss and the metrics of a report by Keras' names."""
-    metrics = {name: _plain(value) for name, value in report.metrics.items()}
+    # Scalars are results of an own train_step, of its last batch as in Keras.
+    scalars = {k: v for k, v in report.scalars.items() if not k.startswith("learning_rate")}
+    metrics = {name: _plain(value) for name, value in {**report.metrics, **scalars}.items()}
     return {"loss": float(report.loss), **metrics}
 
 

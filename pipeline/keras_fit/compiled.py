@@ -9,6 +9,7 @@ their reduction, which divides each batch by its own size, and metrics without t
 """
 
 import dataclasses
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from .. import private
 from ..contract.checks import shown
@@ -24,8 +26,10 @@ from ..contract.spec import EstimatorSpec, ModeKeys, metric
 from ..contract.train_op import TrainOp
 from ..errors import SpecError
 
-# A loss without a reduction means its mean here.
-_REDUCTIONS = ("sum_over_batch_size", "mean", "none", None)
+# A loss without a reduction means its mean here; in `fit` Keras' own step is taken for it.
+_REDUCTIONS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "none", None)
+# Losses of Keras whose labels have another shape than the outputs.
+_OTHER_LABELS = ("CTC", "ctc")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,19 +43,21 @@ class CompileParts:
       loss_weights: factors of the losses of several outputs; None for 1.
       metrics: a list of metrics, their names, or functions. For several outputs a dict or a list
         of these. A dict `{name: metric}` is allowed for one output.
+      weighted_metrics: metrics that take the weights of the examples, in the same forms.
     """
 
     optimizer: Any = None
     loss: Any = None
     loss_weights: Any = None
     metrics: Any = None
+    weighted_metrics: Any = None
 
 
 def compile_parts(model: Any) -> CompileParts:
     """Returns the arguments with which a model was compiled.
 
     Raises:
-      SpecError: it is not a compiled Keras model, or has `weighted_metrics`.
+      SpecError: it is not a compiled Keras model.
     """
     config = private.compile_arguments(model)
     if not isinstance(model, keras.Model) or config.get("optimizer") is None:
@@ -59,14 +65,9 @@ def compile_parts(model: Any) -> CompileParts:
             f"{shown(model)} is not a compiled Keras model. Call "
             "model.compile(optimizer='adam', loss='mse') before it is returned."
         )
-    if config.get("weighted_metrics"):
-        raise SpecError(
-            "weighted_metrics are set in model.compile: expected metrics only. Write a model_fn "
-            "with metrics={'mae': metric(keras.metrics.MeanAbsoluteError, labels, outputs, "
-            "sample_weight=weights)}."
-        )
     optimizer = model.optimizer  # In mixed_float16 Keras wraps it.
-    given = {name: config.get(name) for name in ("loss", "loss_weights", "metrics")}
+    fields = ("loss", "loss_weights", "metrics", "weighted_metrics")
+    given = {name: config.get(name) for name in fields}
     return CompileParts(getattr(optimizer, "inner_optimizer", optimizer), **given)
 
 
@@ -105,14 +106,9 @@ def compiled_spec(
         single = tf.is_tensor(outputs)
         return EstimatorSpec(mode, predictions=_as_float32(outputs) if single else by_name)
 
-    for added in network.losses:
-        if (shape := tf.convert_to_tensor(added).shape).rank != 0:
-            raise SpecError(
-                f"add_loss got a tensor of shape {shape}: expected a scalar. Call "
-                "self.add_loss(keras.ops.mean(x)); Keras' fit would add the sum over the batch."
-            )
     given = {"labels": labels, "weights": weights, "metrics": parts.metrics}
     given |= {"loss": parts.loss, "loss_weights": parts.loss_weights}
+    given |= {"weighted_metrics": parts.weighted_metrics}
     split = {key: _by_output(key, value, list(by_name)) for key, value in given.items()}
     found = [
         _Output(name, by_name[name], masks[name], **{key: split[key][name] for key in given})
@@ -121,6 +117,7 @@ def compiled_spec(
     loss, loss_weights, metrics = _total([each for each in found if each.loss is not None])
     for each in found:
         _declare(metrics, each, prefix=f"{each.name}_" if len(found) > 1 else "")
+        _declare(metrics, each, prefix=f"{each.name}_" if len(found) > 1 else "", weighted=True)
     if loss is None:  # The regularization is everything.
         loss = tf.zeros(tf.shape(found[0].value)[:1])
     train_op: Any = ()
@@ -130,7 +127,8 @@ def compiled_spec(
         mode,
         loss=loss,
         loss_weights=loss_weights,
-        regularization_losses=network.losses,
+        # As in Keras the sum of a tensor that add_loss got.
+        regularization_losses=[tf.reduce_sum(added) for added in network.losses],
         train_op=train_op,
         metrics=metrics,
     )
@@ -148,7 +146,7 @@ def _by_output(argument: str, value: Any, names: Sequence[str]) -> dict[str, Any
         return {name: value.get(name) for name in names}
     if len(names) == 1:
         single = is_list and len(value) == 1
-        if argument == "metrics":  # [["mae", "mse"]] is a list for each output.
+        if argument.endswith("metrics"):  # [["mae", "mse"]] is a list for each output.
             single = single and isinstance(value[0], list | tuple)
         return {names[0]: value[0] if single else value}
     if not is_list:
@@ -173,6 +171,7 @@ class _Output:
     metrics: Any
     loss: Any
     loss_weights: Any
+    weighted_metrics: Any
 
     @property
     def kind(self) -> str:
@@ -221,21 +220,38 @@ class _Output:
                 f"the loss of output {self.name!r} has reduction={reduction!r}: expected the mean. "
                 "Remove the argument reduction."
             )
-        is_sparse = "sparse" in getattr(loss, "name", getattr(loss, "__name__", ""))
-        labels = self.aligned(is_sparse=is_sparse)
         # The method `call` of a Loss object returns the losses before their mean.
         call = loss.call if isinstance(loss, keras.losses.Loss) else loss
+        name = str(getattr(loss, "name", getattr(loss, "__name__", "")))
+        labels, outputs = self.labels, self.value
         if not _is_of_keras(call):
-            warn_of_joined(f"the loss of output {self.name!r}", call, labels, self.value)
-        losses = call(labels, self.value)
-        losses = tf.cast(losses, tf.float32)
-        if losses.shape.rank == 0:
-            raise SpecError(
-                f"the loss of output {self.name!r} returned a scalar: expected losses by example."
-            )
+            labels, outputs = _as_keras_passes(labels, outputs, squeezes=call is loss)
+        elif name not in _OTHER_LABELS:
+            labels = self.aligned(is_sparse="sparse" in name)
+        losses = tf.cast(call(labels, outputs), tf.float32)
+        mask = self.mask
+        if losses.shape.rank == 0 or not _is_of_keras(call):
+            warn_of_joined(f"the loss of output {self.name!r}", call, labels, outputs)
+        if losses.shape.rank == 0:  # The mean over the batch; each example has it.
+            if self.weights is not None and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+                _warn_of_scalar(self.name)
+            losses, mask = tf.fill([tf.shape(self.value)[0]], losses), None
+        mask = None if mask is None else _spread(mask, losses)
         if self.weights is not None:
-            losses *= _spread(self.weights, losses)
-        return losses, None if self.mask is None else _spread(self.mask, losses)
+            weights = _spread(self.weights, losses)
+            if reduction == "mean_with_sample_weight":
+                return losses, weights if mask is None else weights * mask
+            losses *= weights
+        return losses, mask
+
+
+@functools.cache  # Once.
+def _warn_of_scalar(name: str) -> None:
+    logging.warning(
+        "the loss of output %r joins the examples of a batch to one number, whose weights then "
+        "count in each replica alone: return the losses by example, [batch].",
+        name,
+    )
 
 
 def _total(outputs: Sequence[_Output]) -> tuple[Any, Any, dict[str, Any]]:
@@ -260,9 +276,11 @@ def _total(outputs: Sequence[_Output]) -> tuple[Any, Any, dict[str, Any]]:
     return tf.add_n(weighted), None, by_example
 
 
-def _declare(metrics: dict[str, Any], output: _Output, *, prefix: str) -> None:
-    """Adds the metrics of one output, with the names that Keras gives them."""
-    listed = output.metrics
+def _declare(
+    metrics: dict[str, Any], output: _Output, *, prefix: str, weighted: bool = False
+) -> None:
+    """Adds the metrics of one output, or the weighted ones, with the names that Keras gives."""
+    listed = output.weighted_metrics if weighted else output.metrics
     if not listed:
         return
     if not isinstance(listed, Mapping | list | tuple):
@@ -270,7 +288,14 @@ def _declare(metrics: dict[str, Any], output: _Output, *, prefix: str) -> None:
     pairs = listed.items() if isinstance(listed, Mapping) else [(_name_of(m), m) for m in listed]
     labels = output.aligned(is_sparse=output.kind == "sparse_categorical")
     mask = {} if output.mask is None else {"sample_weight": tf.cast(output.mask, tf.float32)}
+    if weighted and output.weights is not None:
+        weights = tf.cast(output.weights, tf.float32)
+        if mask:
+            weights = _spread(weights, output.mask) * mask["sample_weight"]
+        mask = {"sample_weight": weights}
     for name, given in pairs:
+        if weighted and f"{prefix}{name}" in metrics:
+            name = f"weighted_{name}"
         if f"{prefix}{name}" in metrics:
             raise SpecError(
                 f"metrics has {prefix + name!r} twice: expected different names. Set a metric's "
@@ -362,6 +387,30 @@ def _mask_of(output: tf.Tensor) -> Any:
     # `mask` says that the layer handles masks; `name` takes no number of the process.
     keras.layers.Lambda(call, mask=lambda _, mask: mask, autocast=False, name="mask")(output)
     return masks[0]
+
+
+def _as_keras_passes(labels: Any, outputs: Any, *, squeezes: bool) -> tuple[Any, Any]:
+    """Returns what Keras passes to a loss of the user: floats, whose ranks differ by no 1.
+
+    For a Loss object Keras leaves `[n]` and `[n, 1]`, which broadcast to `[n, n]`.
+
+    Args:
+      labels: labels of the user, of any shape.
+      outputs: output of the model.
+      squeezes: whether an output `[..., 1]` loses its last axis, as for a function.
+    """
+    if not tf.is_tensor(labels):
+        return labels, outputs
+    if labels.dtype.is_integer or labels.dtype.is_bool:
+        labels = tf.cast(labels, outputs.dtype)
+    longer = outputs.shape.rank - labels.shape.rank
+    if longer == 1 and outputs.shape[-1] == 1:
+        if squeezes and labels.shape.rank > 1:
+            return labels, tf.squeeze(outputs, -1)
+        return labels[..., tf.newaxis], outputs
+    if longer == -1 and labels.shape[-1] == 1:
+        return tf.squeeze(labels, -1), outputs
+    return labels, outputs
 
 
 def _as_float32(value: tf.Tensor) -> tf.Tensor:

@@ -31,11 +31,12 @@ from ..hooks.stops import RepeatInputHook
 from ..loop.specs import EvalSpec, TrainSpec
 from ..run import log
 from ..warm_start.settings import WarmStartSettings
+from . import own_steps
 from .callbacks import KerasCallbacks, ValidationCallbacks, checked
 from .compiled import compile_parts, compiled_spec
 from .data import Data, warn_of_order
 from .given_model import GivenModel
-from .model import check_compiled, compiled_modules, new_model
+from .model import build, check_compiled, compiled_modules, modules_of, new_model
 from .result import FitResult
 
 _INPUT_ARGUMENTS = ("mode", "params", "config", "input_context", "first_batch")
@@ -202,7 +203,7 @@ def fit(
             config = config.replace(model_dir=folder)
         strategy = execution.create(config)
         with _connect_in_errors():
-            given = GivenModel(make_model, strategy, _features(train_fn, config))
+            given = GivenModel(make_model, strategy, _batch(train_fn, config))
         make_model = given
     modules = compiled_modules(make_model, lambda model: check_compiled(model, config))
     estimator = Estimator(_model_fn, modules=modules, config=config)
@@ -256,11 +257,21 @@ def fit(
 def _model_fn(features: Any, labels: Any, mode: str, network: Any, optimizer: Any) -> Any:
     """Returns the spec of a compiled model."""
     parts = dataclasses.replace(compile_parts(network), optimizer=optimizer)
+    if own_steps.reason_for_own_step(network) is not None:
+        if mode == ModeKeys.PREDICT:
+            return compiled_spec(mode, network, own_steps.call(network, features), None, parts)
+        return own_steps.own_step_spec(mode, network, _packed(features, labels))
     weights = None
     if isinstance(labels, Weighted):
         labels, weights = labels
     outputs = network(features, training=mode == ModeKeys.TRAIN)
     return compiled_spec(mode, network, outputs, labels, parts, weights=weights)
+
+
+def _packed(features: Any, labels: Any) -> Any:
+    """Returns what Keras passes to `train_step`."""
+    labels, weights = labels if isinstance(labels, Weighted) else (labels, None)
+    return keras.utils.pack_x_y_sample_weight(features, labels, weights)
 
 
 def _config(
@@ -388,20 +399,19 @@ def _connect_in_errors() -> Iterator[None]:
         ) from error
 
 
-def _features(input_fn: Callable[..., Any], config: RunConfig) -> Any:
-    """Returns the inputs of one batch."""
+def _batch(input_fn: Callable[..., Any], config: RunConfig) -> Any:
+    """Returns one batch as Keras passes it to `train_step`."""
     dataset = Source(input_fn, ModeKeys.TRAIN, config).dataset(InputContext())
-    return as_pair(next(iter(dataset)))[0]
+    return _packed(*as_pair(next(iter(dataset))))
 
 
 def _trained_values(estimator: Estimator) -> dict[str, tf.Tensor]:
     """Returns the values of network and optimizer by name."""
     state = estimator.state
-    modules = {name: state.modules[name] for name in ("network", "optimizer")}
     with state.using(averages.to_serve(None, state.config.average)):
         return {
             name: _value(state.replicas.strategy, variable)
-            for name, variable in names.variables_of(modules).items()
+            for name, variable in names.variables_of(state.modules).items()
         }
 
 
@@ -414,11 +424,8 @@ def _plain_model(
     """Returns a new model outside of the strategy, with the values of the trained one."""
     with modules_lib.in_precision(config.precision):
         model = new_model(make_model)
-        if not model.built:
-            model(_features(input_fn, config), training=False)
-    model.optimizer.build(model.trainable_variables)
-    modules = {"network": model, "optimizer": compile_parts(model).optimizer}
-    for name, variable in names.variables_of(modules).items():
+        build(model, _batch(input_fn, config))
+    for name, variable in names.variables_of(modules_of(model)).items():
         variable.assign(values[name])
     return model
 

@@ -16,6 +16,8 @@ from ..distribute.replicas import Replicas
 from ..errors import UserValueError
 from ..estimator.estimator import Estimator
 from .compiled import compile_parts
+from .model import build, modules_of
+from .own_steps import own_methods
 
 
 class GivenModel:
@@ -23,37 +25,35 @@ class GivenModel:
 
     The training begins with its weights and the state of its optimizer as they are now.
 
-        given = GivenModel(model, strategy, features)
+        given = GivenModel(model, strategy, batch)
         model = given()                  # itself, or a copy under the strategy
         given.set_values(modules, ...)   # before the first step
     """
 
-    def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy, features: Any) -> None:
+    def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy, batch: Any) -> None:
         """Builds the model, and makes a copy to compare if it cannot be trained itself.
 
         Args:
           model: the compiled model.
           strategy: strategy of the training.
-          features: a batch of inputs.
+          batch: one as Keras passes it to `train_step`.
 
         Raises:
           SpecError: the model is not compiled.
           UserValueError: a copy is impossible, or another model.
         """
         compile_parts(model)
-        if not model.built:
-            model(features, training=False)
-        model.optimizer.build(model.trainable_variables)
+        build(model, batch)
         self._model, self._config = model, None
         self._optimizer = compile_parts(model).optimizer
         self._arguments = dict(private.compile_arguments(model))
         # Variables that were made without a strategy work only without one.
         self._is_own = type(strategy) is type(tf.distribute.get_strategy())
-        modules = _modules_of(model)
+        modules = modules_of(model)
         modules_lib.disown(modules)
         self._values = {n: v.numpy() for n, v in names.variables_of(modules).items()}
         if not self._is_own:
-            self._compare(features)
+            self._compare(keras.utils.unpack_x_y_sample_weight(batch)[0])
 
     def __call__(self) -> keras.Model:
         """Returns the model to train, to be made under the strategy."""
@@ -75,9 +75,11 @@ class GivenModel:
 
     def take(self, values: dict[str, Any]) -> keras.Model:
         """Returns the model itself with trained values by name; it can be used without ge."""
-        for name, variable in names.variables_of(_modules_of(self._model)).items():
+        for name, variable in names.variables_of(modules_of(self._model)).items():
             variable.assign(values[name])
-        private.restore_methods(_modules_of(self._model)["optimizer"])
+        for name, module in modules_of(self._model).items():
+            if name != "network":
+                private.restore_methods(module)
         return self._model
 
     def released(self, estimator: Estimator) -> Estimator:
@@ -91,6 +93,8 @@ class GivenModel:
 
     def _copy(self) -> keras.Model:
         model, optimizer = self._model, self._optimizer
+        if own := own_methods(model):
+            self._refuse(f"has its own {own[0]}")
         schedule = getattr(optimizer, "_learning_rate", None)
         kinds = [type(each) for each in (*_layers(model), optimizer, schedule)]
         try:
@@ -112,7 +116,7 @@ class GivenModel:
     def _compare(self, features: Any) -> None:
         """Refuses a copy that is another model."""
         model, copy = self._model, self._copy()
-        copied = _modules_of(copy)
+        copied = modules_of(copy)
         if not copy.built:
             copy(features, training=False)
         copied["optimizer"].build(copy.trainable_variables)
@@ -124,7 +128,7 @@ class GivenModel:
             self._refuse(f"has no variable {unknown[0]}, and its copy has")
         for name, variable in variables.items():
             variable.assign(self._values[name])
-        own = _modules_of(model)
+        own = modules_of(model)
         for name, found in _trained(copied).items():
             if found != _trained(own).get(name):
                 self._refuse(f"has other trainable variables or weight decay than its copy: {name}")
@@ -140,10 +144,6 @@ class GivenModel:
             "FitResult.estimator, a model is made again: expected the same model. Pass a function "
             "that makes and compiles it."
         ) from error
-
-
-def _modules_of(model: keras.Model) -> dict[str, Any]:
-    return {"network": model, "optimizer": compile_parts(model).optimizer}
 
 
 def _layers(layer: keras.Layer) -> Iterator[keras.Layer]:

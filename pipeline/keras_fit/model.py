@@ -4,15 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from .. import private
 from ..contract.checks import shown
 from ..contract.run_config import RunConfig
 from ..errors import SpecError, UserTypeError
+from . import own_steps
 from .compiled import compile_parts
-
-# Methods of keras.Model with which a subclass changes the step.
-_STEPS = ("train_step", "test_step", "compute_loss", "compute_metrics")
 
 
 def compiled_modules(
@@ -20,7 +19,8 @@ def compiled_modules(
 ) -> dict[str, Callable[[], Any]]:
     """Returns the factories of `network` and `optimizer`.
 
-    Both come from one call of `make_model`, so that `network.optimizer` is the optimizer.
+    Both come from one call of `make_model`, so that `network.optimizer` is the optimizer. A model
+    with its own step may have several.
 
     Args:
       make_model: function that returns a new compiled model at each call.
@@ -37,17 +37,41 @@ def compiled_modules(
     made: list[keras.Model] = []
 
     def network() -> keras.Model:
-        model = new_model(make_model)
+        with tf.variable_creator_scope(own_steps.assignable):
+            model = new_model(make_model)
         compile_parts(model)  # Before anything else is made.
         check(model)
         made[:] = [model]
         return model
 
-    def optimizer() -> keras.optimizers.Optimizer:
+    def optimizer() -> Any:
         model = made.pop() if made else new_model(make_model)
-        return compile_parts(model).optimizer
+        optimizers = modules_of(model)
+        del optimizers["network"]
+        return optimizers
 
     return {"network": network, "optimizer": optimizer}
+
+
+def modules_of(model: keras.Model) -> dict[str, Any]:
+    """Returns a compiled model and its optimizers by the names of their modules."""
+    parts = compile_parts(model)
+    if own_steps.reason_for_own_step(model) is None:
+        return {"network": model, "optimizer": parts.optimizer}
+    return {"network": model, **own_steps.optimizers_of(model)}
+
+
+def build(model: keras.Model, batch: Any) -> None:
+    """Creates the variables of a compiled model outside of a strategy, and of its optimizers.
+
+    `batch` is one as Keras passes it to `train_step`.
+    """
+    if own_steps.reason_for_own_step(model) is not None:
+        own_steps.build(model, batch)
+        return
+    if not model.built:
+        model(keras.utils.unpack_x_y_sample_weight(batch)[0], training=False)
+    model.optimizer.build(model.trainable_variables)
 
 
 def new_model(make_model: Callable[[], keras.Model]) -> keras.Model:
@@ -74,14 +98,8 @@ def check_compiled(model: keras.Model, config: RunConfig) -> None:
     Raises:
       SpecError: it has a custom step, or options that belong to the RunConfig.
     """
-    for name in _STEPS:
-        method = getattr(type(model), name, None)
-        if not getattr(method, "__module__", "keras.").startswith("keras."):
-            raise SpecError(
-                f"{type(model).__name__}.{name} is overridden: expected a model that is trained "
-                "by its compile() alone. Write the step as a model_fn, and call "
-                "train_and_evaluate, as docs/keras_models.md shows."
-            )
+    if reason := own_steps.reason_for_own_step(model):
+        own_steps.check_own_steps(reason, config)
     options = private.compile_arguments(model)
     for name in ("run_eagerly", "jit_compile"):
         if options.get(name) is True and not getattr(config, name):

@@ -96,7 +96,7 @@ class TrainProgram:
         metrics = MetricSet(spec.metrics)
         log_untrained(spec.train_op, state.modules)
         make_step = functools.partial(
-            TrainStep,
+            getattr(spec, "train_step", TrainStep),  # A model may have a step of its own.
             self.model.in_mode(ModeKeys.TRAIN),
             spec,
             state.modules,

@@ -1,6 +1,6 @@
 """Originals of TensorFlow 2.15.1 continue: predictions, and the losses of the next ten steps.
 
-`tests/recorders/originals.py` trained them and recorded the numbers.
+`tests/record.py originals` trained them and recorded the numbers.
 """
 
 import json

@@ -271,18 +271,6 @@ class OnBatches(keras.callbacks.Callback):
         pass
 
 
-class Seen(keras.layers.Layer):
-    """Updates a metric of its inputs."""
-
-    def __init__(self):
-        super().__init__(name="seen")
-        self.metric = keras.metrics.Mean(name="mean_input")
-
-    def call(self, inputs):
-        self.metric.update_state(inputs)
-        return inputs
-
-
 def model_of(layer, metrics=None):
     model = keras.Sequential([layer, keras.layers.Dense(1)])
     model.compile("sgd", "mse", metrics=metrics)
@@ -294,16 +282,17 @@ MISTAKES = {
         {"x": lambda: tf.data.Dataset.from_tensor_slices((X, Y))},
         r"x yields single examples.*Return dataset.batch\(32\)",
     ),
-    "a metric in a layer": (
-        {"make_model": lambda: model_of(Seen())},
-        "layer 'seen' updates its metric 'mean_input' in call.*model.compile",
-    ),
     "no function": ({"make_model": 3}, "make_model is 3: expected a function"),
     "uncompiled": ({"make_model": uncompiled}, "is not a compiled Keras model"),
-    "custom step": ({"make_model": custom_step}, "train_step is overridden"),
+    "custom step": (
+        {
+            "make_model": custom_step,
+            "config": ge.RunConfig("m", gradient_accumulation_steps=2),
+        },
+        "gradient_accumulation_steps is 2, and Custom.train_step is overridden",
+    ),
     "eager": ({"make_model": compiled(run_eagerly=True)}, "RunConfig.run_eagerly=True"),
     "xla": ({"make_model": compiled(jit_compile=True)}, "RunConfig.jit_compile=True"),
-    "weighted metrics": ({"make_model": compiled(weighted_metrics=["mae"])}, "weighted_metrics"),
     "no epochs": ({"epochs": 0}, "epochs is 0: expected an int > 0. Set epochs=10"),
     "endless": ({"x": lambda: data().repeat()}, "endless data.*steps_per_epoch=100"),
     "empty": ({"x": lambda: data().take(0)}, "empty dataset"),
