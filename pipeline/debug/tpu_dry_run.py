@@ -21,10 +21,10 @@ from ..errors import UserValueError
 from ..estimator.estimator import Estimator
 from ..loop.specs import EvalSpec, TrainSpec
 from ..run import frames
+from ..train.fetches import named_fetches, summaries_of
 from ..train.forward_steps import EvalStep
 from ..train.host_metrics import HostMetrics
 from ..train.metrics import MetricSet
-from ..train.shown import kinds_of
 from ..train.step import Step, TrainStep
 
 
@@ -102,10 +102,11 @@ def _step(estimator: Estimator, mode: str, element_spec: tuple[Any, Any]) -> Ste
     state = estimator.state
     model_fn = estimator.model.in_mode(mode)
     spec = estimator.model.build(mode, element_spec)
-    metrics, kinds = MetricSet(spec.metrics), kinds_of(spec, under_xla=True)
+    metrics, summaries = MetricSet(spec.metrics), summaries_of(spec, under_xla=True)
     replicas = state.replicas
-    if mode == ModeKeys.TRAIN:  # The step that hooks and TensorBoard see; others show nothing.
-        shows = {"shows_tensors": bool(spec.tensors or kinds), "shows_summaries": bool(kinds)}
-        return TrainStep(model_fn, spec, state.modules, metrics, replicas, **shows)
-    shown = HostMetrics(spec).shown(spec, with_summaries=bool(kinds))
-    return EvalStep(model_fn, metrics, replicas, state.global_step, shown=shown)
+    if mode == ModeKeys.TRAIN:  # The step that hooks and TensorBoard see; others fetch nothing.
+        fetches = named_fetches([*spec.tensors, *summaries], spec, "EstimatorSpec.tensors")
+        return TrainStep(model_fn, spec, state.modules, metrics, replicas, fetches=fetches)
+    names = [*HostMetrics(spec).names, *summaries]
+    fetches = named_fetches(names, spec, "numpy_metric()")
+    return EvalStep(model_fn, metrics, replicas, state.global_step, fetches=fetches)

@@ -18,7 +18,7 @@ from absl import logging
 
 from ..contract.summaries import Summary
 from ..model_dir import storage_watchdog
-from .summary_values import num_left_out, values_of
+from .drawing import num_left_out
 
 
 class EventWriter:
@@ -47,8 +47,8 @@ class EventWriter:
         """Writes pictures, texts and curves; warns once of values that they leave out."""
         event = tf.compat.v1.Summary()
         for name, summary in summaries.items():
-            event.value.extend(values_of(name, summary))
-            number = num_left_out(summary)
+            event.value.extend(summary.draw(name, summary.tensors))
+            number = num_left_out(summary.tensors)
             if number and name not in self._warned:
                 self._warned.add(name)
                 logging.warning(

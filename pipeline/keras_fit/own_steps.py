@@ -33,8 +33,8 @@ from ..distribute import names
 from ..distribute.replicas import Replicas
 from ..errors import SpecError
 from ..train import losses, slices
+from ..train.fetches import Fetches
 from ..train.metrics import MetricSet, is_sum_over_batches
-from ..train.shown import Shown
 from ..train.step import Batches, BoundModelFn, compiled, learning_rate_of, used_optimizers
 from ..train.totals import Totals, sum_of, totals_of, zeros_of
 
@@ -267,11 +267,11 @@ class _OwnStep:
         metrics: MetricSet,
         replicas: Replicas,
         scalars: Sequence[str],
-        shown: Shown | None,
+        fetches: Fetches | None,
         jit_compile: bool,
     ) -> None:
         self._model_fn, self._metrics, self._replicas = model_fn, metrics, replicas
-        self._scalars, self._shown, self._jit_compile = scalars, shown, jit_compile
+        self._scalars, self._fetches, self._jit_compile = scalars, fetches, jit_compile
         if jit_compile and replicas.total > 1:
             raise SpecError(
                 f"RunConfig.jit_compile is True for a train_step on {replicas.total} replicas: "
@@ -280,20 +280,20 @@ class _OwnStep:
 
     def zeros(self) -> Totals:
         """Returns the totals of no step."""
-        return zeros_of(self._metrics, self._scalars, self._shown)
+        return zeros_of(self._metrics, self._scalars, self._fetches)
 
     def _run(self, batches: Batches, step: tf.Tensor) -> Totals:
         [batch] = batches
         run = compiled(functools.partial(self._on_replica, step), self._jit_compile)
         if self._replicas.total == 1:
-            return sum_of(self._replicas.run(run, batch), batches, self._shown)
+            return sum_of(self._replicas.run(run, batch), batches, self._fetches)
         rows = [tf.cast(num_rows(each.features), tf.float32) for each in batch]
         counts = [losses.counted(n, each) for n, each in zip(rows, batch, strict=True)]
         total = self._replicas.sum_over_processes(tf.add_n(counts))
         shares = [tf.math.divide_no_nan(count, total) for count in counts]
         inputs = list(zip(batch, shares, strict=True))
         results = self._replicas.run(lambda each: run(each[0], share=each[1]), inputs)
-        return sum_of(results, batches, self._shown)
+        return sum_of(results, batches, self._fetches)
 
     def _on_replica(
         self, step: tf.Tensor, batch: Batch, *, share: tf.Tensor | None = None
@@ -305,7 +305,7 @@ class _OwnStep:
         finally:
             _current.trace = None
         total = losses.total_loss(spec, batch)
-        return totals_of(spec, batch, total, self._metrics, self._shown)
+        return totals_of(spec, batch, total, self._metrics, self._fetches)
 
 
 class OwnTrainStep(_OwnStep):
@@ -344,12 +344,12 @@ class OwnEvalStep(_OwnStep):
         replicas: Replicas,
         global_step: tf.Variable,
         *,
-        shown: Shown | None = None,
+        fetches: Fetches | None = None,
         jit_compile: bool = False,
     ) -> None:
         """Takes the arguments of EvalStep."""
         self._global_step = global_step
-        super().__init__(model_fn, metrics, replicas, (), shown, jit_compile)
+        super().__init__(model_fn, metrics, replicas, (), fetches, jit_compile)
 
     def __call__(self, batches: Batches, step: tf.Tensor) -> Totals:
         """Returns the totals of one step's batches."""

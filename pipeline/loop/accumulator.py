@@ -10,10 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from ..contract.hooks import Report, RunContext
-from ..contract.summaries import Kind
+from ..contract.summaries import Summary
 from ..train.loop import Steps
 from ..train.metrics import MetricSet
-from ..train.shown import summaries_of
 from ..train.totals import Totals
 
 # A checkpoint has the steps of a hook only if their metrics have at most so many numbers.
@@ -27,7 +26,7 @@ class Accumulator:
         self,
         metrics: MetricSet,
         tensors: Sequence[str] = (),
-        kinds: Mapping[str, Kind] | None = None,
+        summaries: Mapping[str, Summary] | None = None,
         *,
         has_losses: bool = False,
     ) -> None:
@@ -36,12 +35,12 @@ class Accumulator:
         Args:
           metrics: metrics of model_fn.
           tensors: names of the tensors that reports have.
-          kinds: kinds of the summaries that reports have, by name.
+          summaries: summaries of model_fn that reports have, by name.
           has_losses: whether reports have the loss of each step.
         """
         self._metrics = metrics
         self._tensors = tensors
-        self._kinds = kinds or {}
+        self._summaries = summaries or {}
         self._has_losses = has_losses
         self._steps: Steps | None = None
 
@@ -109,7 +108,7 @@ class Accumulator:
         if steps is None:
             return Report(step, 0, 0, 0.0, math.nan, {}, {})
         totals = steps.totals
-        shown = totals.shown[0] if totals.shown else {"tensors": {}, "summaries": {}}
+        fetched = totals.fetched[0] if totals.fetched else {}
         return Report(
             step=step,
             num_steps=steps.num_steps,
@@ -118,8 +117,8 @@ class Accumulator:
             loss=totals.mean_loss(),
             metrics=self._metrics.results(totals.metrics),
             scalars=totals.mean_scalars(),
-            tensors={n: shown["tensors"][n] for n in self._tensors if n in shown["tensors"]},
-            summaries=summaries_of(shown["summaries"], self._kinds),
+            tensors={n: fetched[n] for n in self._tensors if n in fetched},
+            summaries={n: s.of(fetched[n]) for n, s in self._summaries.items() if n in fetched},
             input_seconds=steps.input_seconds,
             losses=steps.losses if self._has_losses else (),
         )

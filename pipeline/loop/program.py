@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -10,13 +10,13 @@ from absl import logging
 from ..contract.hooks import Hook
 from ..contract.run_config import RunConfig
 from ..contract.spec import EstimatorSpec, ModeKeys
-from ..contract.summaries import Kind
+from ..contract.summaries import Summary
 from ..data.source import Source
 from ..errors import UserValueError
 from ..train import runners
+from ..train.fetches import named_fetches, summaries_of
 from ..train.loop import Steps
 from ..train.metrics import MetricSet
-from ..train.shown import kinds_of
 from ..train.step import TrainStep
 from ..train.untrained import log_untrained
 from .bound_model import BoundModel
@@ -39,7 +39,7 @@ class TrainProgram:
       run_steps: the compiled loop.
       metrics: metrics of mode TRAIN.
       tensors: names of `EstimatorSpec.tensors`.
-      kinds: kinds of the summaries by name.
+      summaries: `EstimatorSpec.summaries` that training reports, of the build trace.
       num_passes: number of passes over the data; None for one.
       max_steps_per_call: maximum number of steps of a call.
     """
@@ -73,7 +73,7 @@ class TrainProgram:
         self.max_steps_per_call = self._num_losses or config.steps_per_loop
         strategy = state.replicas.strategy
         self.hooks = scale_rates(hooks, state.modules, state.rate_factors, strategy)
-        self.metrics, self.tensors, self.kinds, self.run_steps = model.program(
+        self.metrics, self.tensors, self.summaries, self.run_steps = model.program(
             self._cache_key(), self._compile
         )
 
@@ -89,7 +89,7 @@ class TrainProgram:
 
     def _compile(
         self,
-    ) -> tuple[MetricSet, Sequence[str], dict[str, Kind], Callable[..., Steps]]:
+    ) -> tuple[MetricSet, Sequence[str], Mapping[str, Summary], Callable[..., Steps]]:
         """Traces model_fn; TensorFlow compiles the loop at its first call."""
         state, config = self.state, self.state.config
         spec = self.model.build(ModeKeys.TRAIN, self.runner.element_spec)
@@ -107,12 +107,13 @@ class TrainProgram:
             log_norms=config.log_norms,
             checks_gradients=_checks_gradients(config),
         )
-        kinds = _summary_kinds(spec, state)
+        summaries = _summaries(spec, state)
         step = make_step()
-        detailed = [
-            make_step(shows_tensors=True) if spec.tensors else step,
-            make_step(shows_tensors=True, shows_summaries=True) if kinds else step,
+        fetches = [
+            named_fetches(names, spec, "EstimatorSpec.tensors")
+            for names in (spec.tensors, [*spec.tensors, *summaries])
         ]
+        detailed = [make_step(fetches=each) if each else step for each in fetches]
         loop = self.runner.loop(
             step,
             detailed,
@@ -122,7 +123,7 @@ class TrainProgram:
             num_losses=self._num_losses,
             averages=state.averages,
         )
-        return metrics, tuple(spec.tensors), kinds, loop
+        return metrics, tuple(spec.tensors), summaries, loop
 
 
 def _num_passes(hooks: Sequence[Hook]) -> float | None:
@@ -154,8 +155,8 @@ def _losses_to_keep(hooks: Sequence[Hook], config: RunConfig, num_processes: int
     return min(config.steps_per_loop, _MAX_LOSSES) if keeps else 0
 
 
-def _summary_kinds(spec: EstimatorSpec, state: TrainState) -> dict[str, Kind]:
-    """Returns the kinds of the summaries that training reports, by name."""
+def _summaries(spec: EstimatorSpec, state: TrainState) -> Mapping[str, Summary]:
+    """Returns the summaries that training reports, by name."""
     config = state.config
     if spec.summaries and config.cluster.has_servers:
         logging.warning(
@@ -163,4 +164,4 @@ def _summary_kinds(spec: EstimatorSpec, state: TrainState) -> dict[str, Kind]:
             "workers are at different steps. Evaluations show them."
         )
         return {}
-    return kinds_of(spec, under_xla=config.jit_compile or state.replicas.shares_trace)
+    return summaries_of(spec, under_xla=config.jit_compile or state.replicas.shares_trace)

@@ -10,8 +10,8 @@ from absl import logging
 from ..contract.spec import EstimatorSpec, HostMetric
 from ..distribute.replicas import Replicas
 from ..errors import SpecError
+from .fetches import concatenated, of_all_processes
 from .metrics import as_result
-from .shown import Shown, concatenated, of_all_processes, summary_tensors
 
 _MANY_BYTES = 2**30
 
@@ -31,26 +31,6 @@ class HostMetrics:
     def names(self) -> list[str]:
         """The names of the metrics."""
         return list(self._functions)
-
-    def shown(self, outline: EstimatorSpec, *, with_summaries: bool) -> Shown | None:
-        """Returns the tensors that an evaluation shows, arguments and summaries; None for none.
-
-        Args:
-          outline: spec of the build trace.
-          with_summaries: whether there are summaries to show.
-        """
-
-        def choose(spec: EstimatorSpec) -> dict[str, Any]:
-            arguments = {
-                name: (spec.metrics[name].args, dict(spec.metrics[name].kwargs))
-                for name in self._functions
-            }
-            summaries = summary_tensors(spec) if with_summaries else {}
-            return {"host": arguments, "summaries": summaries}
-
-        if not self._functions and not with_summaries:
-            return None
-        return Shown(choose, outline, "numpy_metric()")
 
     def results(self, steps: Sequence[Mapping[str, Any]], replicas: Replicas) -> dict[str, Any]:
         """Returns each function's result for all examples; every process must call it.

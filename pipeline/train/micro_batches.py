@@ -13,7 +13,7 @@ import tensorflow as tf
 from ..data.batch import Batch
 from ..distribute.replicas import Replicas
 from . import slices
-from .shown import Shown
+from .fetches import Fetches
 from .totals import Totals
 
 # Totals and gradients.
@@ -25,7 +25,7 @@ def sum_of(
     compute: Compute,
     batches: Sequence[Sequence[Batch]],
     replicas: Replicas,
-    shown: Shown | None,
+    fetches: Fetches | None,
 ) -> list[Sums]:
     """Returns the sums by local replica, in cross-replica context.
 
@@ -36,12 +36,12 @@ def sum_of(
     later = functools.partial(compute, opens=False)
     number = _num_with_data(others) if replicas.num_processes == 1 else len(others)
     sums = replicas.run(compute, first)
-    if shown:  # Parts of different sizes cannot be added up by a loop.
+    if fetches:  # Parts of different sizes cannot be added up by a loop.
         for index, batch in enumerate(others):
             added = tf.cond(
                 index < number,
                 lambda batch=batch: replicas.run(later, batch),
-                lambda sums=sums: _nothing(sums, shown),
+                lambda sums=sums: _nothing(sums, fetches),
             )
             sums = [_plus(*pair) for pair in zip(sums, added, strict=True)]
         return sums
@@ -64,7 +64,7 @@ def sum_of(
 def sum_on_replica(compute: Compute, batches: Sequence[Batch]) -> Sums:
     """Returns the sums over one replica's micro-batches, which have one static shape."""
     first, later = compute(batches[0]), functools.partial(compute, opens=False)
-    if first[0].shown:  # A loop would add them up.
+    if first[0].fetched:  # A loop would add them up.
         return functools.reduce(_plus, [first, *map(later, batches[1:])])
     stacked = tf.nest.map_structure(
         lambda *leaves: None if leaves[0] is None else tf.stack(leaves), *batches
@@ -101,8 +101,8 @@ def _plus(sums: Sums, added: Sums) -> Sums:
     return sums[0].plus(added[0]), tf.nest.map_structure(slices.add, sums[1], added[1])
 
 
-def _nothing(sums: Sequence[Sums], shown: Shown) -> list[Sums]:
+def _nothing(sums: Sequence[Sums], fetches: Fetches) -> list[Sums]:
     """Returns the sums of a micro-batch without examples."""
     sums = [(totals.sums(), gradients) for totals, gradients in sums]
     zeros = tf.nest.map_structure(slices.zeros_like, sums)
-    return [(totals._replace(shown=shown.zeros()), gradients) for totals, gradients in zeros]
+    return [(totals._replace(fetched=fetches.zeros()), gradients) for totals, gradients in zeros]

@@ -1,12 +1,17 @@
-"""Summaries as TensorBoard's plugins read them."""
+"""Draws the arrays of summaries as TensorBoard's plugins read them.
 
-from collections.abc import Iterator, Sequence
+Each function takes the name of a summary and its arrays `[rows, ...]` by name, and yields the
+values of an event: `Summary.Value` protocol buffers.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from ..contract.summaries import GROWTH, NUM_SIZES, SMALLEST, Summary
+# Buckets of histograms by size: from the smallest on, each is 2 % wider than the one before.
+SMALLEST, GROWTH, NUM_SIZES = 1e-20, 1.02, 4650
 
 # How TensorBoard stores values: `DataClass` of its summary.proto.
 _TENSOR, _BLOBS = 2, 3
@@ -14,15 +19,12 @@ _NUM_BARS = 30
 _MAX_IN_TABLE = 50
 _MIN_PIXELS = 256
 
-
-def values_of(tag: str, summary: Summary) -> list[Any]:
-    """Returns the values of an event for a summary: `Summary.Value` protocol buffers."""
-    return list(_WRITERS[summary.kind.name](tag, summary))
+Arrays = Mapping[str, np.ndarray]
 
 
-def num_left_out(summary: Summary) -> int:
-    """Returns the number of values that a summary does not show."""
-    counts = summary.tensors.get("counts")
+def num_left_out(arrays: Arrays) -> int:
+    """Returns the number of values that a summary leaves out."""
+    counts = arrays.get("counts")
     return 0 if counts is None else int(counts[0, -1])
 
 
@@ -40,19 +42,22 @@ def _pictures(tag: str, pictures: Sequence[np.ndarray]) -> Any:
     return _value(tag, "images", [*sizes, *encoded], _BLOBS)
 
 
-def _image(tag: str, summary: Summary) -> Iterator[Any]:
-    if len(pictures := summary.tensors["pixels"]):
+def image(tag: str, arrays: Arrays) -> Iterator[Any]:
+    """Yields the pictures `pixels`; nothing for none."""
+    if len(pictures := arrays["pixels"]):
         yield _pictures(tag, pictures)
 
 
-def _text(tag: str, summary: Summary) -> Iterator[Any]:
+def text(tag: str, arrays: Arrays) -> Iterator[Any]:
+    """Yields the texts; nothing for none."""
     # TensorBoard fails on bytes that are not UTF-8.
-    if texts := [text.decode("utf-8", "replace") for text in summary.tensors["text"]]:
+    if texts := [text.decode("utf-8", "replace") for text in arrays["text"]]:
         yield _value(tag, "text", texts)
 
 
-def _histogram(tag: str, summary: Summary) -> Iterator[Any]:
-    counts = summary.tensors["counts"][0, :-1]
+def histogram(tag: str, arrays: Arrays) -> Iterator[Any]:
+    """Yields bars of the values that have a count."""
+    counts = arrays["counts"][0, :-1]
     [found] = np.nonzero(counts)
     if not len(found):
         return
@@ -65,8 +70,9 @@ def _histogram(tag: str, summary: Summary) -> Iterator[Any]:
     yield _value(tag, "histograms", np.stack([edges[:-1], edges[1:], bars], axis=1))
 
 
-def _pr_curve(tag: str, summary: Summary) -> Iterator[Any]:
-    zeros, ones = summary.tensors["counts"][0, :-1].reshape(2, -1)
+def pr_curve(tag: str, arrays: Arrays) -> Iterator[Any]:
+    """Yields precision and recall at each threshold."""
+    zeros, ones = arrays["counts"][0, :-1].reshape(2, -1)
     # With a probability of at least each threshold.
     false_positives, true_positives = (each[::-1].cumsum()[::-1] for each in (zeros, ones))
     true_negatives, false_negatives = zeros.sum() - false_positives, ones.sum() - true_positives
@@ -86,16 +92,16 @@ def _varint(number: int) -> bytes:
     return bytes([low | 128]) + _varint(rest) if rest else bytes([low])
 
 
-def _confusion_matrix(tag: str, summary: Summary) -> Iterator[Any]:
+def confusion_matrix(tag: str, arrays: Arrays, *, class_names: Sequence[str]) -> Iterator[Any]:
     """Yields a picture, a row for each true class and dark for many, and a table."""
-    size = len(names := summary.kind.class_names)
-    counts = summary.tensors["counts"][0, :-1].reshape(size, size)
+    size = len(class_names)
+    counts = arrays["counts"][0, :-1].reshape(size, size)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     cell = np.ones([-(-_MIN_PIXELS // size)] * 2)
     pixels = np.kron(np.round(255 * (1 - shares)), cell).astype(np.uint8)
     yield _pictures(tag, [pixels[..., np.newaxis]])
     if size <= _MAX_IN_TABLE:
-        yield _value(f"{tag}/table", "text", [_table(counts, names).encode()])
+        yield _value(f"{tag}/table", "text", [_table(counts, class_names).encode()])
 
 
 def _table(counts: np.ndarray, class_names: Sequence[str]) -> str:
@@ -109,12 +115,3 @@ def _table(counts: np.ndarray, class_names: Sequence[str]) -> str:
         recall = f"{row[index] / row.sum():.1%}" if row.sum() else ""
         lines.append(f"| **{name}** | {' | '.join(map(str, row))} | {recall} |")
     return "\n".join(lines)
-
-
-_WRITERS = {
-    "image": _image,
-    "text": _text,
-    "histogram": _histogram,
-    "pr_curve": _pr_curve,
-    "confusion_matrix": _confusion_matrix,
-}

@@ -1,24 +1,24 @@
-"""Tensors of single examples that a step returns in addition to its sums.
+"""Tensors of single examples that a step fetches for the host, in addition to its sums.
 
 These are tensors for hooks, summaries, the arguments of host metrics, and predictions.
 """
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from ..contract.spec import EstimatorSpec
-from ..contract.summaries import Kind, Summary
+from ..contract.spec import EstimatorSpec, HostMetric
+from ..contract.summaries import Summary
 from ..data.batch import Batch
 from ..distribute.replicas import Replicas
 from ..errors import SpecError
 
 
-class Shown:
-    """Which tensors `[batch, ...]` of a spec a step shows, and how its parts are joined."""
+class Fetches:
+    """Which tensors `[batch, ...]` of a spec a step fetches, and how its parts are joined."""
 
     def __init__(
         self, choose: Callable[[EstimatorSpec], Any], outline: EstimatorSpec, field: str
@@ -82,34 +82,44 @@ class Shown:
         return (tf.nest.map_structure(join, *ordered),)
 
 
-def kinds_of(spec: EstimatorSpec, *, under_xla: bool) -> dict[str, Kind]:
-    """Returns the kinds of the summaries by name.
+def named_fetches(names: Collection[str], outline: EstimatorSpec, field: str) -> Fetches | None:
+    """Returns the fetches of tensors, summaries and arguments of host metrics by their names.
+
+    Args:
+      names: the names; None is returned for none.
+      outline: spec of the build trace.
+      field: name of the tensors in errors.
+    """
+
+    def choose(spec: EstimatorSpec) -> dict[str, Any]:
+        host = {n: each for n, each in spec.metrics.items() if isinstance(each, HostMetric)}
+        nests = {
+            **spec.tensors,
+            **{name: dict(summary.tensors) for name, summary in spec.summaries.items()},
+            **{name: (each.args, dict(each.kwargs)) for name, each in host.items()},
+        }
+        return {name: nests[name] for name in names}
+
+    return Fetches(choose, outline, field) if names else None
+
+
+def summaries_of(spec: EstimatorSpec, *, under_xla: bool) -> Mapping[str, Summary]:
+    """Returns the summaries of a spec by name.
 
     Raises:
       SpecError: XLA compiles the step, and one is a text.
     """
-    kinds = {name: summary.kind for name, summary in spec.summaries.items()}
-    texts = [name for name, kind in kinds.items() if kind.name == "text"]
+    texts = [
+        name
+        for name, summary in spec.summaries.items()
+        if any(tensor.dtype == tf.string for tensor in summary.tensors.values())
+    ]
     if texts and under_xla:
         raise SpecError(
             f"EstimatorSpec.summaries has the texts {texts}: expected none on a TPU and with "
             "RunConfig.jit_compile, since XLA has no strings."
         )
-    return kinds
-
-
-def summary_tensors(spec: EstimatorSpec) -> dict[str, Any]:
-    """Returns the tensors of the summaries by name, for a Shown."""
-    return {name: dict(summary.tensors) for name, summary in spec.summaries.items()}
-
-
-def summaries_of(arrays: Mapping[str, Any], kinds: Mapping[str, Kind]) -> dict[str, Summary]:
-    """Returns the summaries of the arrays of one or more steps, by name."""
-    return {
-        name: Summary(kind, kind.kept(arrays[name]))
-        for name, kind in kinds.items()
-        if name in arrays
-    }
+    return spec.summaries
 
 
 def of_all_processes(steps: Sequence[Any], replicas: Replicas) -> list[Any]:
