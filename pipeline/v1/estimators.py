@@ -1,20 +1,26 @@
 """Estimators of TensorFlow 1 on the driver."""
 
+import copy
 import inspect
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from ..contract import calling
 from ..contract.hooks import Hook
 from ..contract.spec import EstimatorSpec as DriverSpec
 from ..contract.spec import ModeKeys
+from ..data.batch import as_pair
+from ..data.source import InputContext, Source
 from ..estimator import estimator as driver
 from ..export import exporters as driver_exporters
+from ..loop.bound_model import BoundModel
 from ..loop.specs import EvalSpec as DriverEvalSpec
 from ..loop.specs import TrainSpec as DriverTrainSpec
+from ..train import doubled_batch
 from . import checkpoints, inputs
 from . import hooks as hooks_lib
 from .errors import refusal
@@ -46,7 +52,6 @@ class Estimator(driver.Estimator):
         self._program, self._given_params = model_fn, params
         self._train_hooks: list[Any] = []  # Those of the call of `train`.
         self._is_sum = False
-        self._kept: list[Any] = []
         settings = checkpoints.settings(
             lambda: self.model_dir, warm_start_from, lambda: self._own_state
         )
@@ -77,9 +82,9 @@ class Estimator(driver.Estimator):
         """Returns `params['batch_size']` of an input_fn; None for none."""
         return None
 
-    def _new_model_fn(self) -> Callable[..., DriverSpec]:
+    def _new_model_fn(self, *, calls_hooks: bool = True) -> Callable[..., DriverSpec]:
         """Returns the model_fn of the driver; another one if it depends on other settings."""
-        hooks, is_sum = list(self._train_hooks), self._is_sum
+        hooks, is_sum = list(self._train_hooks) if calls_hooks else None, self._is_sum
 
         def model_fn(
             features: Any,
@@ -99,7 +104,6 @@ class Estimator(driver.Estimator):
             return result
 
         model_fn.__name__ = calling.name_of(self._program)
-        self._kept.append(model_fn)  # Its id must not be used again.
         return model_fn
 
     def _call(self, features: Any, labels: Any, mode: str, config: Any) -> Any:
@@ -127,6 +131,7 @@ class Estimator(driver.Estimator):
         """Trains; see `tf.estimator.Estimator.train`."""
         adapted = self._input(input_fn, ModeKeys.TRAIN)
         own, listeners = self._prepared(hooks, saving_listeners)
+        self._tell_sum(adapted)
         self.state.modules["model"].is_fresh = True
         super().train(adapted, own, steps, max_steps, listeners)
         return self
@@ -142,10 +147,34 @@ class Estimator(driver.Estimator):
         others = [each for each in given if not isinstance(each, Hook)]
         if others != self._train_hooks:
             self._train_hooks = others
-            self._model_fn = self._new_model_fn()
+            self._change_model_fn()
         of_savers = [listener for saver in savers for listener in saver.listeners]
         program = hooks_lib.ProgramHooks(others, lambda: self.state.modules["model"])
         return [*own, program], hooks_lib.listeners_of([*of_savers, *(listeners or ())])
+
+    def _change_model_fn(self) -> None:
+        """Traces model_fn again, with other hooks or as a sum."""
+        self._model_fn = self._new_model_fn()
+        if self._trained is not None:
+            self._trained = BoundModel(self._model_fn, self._trained.state, self._trained.params)
+
+    def _tell_sum(self, input_fn: Any) -> None:
+        """Finds out whether the loss is a sum over the batch, where that makes a difference."""
+        config, is_first = self.config, self._trained is None
+        if not is_first or config.cluster.has_servers or self.state.replicas.total == 1:
+            return
+        source = Source(input_fn, ModeKeys.TRAIN, config, self._params)
+        batch = as_pair(next(iter(source.dataset(InputContext()).take(1))))
+        other = copy.copy(self)
+        other._model_fn = self._new_model_fn(calls_hooks=False)
+        model = other.on_one_device()
+        model.build(ModeKeys.TRAIN, tf.nest.map_structure(tf.type_spec_from_value, batch))
+        losses = doubled_batch.losses_of(model.in_mode(ModeKeys.TRAIN), batch)
+        is_sum = losses is not None and doubled_batch.is_sum(losses)
+        self._is_sum = self.state.replicas.any(is_sum)
+        if self._is_sum:
+            logging.info("train | the loss is a sum over the batch: replicas are added up")
+            self._change_model_fn()
 
     def _save_as(self, savers: Iterable[hooks_lib.CheckpointSaverHook]) -> None:
         """Saves at the intervals of a CheckpointSaverHook, as tf.estimator does."""
