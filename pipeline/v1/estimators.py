@@ -17,6 +17,7 @@ from ..data.batch import as_pair
 from ..data.source import InputContext, Source
 from ..estimator import estimator as driver
 from ..export import exporters as driver_exporters
+from ..loop import exporter
 from ..loop.bound_model import BoundModel
 from ..loop.specs import EvalSpec as DriverEvalSpec
 from ..loop.specs import TrainSpec as DriverTrainSpec
@@ -131,7 +132,7 @@ class Estimator(driver.Estimator):
         """Trains; see `tf.estimator.Estimator.train`."""
         adapted = self._input(input_fn, ModeKeys.TRAIN)
         own, listeners = self._prepared(hooks, saving_listeners)
-        self._tell_sum(adapted)
+        self._tell_sum(adapted, ModeKeys.TRAIN)
         self.state.modules["model"].is_fresh = True
         super().train(adapted, own, steps, max_steps, listeners)
         return self
@@ -158,18 +159,18 @@ class Estimator(driver.Estimator):
         if self._trained is not None:
             self._trained = BoundModel(self._model_fn, self._trained.state, self._trained.params)
 
-    def _tell_sum(self, input_fn: Any) -> None:
+    def _tell_sum(self, input_fn: Any, mode: str) -> None:
         """Finds out whether the loss is a sum over the batch, where that makes a difference."""
         config, is_first = self.config, self._trained is None
         if not is_first or config.cluster.has_servers or self.state.replicas.total == 1:
             return
-        source = Source(input_fn, ModeKeys.TRAIN, config, self._params)
+        source = Source(input_fn, mode, config, self._params)
         batch = as_pair(next(iter(source.dataset(InputContext()).take(1))))
         other = copy.copy(self)
         other._model_fn = self._new_model_fn(calls_hooks=False)
         model = other.on_one_device()
-        model.build(ModeKeys.TRAIN, tf.nest.map_structure(tf.type_spec_from_value, batch))
-        losses = doubled_batch.losses_of(model.in_mode(ModeKeys.TRAIN), batch)
+        model.build(mode, tf.nest.map_structure(tf.type_spec_from_value, batch))
+        losses = doubled_batch.losses_of(model.in_mode(mode), batch)
         is_sum = losses is not None and doubled_batch.is_sum(losses)
         self._is_sum = self.state.replicas.any(is_sum)
         if self._is_sum:
@@ -199,6 +200,7 @@ class Estimator(driver.Estimator):
         """Evaluates; see `tf.estimator.Estimator.evaluate`. `loss` is the mean over batches."""
         own = self._hooks_of(hooks, ModeKeys.EVAL)
         adapted = self._input(input_fn, ModeKeys.EVAL)
+        self._tell_sum(adapted, ModeKeys.EVAL)
         return super().evaluate(adapted, steps, own, checkpoint_path, name)
 
     def predict(
@@ -287,6 +289,13 @@ def _seed(config: Any) -> int:
 def train_and_evaluate(estimator: Any, train_spec: TrainSpec, eval_spec: EvalSpec) -> Any:
     """Trains and evaluates; see `tf.estimator.train_and_evaluate`."""
     return estimator.train_and_evaluate(train_spec, eval_spec)
+
+
+class Exporter(exporter.Exporter):
+    """`tf.estimator.Exporter`: a program's subclass has `name` and `export`."""
+
+    def __init__(self) -> None:  # Without the driver's checks: `name` may be a property.
+        pass
 
 
 class LatestExporter(driver_exporters.LatestExporter):
