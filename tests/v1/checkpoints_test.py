@@ -6,6 +6,8 @@ import tensorflow.compat.v1 as tf1
 
 import gin_estimator.v1 as tf
 
+pytestmark = pytest.mark.oldest
+
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=[48, 3]).astype("float32")
 Y = X.sum(axis=1, keepdims=True)

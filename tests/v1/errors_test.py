@@ -11,6 +11,8 @@ import tensorflow
 import gin_estimator.v1 as tf
 from gin_estimator.v1 import __main__ as lister
 
+pytestmark = pytest.mark.oldest
+
 X = np.ones([16, 2], "float32")
 
 

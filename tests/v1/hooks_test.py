@@ -7,6 +7,8 @@ import pytest
 
 import gin_estimator.v1 as tf
 
+pytestmark = pytest.mark.oldest
+
 X = np.arange(40, dtype="float32").reshape(40, 1) / 40
 
 

@@ -8,6 +8,8 @@ import tensorflow.compat.v1 as tf1
 
 import gin_estimator.v1 as tf
 
+pytestmark = pytest.mark.oldest
+
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=[48, 3]).astype("float32")
 Y = (X.sum(axis=1, keepdims=True) * 3 + 1).astype("float32")
@@ -47,7 +49,33 @@ def weight_decay(t):
     return AdamWeightDecay
 
 
+def of_parts(t):
+    """Returns an optimizer that overrides the parts of TensorFlow's, with a slot."""
+
+    class Decayed(t.train.Optimizer):
+        def __init__(self, rate):
+            super().__init__(False, "Decayed")
+            self._rate = rate
+
+        def _prepare(self):
+            self._tensor = t.convert_to_tensor(self._rate)
+
+        def _create_slots(self, var_list):
+            for v in var_list:
+                self._zeros_slot(v, "m", self._name)
+                self._zeros_slot(v, "n", self._name)
+
+        def _resource_apply_dense(self, grad, var):
+            m = self.get_slot(var, "m")
+            new = m.assign(0.9 * m + grad)
+            with t.control_dependencies([new]):
+                return t.assign_sub(var, self._tensor * new)
+
+    return Decayed
+
+
 OPTIMIZERS = {
+    "parts": lambda t, rate: of_parts(t)(rate),
     "own": lambda t, rate: weight_decay(t)(rate),
     "momentum": lambda t, rate: t.train.MomentumOptimizer(rate, 0.9),
 }
