@@ -22,7 +22,7 @@ from ..loop.bound_model import BoundModel
 from ..loop.specs import EvalSpec as DriverEvalSpec
 from ..loop.specs import TrainSpec as DriverTrainSpec
 from ..train import doubled_batch
-from . import checkpoints, inputs
+from . import checkpoints, inputs, serving
 from . import hooks as hooks_lib
 from .errors import refusal
 from .run_config import EvalSpec, RunConfig, TrainSpec
@@ -220,7 +220,7 @@ class Estimator(driver.Estimator):
 
     def _hooks_of(self, hooks: Any, mode: str) -> list[Hook]:
         """Returns hooks of the driver for those of an evaluation or a prediction."""
-        given = list(hooks or ())
+        given = [each for each in hooks or () if not isinstance(each, hooks_lib.NoHook)]
         own = [each for each in given if isinstance(each, Hook)]
         others = [each for each in given if not isinstance(each, Hook)]
 
@@ -242,7 +242,7 @@ class Estimator(driver.Estimator):
         options.pop("experimental_mode", None)
         path = super().export_saved_model(
             export_dir_base,
-            inputs.receiver_fn(serving_input_receiver_fn),
+            serving.receiver_fn(serving_input_receiver_fn),
             checkpoint_path=checkpoint_path,
             assets_extra=assets_extra,
             **options,
@@ -309,7 +309,7 @@ class LatestExporter(driver_exporters.LatestExporter):
         as_text: bool = False,
         exports_to_keep: int | None = 5,
     ) -> None:
-        receiver_fn = inputs.receiver_fn(serving_input_receiver_fn)
+        receiver_fn = serving.receiver_fn(serving_input_receiver_fn)
         super().__init__(
             name, receiver_fn, assets_extra=assets_extra, exports_to_keep=exports_to_keep
         )
@@ -325,7 +325,7 @@ class FinalExporter(driver_exporters.FinalExporter):
         assets_extra: Any = None,
         as_text: bool = False,
     ) -> None:
-        receiver_fn = inputs.receiver_fn(serving_input_receiver_fn)
+        receiver_fn = serving.receiver_fn(serving_input_receiver_fn)
         super().__init__(name, receiver_fn, assets_extra=assets_extra, exports_to_keep=None)
 
 
@@ -342,7 +342,7 @@ class BestExporter(driver_exporters.BestExporter):
         as_text: bool = False,
         exports_to_keep: int | None = 5,
     ) -> None:
-        receiver_fn = inputs.receiver_fn(serving_input_receiver_fn)
+        receiver_fn = serving.receiver_fn(serving_input_receiver_fn)
         super().__init__(
             name,
             receiver_fn,

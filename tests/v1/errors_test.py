@@ -112,6 +112,16 @@ def test_outside_of_a_model_fn():
         tf.train.GradientDescentOptimizer(0.1).apply_gradients([])
 
 
+def test_two_iterators_in_an_input_fn(tmp_path):
+    def two():
+        data = input_fn()
+        return data.make_one_shot_iterator().get_next()[0], data.make_one_shot_iterator().get_next()
+
+    with pytest.raises(ValueError, match=r"tf.data.Dataset.zip") as caught:
+        tf.estimator.Estimator(lambda features, labels, mode: None, str(tmp_path)).train(two)
+    assert f"line {line_of('.get_next()[0], data')}, " in str(caught.value)
+
+
 def test_unknown_names_are_listed_before_anything_runs(tmp_path, capsys):
     program = tmp_path / "program.py"
     program.write_text(

@@ -120,7 +120,8 @@ def test_evaluation_hooks_cannot_fetch(tmp_path):
     evaluated = estimator(
         tmp_path, dict.fromkeys(("evaluation_hooks", "prediction_hooks"), lambda: [made])
     )
-    evaluated.evaluate(input_fn, steps=2, hooks=[given])
+    others = [tf.train.SummarySaverHook(), tf.train.LoggingTensorHook(["a"], every_n_iter=1)]
+    evaluated.evaluate(input_fn, steps=2, hooks=[given, *others])
     assert given.calls == ["begin", "created", *["before", "after"] * 2, "end"] == made.calls
     list(evaluated.predict(lambda: tf.data.Dataset.from_tensor_slices(X).batch(20)))
     assert made.calls[-6:] == ["created", *["before", "after"] * 2, "end"]
