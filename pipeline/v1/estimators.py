@@ -160,7 +160,10 @@ class Estimator(driver.Estimator):
             self._trained = BoundModel(self._model_fn, self._trained.state, self._trained.params)
 
     def _tell_sum(self, input_fn: Any, mode: str) -> None:
-        """Finds out whether the loss is a sum over the batch, where that makes a difference."""
+        """Finds out whether the loss is a sum over the batch, where that makes a difference.
+
+        A sum with a large regularization does not double, and counts as a mean.
+        """
         config, is_first = self.config, self._trained is None
         if not is_first or config.cluster.has_servers or self.state.replicas.total == 1:
             return

@@ -55,7 +55,7 @@ class Optimizer(optimizers.Optimizer):
 
     def _slot(self, var: Any, name: str, initializer: Any = None, op_name: str = "") -> Any:
         """Returns a slot, `w/Momentum` in checkpoints; a second one of this name is numbered."""
-        names = vars(self).setdefault("_slot_names", {}).setdefault(var.op.name, {})
+        names = self.__dict__.setdefault("_slot_names", {}).setdefault(var.op.name, {})
         if name not in names:
             same = sum(each.rpartition("/")[2].startswith(op_name) for each in names.values())
             names[name] = f"{var.op.name}/{op_name}" + (f"_{same}" if same else "")
