@@ -3,17 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
 from ..contract import calling
 from ..contract.spec import ModeKeys
 from ..data.batch import as_pair
 from ..data.source import InputContext, Source
 from ..estimator.estimator import Estimator
-
-# The loss of a doubled batch, divided by that of the batch: 2 for a sum, 1 for a mean. Dropout
-# changes both.
-_LEAST, _MOST = 1.5, 2.5
+from ..train import doubled_batch
 
 
 def summed_loss(estimator: Estimator, input_fn: Callable[..., Any]) -> str | None:
@@ -27,25 +22,11 @@ def summed_loss(estimator: Estimator, input_fn: Callable[..., Any]) -> str | Non
         return None
     source = Source(input_fn, ModeKeys.TRAIN, estimator.config, params)
     batch = as_pair(next(iter(source.dataset(InputContext()).take(1))))
-    model_fn = estimator.model.in_mode(ModeKeys.TRAIN)
-    try:
-        results = [
-            model_fn(*tf.nest.map_structure(change, batch), tf.zeros([], tf.int64)).loss
-            for change in (lambda leaf: leaf, _twice)
-        ]
-    except Exception:  # It takes one batch size only, or sparse tensors.
-        return None
-    if tf.convert_to_tensor(results[0]).shape.rank:
-        return None
-    loss, doubled = map(float, results)
-    if not _LEAST < doubled / (loss or 1.0) < _MOST:
+    losses = doubled_batch.losses_of(estimator.model.in_mode(ModeKeys.TRAIN), batch)
+    if losses is None or not doubled_batch.is_sum(losses):
         return None
     return (
-        f"model_fn {calling.name_of(estimator.model_fn)} returns a loss of {loss:.4g} for a "
-        f"batch, and {doubled:.4g} for twice that batch: expected a mean over the batch, or "
+        f"model_fn {calling.name_of(estimator.model_fn)} returns a loss of {losses[0]:.4g} for a "
+        f"batch, and {losses[1]:.4g} for twice that batch: expected a mean over the batch, or "
         "a loss for each example. Use tf.reduce_mean, or reduction=None in a Keras loss."
     )
-
-
-def _twice(leaf: Any) -> Any:
-    return leaf if leaf is None or leaf.shape.rank == 0 else tf.concat([leaf, leaf], axis=0)

@@ -25,6 +25,8 @@ def lock(op: TrainOp, strategy: tf.distribute.Strategy) -> None:
       UserValueError: the optimizer, or one of its options, has no such kernel.
     """
     optimizer = op.optimizer
+    if getattr(optimizer, "locks_updates", False):
+        return
     kernel = KERNELS.get(type(optimizer))
     problem = None
     if kernel is None:

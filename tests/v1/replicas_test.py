@@ -1,0 +1,139 @@
+"""Two replicas train as one: losses that are sums, clipping, and optimizers of the program."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf1
+
+import gin_estimator.v1 as tf
+
+pytestmark = pytest.mark.oldest
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=[48, 3]).astype("float32")
+Y = (X.sum(axis=1, keepdims=True) * 3 + 1).astype("float32")
+TWO = ("CPU:0", "CPU:1")
+
+
+def weight_decay(t):
+    """Returns an optimizer in the style of BERT's, for a TensorFlow."""
+
+    class AdamWeightDecay(t.train.Optimizer):
+        def __init__(self, learning_rate):
+            super().__init__(False, "AdamWeightDecay")
+            self.learning_rate = learning_rate
+
+        def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+            assignments = []
+            for grad, param in grads_and_vars:
+                if grad is None:
+                    continue
+                base = re.match("^(.*):\\d+$", param.name).group(1)
+                slot = {
+                    n: t.get_variable(
+                        f"{base}/adam_{n}",
+                        param.shape.as_list(),
+                        trainable=False,
+                        initializer=t.zeros_initializer(),
+                    )
+                    for n in "mv"
+                }
+                m = 0.9 * slot["m"] + 0.1 * grad
+                v = 0.999 * slot["v"] + 0.001 * t.square(grad)
+                update = m / (t.sqrt(v) + 1e-6) + 0.01 * param
+                new = param - self.learning_rate * update
+                assignments += [param.assign(new), slot["m"].assign(m), slot["v"].assign(v)]
+            return t.group(*assignments, t.assign_add(global_step, 1), name=name)
+
+    return AdamWeightDecay
+
+
+def of_parts(t):
+    """Returns an optimizer that overrides the parts of TensorFlow's, with a slot."""
+
+    class Decayed(t.train.Optimizer):
+        def __init__(self, rate):
+            super().__init__(False, "Decayed")
+            self._rate = rate
+
+        def _prepare(self):
+            self._tensor = t.convert_to_tensor(self._rate)
+
+        def _create_slots(self, var_list):
+            for v in var_list:
+                self._zeros_slot(v, "m", self._name)
+                self._zeros_slot(v, "n", self._name)
+
+        def _resource_apply_dense(self, grad, var):
+            m = self.get_slot(var, "m")
+            new = m.assign(0.9 * m + grad)
+            with t.control_dependencies([new]):
+                return t.assign_sub(var, self._tensor * new)
+
+    return Decayed
+
+
+OPTIMIZERS = {
+    "parts": lambda t, rate: of_parts(t)(rate),
+    "own": lambda t, rate: weight_decay(t)(rate),
+    "momentum": lambda t, rate: t.train.MomentumOptimizer(rate, 0.9),
+}
+
+
+def graph(t, x, y, loss_of, optimizer):
+    """Returns loss and train_op of a small network, for a TensorFlow."""
+    w = t.get_variable("w", [3, 1], initializer=t.constant_initializer(0.5))
+    b = t.get_variable("b", [1], initializer=t.zeros_initializer())
+    mean = t.get_variable("mean", [], initializer=t.zeros_initializer(), trainable=False)
+    loss = loss_of(t, t.square(t.matmul(x, w) + b - y))
+    step = t.train.get_or_create_global_step()
+    rate = t.train.exponential_decay(0.05, step, 2, 0.9)
+    gradients, _ = t.clip_by_global_norm(t.gradients(loss, [w, b]), 1.0)
+    update = optimizer(t, rate).apply_gradients(zip(gradients, [w, b], strict=True), step)
+    with t.control_dependencies([update]):
+        return loss, t.group(t.assign(mean, 0.5 * mean + 0.5 * t.reduce_mean(x)), update)
+
+
+def expected(loss_of, optimizer, steps=6):
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        tf1.enable_resource_variables()
+        x, y = tf1.placeholder("float32", [None, 3]), tf1.placeholder("float32", [None, 1])
+        loss, train_op = graph(tf1, x, y, loss_of, optimizer)
+        session.run(tf1.global_variables_initializer())
+        for i in range(steps):
+            session.run(train_op, {x: X[8 * i : 8 * i + 8], y: Y[8 * i : 8 * i + 8]})
+        return {v.op.name: session.run(v) for v in tf1.global_variables()}
+
+
+LOSSES = {
+    "mean": lambda t, losses: t.reduce_mean(losses),
+    "sum": lambda t, losses: t.reduce_sum(losses),
+}
+
+
+@pytest.mark.parametrize("devices", [TWO[:1], TWO])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_replicas_train_as_a_session(loss, optimizer, devices, tmp_path):
+    make = OPTIMIZERS[optimizer]
+
+    def model_fn(features, labels, mode):
+        value, train_op = graph(tf, features, labels, LOSSES[loss], make)
+        return tf.estimator.EstimatorSpec(mode, loss=value, train_op=train_op)
+
+    config = tf.estimator.RunConfig(str(tmp_path), devices=devices)
+    estimator = tf.estimator.Estimator(model_fn, config=config)
+
+    def input_fn():
+        return tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
+
+    estimator.train(input_fn)
+    values = expected(LOSSES[loss], make)
+    errors = np.square(X @ values["w"] + values["b"] - Y)
+    by_batch = errors.reshape(6, 8).sum(axis=1) / (8 if loss == "mean" else 1)
+    for each in (estimator, tf.estimator.Estimator(model_fn, config=config)):
+        assert each.evaluate(input_fn)["loss"] == pytest.approx(by_batch.mean(), rel=1e-4)
+    for name, value in values.items():
+        found = estimator.get_variable_value(name)
+        np.testing.assert_allclose(found, value, rtol=2e-5, atol=1e-6, err_msg=name)
