@@ -18,6 +18,10 @@ import canned_cases as cases  # noqa: E402
 found = {}
 for name in cases.CASES:
     for version, module in {"v1": tf.compat.v1.estimator, "v2": tf.estimator}.items():
-        evaluated = cases.evaluated(tf, module, name)
+        try:
+            evaluated = cases.evaluated(tf, module, name)
+        except tf.errors.FailedPreconditionError as error:  # Baselines of version 1 do not run.
+            print(f"{name}_{version}: {error}", file=sys.stderr)
+            continue
         found[f"{name}_{version}"] = {key: float(value) for key, value in evaluated.items()}
 pathlib.Path(sys.argv[1]).write_text(json.dumps(found, indent=1) + "\n")
