@@ -6,9 +6,7 @@ from . import hooks as hooks
 from . import keras_fit as keras_fit
 from . import summary as summary
 from . import writers as writers
-from .contract.averages import ExponentialAverage as ExponentialAverage
-from .contract.averages import StochasticWeightAverage as StochasticWeightAverage
-from .contract.current import current_config as current_config
+from .contract.current_config import current_config as current_config
 from .contract.hooks import Hook as Hook
 from .contract.hooks import MetricWriter as MetricWriter
 from .contract.hooks import Report as Report
@@ -21,6 +19,8 @@ from .contract.spec import metric as metric
 from .contract.spec import numpy_metric as numpy_metric
 from .contract.train_op import MeanOverExamples as MeanOverExamples
 from .contract.train_op import TrainOp as TrainOp
+from .contract.weight_averages import ExponentialAverage as ExponentialAverage
+from .contract.weight_averages import StochasticWeightAverage as StochasticWeightAverage
 from .debug.fast_dev_run import fast_dev_run as fast_dev_run
 from .distribute.strategies import central_storage as central_storage
 from .distribute.strategies import mirrored as mirrored
@@ -48,10 +48,10 @@ from .export.receivers import (
 from .export.receivers import (
     build_raw_serving_input_receiver_fn as build_raw_serving_input_receiver_fn,
 )
-from .hooks.plateau import ReduceOnPlateau as ReduceOnPlateau
+from .hooks.logging_hook import LoggingHook as LoggingHook
 from .hooks.profiler import ProfilerHook as ProfilerHook
-from .hooks.stock import LoggingHook as LoggingHook
-from .hooks.summary import SummaryHook as SummaryHook
+from .hooks.reduce_on_plateau import ReduceOnPlateau as ReduceOnPlateau
+from .hooks.summary_hook import SummaryHook as SummaryHook
 from .keras_fit.fit import fit as fit
 from .keras_fit.result import FitResult as FitResult
 from .loop.early_stopping import EarlyStopping as EarlyStopping

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from .cli import flags as flags_lib
-from .cli.report import failed, say
+from .cli.job_output import failed, say
 from .errors import UserError
 from .run import log
 

@@ -33,11 +33,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .cli.report import failed, number, say
+from .cli.job_output import failed, number, say
 from .errors import UserError, UserValueError
 from .launcher.flags import MAIN, Parser, seconds, whole
 from .launcher.processes import caught_signals
-from .model_dir.evaluated import higher_is_better
+from .model_dir.evaluation_results import higher_is_better
 from .run import log
 
 # Runs several commands in one process, and prints a separator after each.

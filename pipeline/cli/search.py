@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import UserValueError
-from ..run.near import near
+from ..run.suggestions import near
 
 try:
     import optuna

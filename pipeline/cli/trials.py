@@ -20,8 +20,8 @@ from absl import logging
 from ..errors import EXIT_RESTART, UserValueError
 from ..launcher.flags import COMMAND, MAIN, PACKAGE
 from ..launcher.group import ProcessGroup
-from ..model_dir.evaluated import EVALUATIONS, Evaluated, parse
-from ..run.near import near
+from ..model_dir.evaluation_results import EVALUATIONS, Evaluated, parse
+from ..run.suggestions import near
 from .study import Study
 
 _POLL_SECS = 0.2

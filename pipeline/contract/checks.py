@@ -107,7 +107,7 @@ def check(name: str, value: Any, rule: Check) -> None:
     if not valid:
         field = name.rpartition(".")[2]
         raise rule.error(
-            f"{name} is {shown(value)}: expected {rule.expected}"
+            f"{name} is {repr_short(value)}: expected {rule.expected}"
             f"{' or None' if rule.optional else ''}. Set {field}={rule.example}."
         )
 
@@ -149,12 +149,12 @@ def objects(name: str, values: Any, kind: type, hint: Callable[[Any], str] = lam
             else f"Write {article} subclass of {kind.__name__}.{hint(value)}"
         )
         raise UserTypeError(
-            f"{name} is {shown(values)}: expected a list of {kind.__name__} objects. {remedy}"
+            f"{name} is {repr_short(values)}: expected a list of {kind.__name__} objects. {remedy}"
         )
     return tuple(values)
 
 
-def shown(value: Any) -> str:
+def repr_short(value: Any) -> str:
     """Returns the beginning of a value's repr, whatever the value is."""
     try:
         text = repr(value)

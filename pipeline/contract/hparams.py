@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .checks import shown
+from .checks import repr_short
 
 _SCALAR = str | bool | int | float | np.generic
 
@@ -32,7 +32,7 @@ def comparable(params: Any, config: Any) -> dict[str, str]:
     """
     options = {f"RunConfig.{n}": v for n, v in config.changes().items() if n != "hparams"}
     values = {**flattened(params), **options}
-    texts = {name: shown(value) for name, value in values.items()}
+    texts = {name: repr_short(value) for name, value in values.items()}
     return {name: text for name, text in texts.items() if " at 0x" not in text}
 
 

@@ -15,7 +15,6 @@ from absl import logging
 from ..cluster import slurm
 from ..cluster.tf_config import Cluster, parse_tf_config
 from ..errors import UserValueError
-from .averages import Average
 from .checks import (
     Check,
     boolean,
@@ -26,11 +25,12 @@ from .checks import (
     is_int,
     number,
     objects,
-    shown,
+    repr_short,
 )
 from .hooks import MetricWriter
 from .old_names import reject_unknown_arguments
 from .paths import normal
+from .weight_averages import Average
 
 EXECUTIONS = ("single_host", "multi_worker", "parameter_server", "tpu")
 # A strategy, or a function that returns one.
@@ -364,8 +364,8 @@ class RunConfig:
 
         def refuse(name: str, other: str, remedy: str) -> None:
             raise UserValueError(
-                f"RunConfig.{name} is {shown(getattr(self, name))}, and {other} is "
-                f"{shown(getattr(self, other))}: expected one of them. {remedy}"
+                f"RunConfig.{name} is {repr_short(getattr(self, name))}, and {other} is "
+                f"{repr_short(getattr(self, other))}: expected one of them. {remedy}"
             )
 
         if self.save_checkpoints_steps is not None and self.save_checkpoints_secs is not None:

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from ..errors import SpecError
-from .checks import shown
+from .checks import repr_short
 from .old_names import reject_unknown_arguments
 from .summaries import Summary
 from .train_op import TrainOp
@@ -35,14 +35,14 @@ def metric(factory: Callable[[], keras.metrics.Metric], *args: Any, **kwargs: An
     """Declares a metric: `metric(keras.metrics.SparseCategoricalAccuracy, labels, logits)`."""
     if isinstance(factory, keras.metrics.Metric) or not callable(factory):
         raise SpecError(
-            f"metric() got {shown(factory)}: expected a class or a function that returns a "
+            f"metric() got {repr_short(factory)}: expected a class or a function that returns a "
             "metric. Write metric(keras.metrics.AUC, labels, probabilities)."
         )
     return Metric(factory, args, kwargs)
 
 
 @dataclasses.dataclass(frozen=True)
-class HostMetric:
+class NumpyMetric:
     """A Python function of whole arrays, and the tensors that it gets."""
 
     function: Callable[..., Any]
@@ -50,7 +50,7 @@ class HostMetric:
     kwargs: Mapping[str, Any]
 
 
-def numpy_metric(function: Callable[..., Any], *args: Any, **kwargs: Any) -> HostMetric:
+def numpy_metric(function: Callable[..., Any], *args: Any, **kwargs: Any) -> NumpyMetric:
     """Declares a metric that a Python function computes once for each evaluation.
 
     `numpy_metric(f1_score, labels, classes)` calls `f1_score` with NumPy arrays of all evaluated
@@ -69,10 +69,10 @@ def numpy_metric(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Hos
     """
     if not callable(function):
         raise SpecError(
-            f"numpy_metric() got {shown(function)}: expected a function of arrays. Write "
+            f"numpy_metric() got {repr_short(function)}: expected a function of arrays. Write "
             "numpy_metric(f1_score, labels, classes)."
         )
-    return HostMetric(function, args, kwargs)
+    return NumpyMetric(function, args, kwargs)
 
 
 @reject_unknown_arguments
@@ -120,8 +120,8 @@ class EstimatorSpec:
     def __post_init__(self) -> None:
         if self.mode not in _REQUIRED:
             raise SpecError(
-                f"EstimatorSpec.mode is {shown(self.mode)}: expected 'train', 'eval' or 'infer'. "
-                "Set it to the argument `mode` of model_fn."
+                f"EstimatorSpec.mode is {repr_short(self.mode)}: expected 'train', 'eval' or "
+                "'infer'. Set it to the argument `mode` of model_fn."
             )
         self._set_train_op()
         self._set_metrics()
@@ -151,7 +151,7 @@ class EstimatorSpec:
         for op in ops:
             if not isinstance(op, TrainOp):
                 raise SpecError(
-                    f"EstimatorSpec.train_op is {shown(op)}: expected a TrainOp. Set "
+                    f"EstimatorSpec.train_op is {repr_short(op)}: expected a TrainOp. Set "
                     f"{_EXAMPLES['train_op']}."
                 )
             op.check()
@@ -163,7 +163,7 @@ class EstimatorSpec:
         object.__setattr__(self, "train_op", ops)
 
     def _set_metrics(self) -> None:
-        """Makes `metrics` Metric and HostMetric objects, also from `eval_metric_ops`."""
+        """Makes `metrics` Metric and NumpyMetric objects, also from `eval_metric_ops`."""
         if self.eval_metric_ops and self.metrics:
             raise SpecError(
                 "EstimatorSpec has metrics and eval_metric_ops, two names of one argument: "
@@ -177,8 +177,8 @@ class EstimatorSpec:
     def _check_loss(self) -> None:
         if self.loss_reduction not in ("mean", "sum"):
             raise SpecError(
-                f"EstimatorSpec.loss_reduction is {shown(self.loss_reduction)}: expected 'mean' or "
-                "'sum'. Set loss_reduction='sum'."
+                f"EstimatorSpec.loss_reduction is {repr_short(self.loss_reduction)}: expected "
+                "'mean' or 'sum'. Set loss_reduction='sum'."
             )
         if self.loss is None:
             return
@@ -216,8 +216,9 @@ class EstimatorSpec:
         for name, value in _items("summaries", self.summaries):
             if not isinstance(value, Summary):
                 raise SpecError(
-                    f"EstimatorSpec.summaries[{name!r}] is {shown(value)}: expected a summary. Set "
-                    f"summaries={{{name!r}: histogram(x)}}, or metrics or scalars for numbers."
+                    f"EstimatorSpec.summaries[{name!r}] is {repr_short(value)}: expected a "
+                    f"summary. Set summaries={{{name!r}: histogram(x)}}, or metrics or scalars for "
+                    "numbers."
                 )
 
     def _check_outputs(self) -> None:
@@ -230,8 +231,8 @@ class EstimatorSpec:
         for signature, tensors in _items("export_outputs", outputs):
             if not isinstance(tensors, Mapping):
                 raise SpecError(
-                    f"EstimatorSpec.export_outputs[{signature!r}] is {shown(tensors)}: expected a "
-                    "dict. Set export_outputs={'serving_default': {'logits': logits}}."
+                    f"EstimatorSpec.export_outputs[{signature!r}] is {repr_short(tensors)}: "
+                    "expected a dict. Set export_outputs={'serving_default': {'logits': logits}}."
                 )
             for value in tensors.values():
                 _tensor("export_outputs", value)
@@ -259,22 +260,22 @@ def _items(field: str, values: Any) -> Iterable[tuple[str, Any]]:
         return ()
     if not isinstance(values, Mapping):
         raise SpecError(
-            f"EstimatorSpec.{field} is {shown(values)}: expected a dict. Set "
+            f"EstimatorSpec.{field} is {repr_short(values)}: expected a dict. Set "
             f"{field}={{'name': value}}."
         )
     return values.items()
 
 
-def _declared(name: str, value: Any) -> Metric | HostMetric:
+def _declared(name: str, value: Any) -> Metric | NumpyMetric:
     """Returns a metric of a spec; the mean of a plain tensor."""
-    if isinstance(value, Metric | HostMetric):
+    if isinstance(value, Metric | NumpyMetric):
         return value
     if isinstance(value, keras.metrics.Metric | tuple):
         kind = type(value).__name__ if not isinstance(value, tuple) else "AUC"
         raise SpecError(
-            f"EstimatorSpec.metrics[{name!r}] is {shown(value)}: expected a declaration, since the "
-            f"driver keeps the state. Set {{{name!r}: metric(keras.metrics.{kind}, labels, "
-            "predicted)}."
+            f"EstimatorSpec.metrics[{name!r}] is {repr_short(value)}: expected a declaration, "
+            f"since the driver keeps the state. Set {{{name!r}: metric(keras.metrics.{kind}, "
+            "labels, predicted)}."
         )
     _tensor(f"metrics[{name!r}]", value, "{'name': metric(keras.metrics.AUC, labels, predicted)}")
     return Metric(keras.metrics.Mean, (value,), {})
@@ -302,7 +303,7 @@ def _tensor(field: str, value: Any, example: str = "") -> Any:
         return tf.convert_to_tensor(value)
     except (TypeError, ValueError):
         raise SpecError(
-            f"EstimatorSpec.{field} is {shown(value)}: expected a tensor. Set "
+            f"EstimatorSpec.{field} is {repr_short(value)}: expected a tensor. Set "
             f"{example or _EXAMPLES.get(field, f'{field}=value')}."
         ) from None
 
@@ -320,6 +321,6 @@ def _check_names(*groups: Mapping[str, Any]) -> None:
         else:
             continue
         raise SpecError(
-            f"EstimatorSpec has a metric, scalar, tensor or summary called {shown(name)}: expected "
-            f"{expected}. Set a name such as 'accuracy'."
+            f"EstimatorSpec has a metric, scalar, tensor or summary called {repr_short(name)}: "
+            f"expected {expected}. Set a name such as 'accuracy'."
         )

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from ..errors import SpecError, UserError
 from ..private import KERAS_VARIABLE
-from .checks import boolean, check_fields, function, integer, number, shown
+from .checks import boolean, check_fields, function, integer, number, repr_short
 from .old_names import reject_unknown_arguments
 
 
@@ -133,7 +133,7 @@ class TrainOp:
             )
         if not isinstance(optimizer, keras.optimizers.Optimizer):
             raise SpecError(
-                f"TrainOp.optimizer is {shown(optimizer)}: expected a Keras optimizer. Set "
+                f"TrainOp.optimizer is {repr_short(optimizer)}: expected a Keras optimizer. Set "
                 "Estimator(modules={'optimizer': keras.optimizers.Adam}), and use `optimizer`."
             )
         if optimizer.gradient_accumulation_steps:
@@ -151,13 +151,15 @@ class TrainOp:
     def _check_variables(self) -> None:
         if not isinstance(self.variables, Iterable):
             raise SpecError(
-                f"TrainOp.variables is {shown(self.variables)}: expected a list of variables. Set "
-                "TrainOp(optimizer, network.trainable_variables)."
+                f"TrainOp.variables is {repr_short(self.variables)}: expected a list of variables. "
+                "Set TrainOp(optimizer, network.trainable_variables)."
             )
         variables = tuple(self.variables)
         for variable in variables:
             if not isinstance(variable, KERAS_VARIABLE | tf.Variable):
-                raise SpecError(f"TrainOp.variables has {shown(variable)}: expected variables.")
+                raise SpecError(
+                    f"TrainOp.variables has {repr_short(variable)}: expected variables."
+                )
             if not isinstance(variable, KERAS_VARIABLE):
                 # Keras 3.6 asks every variable for it if the first is one of Keras.
                 variable.overwrite_with_gradient = False

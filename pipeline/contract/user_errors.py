@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..errors import StepError, UserError
-from ..run import frames
+from ..run import tracebacks
 
 # Errors that other code understands: the loss of another task, and the end of an input.
 _KNOWN = (
@@ -44,14 +44,14 @@ def annotate_errors(what: str, **details: Any) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not frames.is_noted(error):
+        if not tracebacks.is_noted(error):
             shown = [f"{name} {describe(value)}" for name, value in details.items()]
-            note = frames.NOTE + ", ".join([what, *shown])
+            note = tracebacks.NOTE + ", ".join([what, *shown])
             if isinstance(error, UserError):
                 error.add_note(f"{note}.")
             else:
                 hint = _cause(error, details)
-                lines = frames.lines(frames.of_error(error))
+                lines = tracebacks.lines(tracebacks.of_error(error))
                 error.add_note("\n".join([f"{note}:", *lines, *([hint] if hint else [])]))
         raise
 
@@ -92,7 +92,7 @@ def step_errors(
         yield
     except tf.errors.OpError as error:
         # An error with a note was raised in Python, where steps run eagerly.
-        if isinstance(error, _KNOWN) or frames.is_noted(error):
+        if isinstance(error, _KNOWN) or tracebacks.is_noted(error):
             raise
         message = str(error.message)
         from_input = "IteratorGetNext" in message
@@ -100,12 +100,12 @@ def step_errors(
         steps += "" if stop == start + 1 else f"{stop}" if stop and stop < 2**62 else "the end"
         lines = [
             f"{'the input' if from_input else 'model_fn'} failed in mode {mode!r}, {steps}: "
-            f"{type(error).__name__}: {frames.words_of(message)}"
+            f"{type(error).__name__}: {tracebacks.words_of(message)}"
         ]
-        own = frames.in_message(message)
+        own = tracebacks.in_message(message)
         if from_input and not own and input_fn is not None:
             own = _definition(input_fn)
-        lines += frames.lines(own)
+        lines += tracebacks.lines(own)
         if not from_input and stop != start + 1:
             lines.append("RunConfig(steps_per_loop=1) gives the step.")
         raise StepError("\n".join(lines)) from None
@@ -134,7 +134,7 @@ def collected(*, at_once: bool = False) -> Iterator[Callable[..., Any]]:
         try:
             yield
         except Exception as error:
-            if note and not frames.is_noted(error):
+            if note and not tracebacks.is_noted(error):
                 error.add_note(note)
             if at_once:
                 raise
@@ -142,7 +142,7 @@ def collected(*, at_once: bool = False) -> Iterator[Callable[..., Any]]:
 
     yield attempt
     for other in errors[1:]:
-        errors[0].add_note(f"After it, this failed as well: {frames.text_of(other)}")
+        errors[0].add_note(f"After it, this failed as well: {tracebacks.text_of(other)}")
     if errors:
         raise errors[0]
 
@@ -181,8 +181,8 @@ def _cause(error: Exception, details: dict[str, Any]) -> str | None:
     return None
 
 
-def _definition(fn: Callable[..., Any]) -> list[frames.Frame]:
+def _definition(fn: Callable[..., Any]) -> list[tracebacks.Frame]:
     code = getattr(inspect.unwrap(getattr(fn, "func", fn)), "__code__", None)
-    if code is None or not frames.is_users(code.co_filename):
+    if code is None or not tracebacks.is_users(code.co_filename):
         return []
     return [(code.co_filename, code.co_firstlineno, code.co_name)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..contract import calling, current, seeds
+from ..contract import current_config, seeds, signatures
 from ..contract.run_config import RunConfig
 from ..contract.spec import ModeKeys
 from ..contract.user_errors import annotate_errors
@@ -74,17 +74,17 @@ class Source:
     @property
     def name(self) -> str:
         """Name of the input_fn and mode, for messages."""
-        return f"input_fn {calling.name_of(self.input_fn)}, mode {self.mode!r},"
+        return f"input_fn {signatures.name_of(self.input_fn)}, mode {self.mode!r},"
 
     @property
     def yields_global_batches(self) -> bool:
         """Whether it takes no `input_context`: its batches are split between replicas."""
-        return not calling.accepts(self.input_fn, "input_context")
+        return not signatures.accepts(self.input_fn, "input_context")
 
     @property
     def starts_anywhere(self) -> bool:
         """Whether it takes `first_batch`, so that nothing has to be skipped."""
-        return calling.accepts(self.input_fn, "first_batch")
+        return signatures.accepts(self.input_fn, "first_batch")
 
     @property
     def seed(self) -> int:
@@ -124,18 +124,20 @@ class Source:
         arguments = {
             "mode": self.mode,
             "config": self.config,
-            "params": calling.own(self._params(context)),
+            "params": signatures.own(self._params(context)),
         }
         if not self.yields_global_batches:
             arguments["input_context"] = context
         if self.starts_anywhere:
             arguments["first_batch"] = first_batch
-        name = f"input_fn {calling.name_of(self.input_fn)}"
+        name = f"input_fn {signatures.name_of(self.input_fn)}"
         if seed is None:
             seed, base = self.seed, self.base if base is None else base
         seeded = seeds.seeded(seed, base=base)
-        with annotate_errors(name, mode=self.mode), seeded, current.running(self.config):
-            dataset = self.input_fn(**calling.arguments(self.input_fn, arguments, role="input_fn"))
+        with annotate_errors(name, mode=self.mode), seeded, current_config.running(self.config):
+            dataset = self.input_fn(
+                **signatures.arguments(self.input_fn, arguments, role="input_fn")
+            )
         self._check(dataset)
         spec = dataset.element_spec
         if type(spec) is tuple and _is_none(spec[1]):
@@ -155,12 +157,12 @@ class Source:
         size = getattr(self.config, field)
         if size is None:
             return self.params
-        if not calling.accepts(self.input_fn, "params"):
+        if not signatures.accepts(self.input_fn, "params"):
             raise UserTypeError(
                 f"RunConfig.{field} is {size}, and {self.name} takes no params: expected "
                 "dataset.batch(params['batch_size']). Add the argument, or do not set the field."
             )
-        params = {} if self.params is None else calling.own(self.params)
+        params = {} if self.params is None else signatures.own(self.params)
         is_dict = isinstance(params, MutableMapping)
         given = params.get("batch_size") if is_dict else getattr(params, "batch_size", None)
         if given is not None:

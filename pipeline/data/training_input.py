@@ -19,11 +19,11 @@ from absl import logging
 
 from ..model_dir import local_copy
 from . import fingerprint
-from .agreement import Agreement
 from .batch import as_pair, num_rows
 from .input import Input, delete
 from .open_input import OpenInput
 from .position import Position, begins
+from .same_batches import Agreement
 
 
 class TrainingInput(OpenInput):

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from ..contract.calling import name_of
 from ..contract.checks import check, integer
 from ..contract.run_config import RunConfig
+from ..contract.signatures import name_of
 from ..distribute import devices, strategies
 from ..errors import UserValueError
 from ..estimator import execution

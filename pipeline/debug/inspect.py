@@ -17,13 +17,13 @@ from ..data.source import Source
 from ..distribute import names
 from ..errors import UserValueError
 from ..estimator.estimator import Estimator
-from ..hooks import description
-from ..hooks.stops import with_stops
+from ..hooks import run_description
+from ..hooks.stop_hooks import with_stops
 from ..loop import early_stopping
 from ..loop.checkpointing import DEFAULT_SECS
-from ..loop.program import TrainProgram
 from ..loop.specs import EvalSpec, TrainSpec, check_evaluations
-from ..run import frames
+from ..loop.train_program import TrainProgram
+from ..run import tracebacks
 from .division import Division, division_of
 from .summed_loss import summed_loss
 from .workers import Workers
@@ -125,7 +125,7 @@ def _reported(errors: list[str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        text = frames.text_of(error)
+        text = tracebacks.text_of(error)
         if not any(text.partition("\n")[0] in each for each in errors):
             errors.append(text)
 
@@ -195,7 +195,7 @@ def _model(
     is_whole = len(found.errors) == before
     yield f"modules{'' if is_whole else ' (not all was built)'}:"
     with contextlib.suppress(Exception):  # A factory that fails was found above.
-        lines = description.sizes(alone.state.modules).split(" | ")
+        lines = run_description.sizes(alone.state.modules).split(" | ")
         yield from [*(f"  {line}" for line in lines), *_memory(alone, specs, division)]
 
 

@@ -22,8 +22,8 @@ from ..data.batch import Batch, as_pair, relaxed
 from ..distribute.names import parts_of, variable_of, variables_of
 from ..estimator.estimator import Estimator
 from ..loop.train_state import TrainState
-from ..run import frames
-from ..train import losses, slices
+from ..run import tracebacks
+from ..train import indexed_slices, losses
 from ..train.step import BoundModelFn
 from ..train.update import Gradients, Update
 
@@ -120,7 +120,11 @@ def _gradients(
         variables = [variable_of(variable) for variable in op.variables]
         values = tape.gradient(part.value, variables) if op.gradients is None else op.gradients
         found.append(
-            {i: slices.each_row_once(each) for i, each in enumerate(values) if each is not None}
+            {
+                i: indexed_slices.each_row_once(each)
+                for i, each in enumerate(values)
+                if each is not None
+            }
         )
     return spec, found
 
@@ -131,7 +135,7 @@ def _operation(error: Exception) -> Iterator[str]:
     message = message[message.index(_DETECTED) :].replace("!!!", "")
     for line in list(filter(str.strip, message.split("\n")))[:_MOST_LINES]:
         yield line.rstrip()[:_MOST_CHARACTERS]
-    yield from frames.lines(frames.of_error(error))
+    yield from tracebacks.lines(tracebacks.of_error(error))
 
 
 def _nonfinite(state: TrainState) -> list[str]:
@@ -160,7 +164,7 @@ def _largest_gradients(
 ) -> Iterator[str]:
     """Yields the variables with the largest norms of gradients."""
     norms = [
-        (float(tf.norm(tf.cast(slices.values_of(value), tf.float32))), op.variables[index])
+        (float(tf.norm(tf.cast(indexed_slices.values_of(value), tf.float32))), op.variables[index])
         for op, values in zip(spec.train_op, gradients, strict=True)
         for index, value in values.items()
     ]

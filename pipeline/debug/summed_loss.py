@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ..contract import calling
+from ..contract import signatures
 from ..contract.spec import ModeKeys
 from ..data.batch import as_pair
 from ..data.source import InputContext, Source
@@ -26,7 +26,7 @@ def summed_loss(estimator: Estimator, input_fn: Callable[..., Any]) -> str | Non
     if losses is None or not doubled_batch.is_sum(losses):
         return None
     return (
-        f"model_fn {calling.name_of(estimator.model_fn)} returns a loss of {losses[0]:.4g} for a "
-        f"batch, and {losses[1]:.4g} for twice that batch: expected a mean over the batch, or "
+        f"model_fn {signatures.name_of(estimator.model_fn)} returns a loss of {losses[0]:.4g} for "
+        f"a batch, and {losses[1]:.4g} for twice that batch: expected a mean over the batch, or "
         "a loss for each example. Use tf.reduce_mean, or reduction=None in a Keras loss."
     )

@@ -20,11 +20,11 @@ from ..data.source import Source
 from ..errors import UserValueError
 from ..estimator.estimator import Estimator
 from ..loop.specs import EvalSpec, TrainSpec
-from ..run import frames
+from ..run import tracebacks
 from ..train.fetches import named_fetches, summaries_of
 from ..train.forward_steps import EvalStep
-from ..train.host_metrics import HostMetrics
 from ..train.metrics import MetricSet
+from ..train.numpy_metrics import NumpyMetrics
 from ..train.step import Step, TrainStep
 
 
@@ -83,10 +83,10 @@ def _compile(estimator: Estimator, mode: str, element_spec: tuple[Any, Any]) -> 
         run(*batch)
     except tf.errors.OpError as error:
         message, _, stack = error.message.partition("The op is created at:")
-        own = frames.in_message(_with_paths(stack))
+        own = tracebacks.in_message(_with_paths(stack))
         text = f"XLA cannot compile the step of mode {mode!r}, so that no TPU can run it: "
         remedy = "Do this in input_fn, or leave it out."
-        lines = [text + frames.words_of(message), remedy, *frames.lines(own)]
+        lines = [text + tracebacks.words_of(message), remedy, *tracebacks.lines(own)]
         raise UserValueError("\n".join(lines)) from error
 
 
@@ -107,6 +107,6 @@ def _step(estimator: Estimator, mode: str, element_spec: tuple[Any, Any]) -> Ste
     if mode == ModeKeys.TRAIN:  # The step that hooks and TensorBoard see; others fetch nothing.
         fetches = named_fetches([*spec.tensors, *summaries], spec, "EstimatorSpec.tensors")
         return TrainStep(model_fn, spec, state.modules, metrics, replicas, fetches=fetches)
-    names = [*HostMetrics(spec).names, *summaries]
+    names = [*NumpyMetrics(spec).names, *summaries]
     fetches = named_fetches(names, spec, "numpy_metric()")
     return EvalStep(model_fn, metrics, replicas, state.global_step, fetches=fetches)

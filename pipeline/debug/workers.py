@@ -18,7 +18,7 @@ from ..contract.user_errors import step_errors
 from ..data import fingerprint
 from ..data.batch import as_pair, num_rows, relaxed
 from ..data.source import InputContext, Source
-from ..run import frames
+from ..run import tracebacks
 from .division import Division
 
 # Examples that are read of endless data, and of other data.
@@ -73,7 +73,7 @@ def read(source: Source, context: InputContext, *, secs: float = 0.0) -> Pipelin
                     break
             num_files = len(fingerprint.files_of(dataset))
     except Exception as error:
-        return Pipeline(worker, error=frames.text_of(error))
+        return Pipeline(worker, error=tracebacks.text_of(error))
     spec = as_pair(dataset.element_spec)
     return Pipeline(worker, spec, examples, rows, has_ended, num_files)
 

@@ -10,7 +10,7 @@ from absl import logging
 
 from ..contract.spec import EstimatorSpec
 from ..errors import SpecError
-from ..run import frames
+from ..run import tracebacks
 from .names import layers_of, parts_of, variable_of, variables_of
 
 # Keras reads a table of this size in a step in about the time of a small network.
@@ -49,8 +49,8 @@ def check_graph(graph: Any, modules: Mapping[str, Any], strategy: tf.distribute.
                 if _OF_VARIABLES.fullmatch(operation.type):
                     _check_metric(outer, modules, strategy)
                     found = [(f.filename, f.lineno, f.name) for f in operation.traceback]
-                    own = [frame for frame in found if frames.is_users(frame[0])]
-                    lines = "".join(f"\n{line}" for line in frames.lines(own[-1:]))
+                    own = [frame for frame in found if tracebacks.is_users(frame[0])]
+                    lines = "".join(f"\n{line}" for line in tracebacks.lines(own[-1:]))
                     raise SpecError(
                         f"model_fn uses a variable that is in no module, by {operation.name}: "
                         "expected modules for all variables, since checkpoints would miss it. "

@@ -20,13 +20,13 @@ from ..contract.user_errors import collected
 from ..errors import CorruptCheckpointError
 from ..hooks.events import EventWriter
 from ..hooks.metric_writers_hook import MetricWritersHook
-from ..hooks.summary import write_evaluation
+from ..hooks.summary_hook import write_evaluation
 from ..loop.evaluation import Evaluation
 from ..loop.evaluation_log import EvaluationLog
 from ..loop.inline_evaluations import Export
 from ..loop.train_state import TrainState
 from ..model_dir import claim, records
-from ..model_dir.evaluated import Evaluated
+from ..model_dir.evaluation_results import Evaluated
 
 _POLL_SECS = 2.0
 _LOG_SECS = 60.0

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from ..contract import calling
+from ..contract import signatures
 from ..contract.run_config import RunConfig, StrategyChoice
 from ..distribute import devices
 from ..distribute.strategies import multi_worker, single_host
@@ -69,7 +69,7 @@ def create_for_evaluation(config: RunConfig) -> tf.distribute.Strategy:
 def _chosen(field: str, choice: StrategyChoice, config: RunConfig) -> tf.distribute.Strategy:
     strategy = choice
     if callable(choice):
-        arguments = calling.arguments(choice, {"config": config}, role=f"RunConfig.{field}")
+        arguments = signatures.arguments(choice, {"config": config}, role=f"RunConfig.{field}")
         strategy = choice(**arguments)
     known = (
         tf.distribute.OneDeviceStrategy,

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..contract.averages import measured_on
+from ..contract.weight_averages import measured_on
 from ..loop.exporter import Exportable, Exporter
 from ..model_dir import storage_watchdog
-from ..model_dir.evaluated import check_metric, value_of
-from ..model_dir.evaluated import higher_is_better as direction_of
+from ..model_dir.evaluation_results import check_metric, value_of
+from ..model_dir.evaluation_results import higher_is_better as direction_of
 from ..model_dir.files import read_json, write_atomic, writing
 
 _RECORD = "best.json"

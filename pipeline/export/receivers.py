@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..contract import calling
+from ..contract import signatures
 from ..contract.checks import check, function
 from ..contract.user_errors import annotate_errors
 from ..errors import UserTypeError, UserValueError
@@ -164,7 +164,7 @@ def receiver_of(
             )
         serving_fn = build_raw_serving_input_receiver_fn(features_spec)
     check(_ATTRIBUTE, serving_fn, SERVING_FN)
-    with annotate_errors(f"{_ATTRIBUTE} {calling.name_of(serving_fn)}"):
+    with annotate_errors(f"{_ATTRIBUTE} {signatures.name_of(serving_fn)}"):
         receiver = serving_fn()
     if not isinstance(receiver, ServingInputReceiver):
         raise UserTypeError(

@@ -12,7 +12,7 @@ from absl import logging
 from ..contract.hooks import Hook, MetricWriter, RunContext
 from ..contract.run_config import RunConfig
 from .events import by_element
-from .summary import values_of
+from .summary_hook import values_of
 
 # Calls that wait for a remote writer; more points are dropped.
 MAX_WAITING = 1000

@@ -22,7 +22,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ..contract.checks import is_int, is_number, shown
+from ..contract.checks import is_int, is_number, repr_short
 from ..contract.summaries import Summary
 from ..errors import SpecError
 from . import drawing
@@ -210,7 +210,7 @@ def _tensor(function: str, value: Any) -> tf.Tensor:
     try:
         return tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:
-        raise SpecError(f"{function}() got {shown(value)}: expected a tensor.") from error
+        raise SpecError(f"{function}() got {repr_short(value)}: expected a tensor.") from error
 
 
 def _pair(function: str, first: Any, second: Any) -> tuple[tf.Tensor, tf.Tensor]:
@@ -226,7 +226,7 @@ def _pair(function: str, first: Any, second: Any) -> tuple[tf.Tensor, tf.Tensor]
 def _count(function: str, name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:
     if not is_int(value) or value < least or (most is not None and value > most):
         words = f"an int >= {least}" if most is None else f"an int from {least} to {most}"
-        raise SpecError(f"{function}({name}={shown(value)}): expected {words}.")
+        raise SpecError(f"{function}({name}={repr_short(value)}): expected {words}.")
     return int(value)
 
 

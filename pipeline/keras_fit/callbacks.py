@@ -20,7 +20,7 @@ from ..contract.user_errors import annotate_method_errors
 from ..errors import UserTypeError, UserValueError
 from ..estimator.estimator import Estimator
 from ..model_dir import storage_watchdog
-from ..model_dir.evaluated import higher_is_better
+from ..model_dir.evaluation_results import higher_is_better
 from ..run.progress import show_line
 from .compiled import compile_parts
 

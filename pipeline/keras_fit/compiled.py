@@ -20,8 +20,8 @@ import tensorflow as tf
 from absl import logging
 
 from .. import private
-from ..contract.checks import shown
-from ..contract.joined import warn_of_joined
+from ..contract.batch_functions import warn_of_joined
+from ..contract.checks import repr_short
 from ..contract.spec import EstimatorSpec, ModeKeys, metric
 from ..contract.train_op import TrainOp
 from ..errors import SpecError
@@ -62,7 +62,7 @@ def compile_parts(model: Any) -> CompileParts:
     config = private.compile_arguments(model)
     if not isinstance(model, keras.Model) or config.get("optimizer") is None:
         raise SpecError(
-            f"{shown(model)} is not a compiled Keras model. Call "
+            f"{repr_short(model)} is not a compiled Keras model. Call "
             "model.compile(optimizer='adam', loss='mse') before it is returned."
         )
     optimizer = model.optimizer  # In mixed_float16 Keras wraps it.
@@ -212,7 +212,7 @@ class _Output:
             loss = keras.losses.get(loss() if isinstance(loss, type) else loss)
         except (TypeError, ValueError):
             raise SpecError(
-                f"loss is {shown(loss)}: expected one of Keras. Set loss='mse'."
+                f"loss is {repr_short(loss)}: expected one of Keras. Set loss='mse'."
             ) from None
         reduction = getattr(loss, "reduction", None)
         if reduction not in _REDUCTIONS:
@@ -328,7 +328,7 @@ def _factory(given: Any, output: _Output) -> Callable[[], keras.metrics.Metric]:
             found = given() if isinstance(given, type) else keras.metrics.get(given)
         except (TypeError, ValueError) as error:
             raise SpecError(
-                f"metrics has {shown(given)}, which Keras cannot make: expected a metric, its "
+                f"metrics has {repr_short(given)}, which Keras cannot make: expected a metric, its "
                 f"name, or a function. {error}"
             ) from error
         is_metric = isinstance(found, keras.metrics.Metric)
@@ -358,8 +358,8 @@ def _name_of(given: Any) -> str:
         name = re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
     if name is None:
         raise SpecError(
-            f"metrics has {shown(given)}, which has no name: expected a metric, its name, or a "
-            "dict. Set metrics={'auc': keras.metrics.AUC}."
+            f"metrics has {repr_short(given)}, which has no name: expected a metric, its name, or "
+            "a dict. Set metrics={'auc': keras.metrics.AUC}."
         )
     return name
 

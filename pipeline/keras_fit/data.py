@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from .. import private
-from ..contract.checks import Check, check, integer, is_number, shown
+from ..contract.checks import Check, check, integer, is_number, repr_short
 from ..errors import UserTypeError, UserValueError
 
 _BATCH = integer(1, example=32, optional=True)
@@ -95,8 +95,8 @@ class _Parts:
             if given:
                 remedy = {"y": "(x, y)", "sample_weight": "(x, y, sample_weight)"}
                 raise UserTypeError(
-                    f"{given[0]} is given, and {name} is {shown(value)}: expected arrays with it. "
-                    f"Leave {given[0]} out; the elements of {name} are batches of "
+                    f"{given[0]} is given, and {name} is {repr_short(value)}: expected arrays with "
+                    f"it. Leave {given[0]} out; the elements of {name} are batches of "
                     f"{remedy.get(given[-1], '(x, y)')}."
                 )
             return
@@ -123,8 +123,8 @@ class _Parts:
         """Returns the first rows and, as Keras, the last ones."""
         if not self._is_arrays:
             raise UserTypeError(
-                f"validation_split is {fraction}, and x is {shown(self._value)}: expected arrays. "
-                "Set validation_data=dataset.take(10) and x=dataset.skip(10), or the like."
+                f"validation_split is {fraction}, and x is {repr_short(self._value)}: expected "
+                "arrays. Set validation_data=dataset.take(10) and x=dataset.skip(10), or the like."
             )
         at = math.floor(self._rows * (1.0 - fraction))
         if at in (0, self._rows):
@@ -234,14 +234,14 @@ def _check_source(name: str, value: Any) -> None:
         )
     if hasattr(value, "__next__"):
         raise UserTypeError(
-            f"{name} is {shown(value)}: expected data that can be read again from the beginning, "
-            f"as workers and restarts have to. Set {name}=lambda: tf.data.Dataset.from_generator("
-            f"{getattr(value, '__name__', 'make_generator')}, output_signature="
+            f"{name} is {repr_short(value)}: expected data that can be read again from the "
+            f"beginning, as workers and restarts have to. Set {name}=lambda: "
+            f"tf.data.Dataset.from_generator({getattr(value, '__name__', 'make_generator')}, output_signature="
             f"{_signature(value)}), with the function that makes the generator."
         )
     raise UserTypeError(
-        f"{name} is {shown(value)}: expected arrays, a tf.data.Dataset, a keras.utils.PyDataset, "
-        f"or a function that returns a dataset. Set {name}=dataset."
+        f"{name} is {repr_short(value)}: expected arrays, a tf.data.Dataset, a "
+        f"keras.utils.PyDataset, or a function that returns a dataset. Set {name}=dataset."
     )
 
 
@@ -273,7 +273,7 @@ def _arrays(name: str, value: Any) -> Any:
         )
     if not _is_array(value):
         raise UserTypeError(
-            f"{name} is {shown(value)}: expected an array, or a nest of arrays. Write "
+            f"{name} is {repr_short(value)}: expected an array, or a nest of arrays. Write "
             "np.array([...]) for a list of numbers."
         )
     if not isinstance(value, tf.RaggedTensor) and not tf.is_tensor(value):
@@ -285,7 +285,7 @@ def _arrays(name: str, value: Any) -> Any:
         if value.dtype == object:
             value = np.asarray(tf.constant(value.tolist()))
     if value.shape.ndims == 0 if tf.is_tensor(value) else value.ndim == 0:
-        raise UserTypeError(f"{name} is {shown(value)}: expected one row for each example.")
+        raise UserTypeError(f"{name} is {repr_short(value)}: expected one row for each example.")
     dtype, floatx = tf.as_dtype(value.dtype), keras.config.floatx()
     if dtype.is_floating and dtype.name != floatx:
         is_numpy = isinstance(value, np.ndarray)
@@ -376,8 +376,8 @@ def _of_py_dataset(
 def _batch(name: str, batch: Any) -> tuple[Any, ...]:
     if not isinstance(batch, tuple | list) or not 1 <= len(batch) <= 3:
         raise UserTypeError(
-            f"{name} yields {shown(batch)}: expected batches of (x, y) or (x, y, sample_weight). "
-            "Return a tuple in __getitem__."
+            f"{name} yields {repr_short(batch)}: expected batches of (x, y) or (x, y, "
+            "sample_weight). Return a tuple in __getitem__."
         )
     parts = zip(("x", "y", "sample_weight"), batch, strict=False)
     return tuple(

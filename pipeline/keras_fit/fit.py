@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from ..contract import averages, calling
-from ..contract.checks import Check, check, instance, integer, is_int, is_number, shown
+from ..contract import signatures, weight_averages
+from ..contract.checks import Check, check, instance, integer, is_int, is_number, repr_short
 from ..contract.hooks import Hook, check_hooks
 from ..contract.old_names import reject_unknown_arguments
 from ..contract.run_config import PRECISIONS, RunConfig
@@ -26,8 +26,8 @@ from ..distribute import names
 from ..errors import UserRuntimeError, UserTypeError, UserValueError
 from ..estimator import execution
 from ..estimator.estimator import Estimator, train_and_evaluate
-from ..hooks.stock import LoggingHook
-from ..hooks.stops import RepeatInputHook
+from ..hooks.logging_hook import LoggingHook
+from ..hooks.stop_hooks import RepeatInputHook
 from ..loop.specs import EvalSpec, TrainSpec
 from ..run import log
 from ..warm_start.settings import WarmStartSettings
@@ -183,7 +183,7 @@ def fit(
         config = config.replace(progress=False)
     if config.cluster.has_servers and isinstance(x, keras.utils.PyDataset):
         raise UserTypeError(
-            f"x is {shown(x)}: expected arrays, or a function that returns a dataset of "
+            f"x is {repr_short(x)}: expected arrays, or a function that returns a dataset of "
             "TensorFlow's operations, which workers of parameter servers run without Python. Set "
             "x=np.concatenate([...])."
         )
@@ -304,7 +304,7 @@ def _prepared(
     name: str, input_fn: Any, class_weight: Mapping[int, float] | None = None
 ) -> Callable[..., Any]:
     """Returns the input_fn with weights of examples after the labels."""
-    calling.arguments(input_fn, dict.fromkeys(_INPUT_ARGUMENTS), role=name)
+    signatures.arguments(input_fn, dict.fromkeys(_INPUT_ARGUMENTS), role=name)
 
     @functools.wraps(input_fn)
     def prepared(*args: Any, **kwargs: Any) -> Any:
@@ -356,7 +356,7 @@ def _check_countable(input_fn: Callable[..., Any], config: RunConfig) -> None:
     """Refuses trainings in which the steps of a pass are not the elements of the dataset."""
     if config.cluster.has_servers:
         reason = "the workers of parameter servers read at their own speeds"
-    elif calling.accepts(input_fn, "input_context"):
+    elif signatures.accepts(input_fn, "input_context"):
         reason = "input_fn takes input_context, so that each process reads other data"
     else:
         return
@@ -408,7 +408,7 @@ def _batch(input_fn: Callable[..., Any], config: RunConfig) -> Any:
 def _trained_values(estimator: Estimator) -> dict[str, tf.Tensor]:
     """Returns the values of network and optimizer by name."""
     state = estimator.state
-    with state.using(averages.to_serve(None, state.config.average)):
+    with state.using(weight_averages.to_serve(None, state.config.average)):
         return {
             name: _value(state.replicas.strategy, variable)
             for name, variable in names.variables_of(state.modules).items()

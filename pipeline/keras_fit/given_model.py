@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from .. import private
-from ..contract.checks import shown
+from ..contract.checks import repr_short
 from ..distribute import modules as modules_lib
 from ..distribute import names
 from ..distribute.replicas import Replicas
@@ -140,9 +140,9 @@ class GivenModel:
 
     def _refuse(self, problem: str, error: Exception | None = None) -> NoReturn:
         raise UserValueError(
-            f"make_model is {shown(self._model)}, which {problem}. On several devices, and for "
-            "FitResult.estimator, a model is made again: expected the same model. Pass a function "
-            "that makes and compiles it."
+            f"make_model is {repr_short(self._model)}, which {problem}. On several devices, and "
+            "for FitResult.estimator, a model is made again: expected the same model. Pass a "
+            "function that makes and compiles it."
         ) from error
 
 

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from .. import private
-from ..contract.checks import shown
+from ..contract.checks import repr_short
 from ..contract.run_config import RunConfig
 from ..errors import SpecError, UserTypeError
 from . import own_steps
@@ -31,8 +31,8 @@ def compiled_modules(
     """
     if isinstance(make_model, keras.Model) or not callable(make_model):
         raise UserTypeError(
-            f"make_model is {shown(make_model)}: expected a function that makes and compiles the "
-            "model, which has to be made under the strategy. Set make_model to that function."
+            f"make_model is {repr_short(make_model)}: expected a function that makes and compiles "
+            "the model, which has to be made under the strategy. Set make_model to that function."
         )
     made: list[keras.Model] = []
 

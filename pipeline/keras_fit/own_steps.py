@@ -23,8 +23,8 @@ import tensorflow as tf
 from absl import logging
 
 from .. import private
-from ..contract.checks import shown as as_shown
-from ..contract.joined import random_numbers
+from ..contract.batch_functions import random_numbers
+from ..contract.checks import repr_short
 from ..contract.run_config import RunConfig
 from ..contract.spec import EstimatorSpec, Metric, ModeKeys
 from ..contract.train_op import TrainOp
@@ -32,7 +32,7 @@ from ..data.batch import Batch, num_rows
 from ..distribute import names
 from ..distribute.replicas import Replicas
 from ..errors import SpecError
-from ..train import losses, slices
+from ..train import indexed_slices, losses
 from ..train.fetches import Fetches
 from ..train.metrics import MetricSet, is_sum_over_batches
 from ..train.step import Batches, BoundModelFn, compiled, learning_rate_of, used_optimizers
@@ -160,7 +160,7 @@ def own_step_spec(mode: str, model: keras.Model, data: Any) -> OwnStepSpec:
     if not isinstance(returned, Mapping) or not returned:
         raise SpecError(
             f"{type(model).__name__}.{getattr(step, '__name__', 'train_step')} returned "
-            f"{as_shown(returned)}: expected a dict. Write return {{'loss': loss}}."
+            f"{repr_short(returned)}: expected a dict. Write return {{'loss': loss}}."
         )
     return trace.spec(mode, _flat(returned), num_rows(data))
 
@@ -402,11 +402,11 @@ class _Trace:
             given = [i for i, each in enumerate(grads) if each is not None]
             # One sum after the other: collectives of replicas in different orders would wait.
             with tf.control_dependencies(self._summed):
-                scaled = [slices.times(grads[i], self.share) for i in given]
+                scaled = [indexed_slices.times(grads[i], self.share) for i in given]
             summed = self._replicas.all_reduce(scaled)
             self._summed = tf.nest.flatten(summed, expand_composites=True)
             for i, each in zip(given, summed, strict=True):
-                grads[i] = slices.each_row_once(each)
+                grads[i] = indexed_slices.each_row_once(each)
         apply(grads, variables)
 
     def update(self, metric: Any, update: Callable[..., Any], args: Any, kwargs: Any) -> None:
@@ -458,7 +458,7 @@ class _Trace:
             if id(value) in self._results:
                 _, metric, key = self._results[id(value)]
                 state = [
-                    slices.with_shape(value, v.shape)
+                    indexed_slices.with_shape(value, v.shape)
                     for value, v in zip(self._state(metric), metric.variables, strict=True)
                 ]
                 factory = functools.partial(_Summed, metric, key)

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from ..errors import EXIT_REFUSED
 from ..run import durations
-from ..run.near import near
+from ..run.suggestions import near
 
 PACKAGE = __package__.rpartition(".")[0]
 MAIN = f"{PACKAGE}.main"

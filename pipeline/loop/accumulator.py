@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from ..contract.hooks import Report, RunContext
 from ..contract.summaries import Summary
-from ..train.loop import Steps
+from ..train.compiled_loop import Steps
 from ..train.metrics import MetricSet
 from ..train.totals import Totals
 

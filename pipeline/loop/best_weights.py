@@ -15,7 +15,7 @@ from absl import logging
 
 from ..checkpoint import files
 from ..contract.hooks import Hook, RunContext
-from ..model_dir import best
+from ..model_dir import best_record
 from ..model_dir.files import read_json, write_atomic
 from .checkpointing import Checkpointing
 from .early_stopping import EarlyStopping
@@ -83,8 +83,8 @@ class BestWeights(Part):
     def _best_path(self, rule: EarlyStopping) -> str:
         """Returns the path prefix of the best checkpoint; '' if all values are NaN."""
         folder = f"eval_{rule.evaluation}" if rule.evaluation else "eval"
-        kept = best.Rule(folder, rule.metric, rule.mode == "max", 1, self._log.run_id)
-        found = best.winners(self._model_dir, kept, files.committed_names(self._model_dir))
+        kept = best_record.Rule(folder, rule.metric, rule.mode == "max", 1, self._log.run_id)
+        found = best_record.winners(self._model_dir, kept, files.committed_names(self._model_dir))
         return os.path.join(self._model_dir, found[0].checkpoint) if found else ""
 
     @property

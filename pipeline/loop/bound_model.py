@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from ..contract import calling, seeds
-from ..contract.checks import shown
+from ..contract import seeds, signatures
+from ..contract.checks import repr_short
 from ..contract.spec import EstimatorSpec, ModeKeys
 from ..contract.user_errors import annotate_errors, describe
 from ..distribute import modules as modules_lib
@@ -48,8 +48,8 @@ class BoundModel:
     def in_mode(self, mode: str) -> BoundModelFn:
         """Returns model_fn in one mode as a function of features, labels and step."""
         model_fn, state = self.model_fn, self.state
-        name = f"model_fn {calling.name_of(model_fn)}"
-        takes_labels = calling.accepts(model_fn, "labels") or calling.takes_all(model_fn)
+        name = f"model_fn {signatures.name_of(model_fn)}"
+        takes_labels = signatures.accepts(model_fn, "labels") or signatures.takes_all(model_fn)
 
         def bound(features: Any, labels: Any, step: tf.Tensor) -> EstimatorSpec:
             if labels is not None and mode != ModeKeys.PREDICT and not takes_labels:
@@ -61,7 +61,7 @@ class BoundModel:
                 "features": _copied(features),
                 "labels": _copied(labels),
                 "mode": mode,
-                "params": calling.own(self.params),
+                "params": signatures.own(self.params),
                 "config": state.config,
                 "step": step,
                 **state.modules,
@@ -74,10 +74,10 @@ class BoundModel:
             seeds.seed_graph(state.config.tf_random_seed)
             normalization = modules_lib.current_normalization(state.modules)
             with annotate_errors(name, **details), normalization:
-                spec = model_fn(**calling.arguments(model_fn, available, role="model_fn"))
+                spec = model_fn(**signatures.arguments(model_fn, available, role="model_fn"))
             if not isinstance(spec, EstimatorSpec) or spec.mode != mode:
                 is_spec = isinstance(spec, EstimatorSpec)
-                returned = f"EstimatorSpec({spec.mode!r}, ...)" if is_spec else shown(spec)
+                returned = f"EstimatorSpec({spec.mode!r}, ...)" if is_spec else repr_short(spec)
                 raise SpecError(
                     f"{name} returned {returned} in mode {mode!r}: expected an EstimatorSpec of "
                     "this mode. Write return EstimatorSpec(mode, ...)."

@@ -18,7 +18,7 @@ from ..contract.hooks import Hook, RunContext
 from ..contract.old_names import reject_unknown_arguments
 from ..contract.run_config import RunConfig
 from ..errors import UserValueError
-from ..model_dir.evaluated import Evaluated, check_metric, higher_is_better, value_of
+from ..model_dir.evaluation_results import Evaluated, check_metric, higher_is_better, value_of
 
 # The evaluations of one name, by step.
 History = Sequence[Evaluated]

@@ -9,11 +9,11 @@ from ..contract.hooks import RunContext
 from ..contract.spec import ModeKeys
 from ..contract.user_errors import step_errors
 from ..data.open_input import OpenInput
-from ..train.loop import Detail, Steps
-from ..train.pace import Pace
+from ..train.compiled_loop import Detail, Steps
+from ..train.steps_per_call import Pace
 from .parts import Part, Start
-from .program import TrainProgram
 from .skipped_steps import SkippedSteps
+from .train_program import TrainProgram
 
 
 class Engine(Part):

@@ -10,8 +10,8 @@ from ..checkpoint import files
 from ..contract.hooks import RunContext
 from ..contract.run_config import RunConfig
 from ..distribute.replicas import Replicas
-from ..model_dir import best, records, storage_watchdog
-from ..model_dir.evaluated import Evaluated, from_json, to_json
+from ..model_dir import best_record, records, storage_watchdog
+from ..model_dir.evaluation_results import Evaluated, from_json, to_json
 from ..model_dir.files import writing
 from .parts import Part, Start
 from .specs import EvalSpec
@@ -52,8 +52,8 @@ class EvaluationLog(Part):
         for spec in self._specs:
             self.history[spec.name] = self._read_for_all(spec, run.step)
         rules = [rule for spec in self._specs for rule in spec.rules(self.run_id)]
-        if self._writes and (rules or best.rules(self._model_dir)):
-            best.write(self._model_dir, rules, files.committed_names(self._model_dir))
+        if self._writes and (rules or best_record.rules(self._model_dir)):
+            best_record.write(self._model_dir, rules, files.committed_names(self._model_dir))
 
     def state(self) -> Mapping[str, Any]:
         """Returns the id of the run."""
@@ -98,7 +98,7 @@ class EvaluationLog(Part):
             records.append(os.path.join(self._model_dir, spec.folder), result)
             if spec.keep_best:  # The checkpoint may still be written.
                 existing = {*files.committed_names(self._model_dir), result.checkpoint}
-                best.write(self._model_dir, best.rules(self._model_dir), existing)
+                best_record.write(self._model_dir, best_record.rules(self._model_dir), existing)
 
 
 def best_checkpoints(model_dir: str) -> list[str]:
@@ -106,6 +106,6 @@ def best_checkpoints(model_dir: str) -> list[str]:
     existing = files.committed_names(model_dir)
     return [
         os.path.join(model_dir, each.checkpoint)
-        for rule in best.rules(model_dir)
-        for each in best.winners(model_dir, rule, existing)
+        for rule in best_record.rules(model_dir)
+        for each in best_record.winners(model_dir, rule, existing)
     ]

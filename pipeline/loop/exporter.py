@@ -7,9 +7,9 @@ from typing import Any, Protocol
 import tensorflow as tf
 from absl import logging
 
-from ..contract.averages import AVERAGE, LIVE
 from ..contract.checks import check, choice, function, integer
 from ..contract.run_config import RunConfig
+from ..contract.weight_averages import AVERAGE, LIVE
 from ..errors import UserValueError
 from ..model_dir import storage_watchdog
 from ..model_dir.files import delete_folder

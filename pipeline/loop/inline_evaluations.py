@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from ..contract.hooks import RunContext
 from ..contract.user_errors import collected
 from ..distribute.replicas import Replicas
-from ..model_dir.evaluated import Evaluated
+from ..model_dir.evaluation_results import Evaluated
 from ..run import signals
 from .checkpointing import Checkpointing
+from .due_evaluations import Evaluations
 from .evaluation import Evaluation
 from .evaluation_log import EvaluationLog
-from .evaluations import Evaluations
 from .hook_list import HookList
 from .parts import Boundary, Start
 from .specs import EvalSpec

@@ -7,9 +7,9 @@ from typing import Any
 
 from ..contract.hooks import RunContext
 from ..model_dir import storage_watchdog
-from ..model_dir.evaluated import Evaluated, from_json, to_json
+from ..model_dir.evaluation_results import Evaluated, from_json, to_json
+from .due_evaluations import Evaluations
 from .evaluation_log import EvaluationLog
-from .evaluations import Evaluations
 from .hook_list import HookList
 from .parts import Boundary, Start
 from .specs import EvalSpec

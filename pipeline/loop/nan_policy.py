@@ -7,7 +7,7 @@ from ..checkpoint import files
 from ..checkpoint.reader import Reader
 from ..contract.hooks import RunContext, SkippedStep
 from ..errors import NanLossDuringTrainingError
-from ..train.loop import Steps
+from ..train.compiled_loop import Steps
 from .parts import Part, Start
 from .skipped_steps import SkippedSteps
 from .train_state import TrainState

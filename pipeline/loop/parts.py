@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..contract.hooks import RunContext, SkippedStep
-from ..train.loop import Detail
+from ..train.compiled_loop import Detail
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from ..contract.hooks import RunContext
 from ..distribute.replicas import Replicas
 from ..run import signals
-from ..train.loop import Detail
+from ..train.compiled_loop import Detail
 from .checkpointing import Checkpointing
+from .due_evaluations import Evaluations
 from .engine import Engine
-from .evaluations import Evaluations
 from .hook_list import HookList
 from .parts import Boundary
 

@@ -13,9 +13,9 @@ from .. import private
 from ..contract.train_op import TrainOp
 from ..distribute.names import variable_of
 from ..errors import UserValueError
-from ..train import slices
+from ..train import indexed_slices
 from ..train.kernels import BY_ROWS, KERNELS, VariableUpdate
-from ..train.rows import moves_rows
+from ..train.row_updates import moves_rows
 
 
 def lock(op: TrainOp, strategy: tf.distribute.Strategy) -> None:
@@ -55,11 +55,11 @@ def lock(op: TrainOp, strategy: tf.distribute.Strategy) -> None:
 
     def update_step(gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:
         if not by_rows:
-            gradient = slices.dense(gradient, variable)
+            gradient = indexed_slices.dense(gradient, variable)
         slots = private.slots_of(optimizer, variable).values()
         empty = next((zeros[id(each)] for each in slots if id(each) in zeros), None)
         one = VariableUpdate(optimizer, variable, gradient, learning_rate, zeros=empty)
-        if op.lazy and slices.are_rows(gradient) and private.decays(optimizer, variable):
+        if op.lazy and indexed_slices.are_rows(gradient) and private.decays(optimizer, variable):
             one.decay()
         kernel(one)
 

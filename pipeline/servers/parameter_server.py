@@ -5,7 +5,7 @@ import tensorflow as tf
 from ..contract.checks import check, integer, number
 from ..contract.run_config import RunConfig
 from ..errors import UserValueError
-from . import serve
+from . import server_task
 from .runner import ServerRunner
 from .strategy import connected
 
@@ -69,7 +69,7 @@ def parameter_server(
                 f"{' or '.join(map(repr, allowed))}, since {reason}."
             )
     if cluster.task_type != "chief":
-        serve.serve(cluster, **timeouts)
+        server_task.serve(cluster, **timeouts)
     return connected(
         cluster,
         create_runner=ServerRunner,

@@ -6,12 +6,12 @@ from typing import Any
 from ..contract.run_config import RunConfig
 from ..contract.train_op import TrainOp
 from ..data.source import Source
-from ..distribute.averages import Averages
 from ..distribute.replicas import Replicas
-from ..train.averaged import averaged_calls
-from ..train.loop import Loop, Steps
+from ..distribute.weight_averages import Averages
+from ..train.compiled_loop import Loop, Steps
 from ..train.runners import Runner
 from ..train.step import Step
+from ..train.weight_averages import averaged_calls
 from .server_loop import PIECES_PER_WORKER, ServerLoop, cond_on_worker
 from .worker_input import WorkerInput
 

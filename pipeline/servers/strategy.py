@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..cluster import connect, start_barrier
-from ..cluster.monitor import Monitor
+from ..cluster.stuck_tasks import Monitor
 from ..cluster.tf_config import Cluster
 
 # TensorFlow connects a process once.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ..contract.spec import EstimatorSpec, HostMetric
+from ..contract.spec import EstimatorSpec, NumpyMetric
 from ..contract.summaries import Summary
 from ..data.batch import Batch
 from ..distribute.replicas import Replicas
@@ -92,7 +92,7 @@ def named_fetches(names: Collection[str], outline: EstimatorSpec, field: str) ->
     """
 
     def choose(spec: EstimatorSpec) -> dict[str, Any]:
-        host = {n: each for n, each in spec.metrics.items() if isinstance(each, HostMetric)}
+        host = {n: each for n, each in spec.metrics.items() if isinstance(each, NumpyMetric)}
         nests = {
             **spec.tensors,
             **{name: dict(summary.tensors) for name, summary in spec.summaries.items()},

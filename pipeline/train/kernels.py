@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from .. import private
 from ..distribute.names import variable_of
-from . import slices
+from . import indexed_slices
 
 # Powers of an optimizer's decays by decay, dtype and device.
 Powers = dict[Hashable, tf.Tensor]
@@ -84,7 +84,7 @@ class VariableUpdate:
           **arguments: other arguments of the kernel; slots by their names in the optimizer.
         """
         kind = "Resource"
-        if slices.are_rows(self.gradient):
+        if indexed_slices.are_rows(self.gradient):
             kind = "ResourceSparse"
             arguments["indices"] = self.gradient.indices
         arguments = {k: self.slot(v) if isinstance(v, str) else v for k, v in arguments.items()}
@@ -92,7 +92,7 @@ class VariableUpdate:
             arguments[each.replace("_", "")] = self.number(getattr(self.optimizer, each))
         getattr(_raw, kind + name)(
             var=self.variable.handle,
-            grad=self.number(slices.values_of(self.gradient)),
+            grad=self.number(indexed_slices.values_of(self.gradient)),
             lr=self.rate,
             use_locking=True,
             **arguments,
@@ -118,7 +118,7 @@ def _sgd(u: VariableUpdate) -> None:
     if u.optimizer.momentum:
         nesterov = u.optimizer.nesterov
         u.apply("ApplyKerasMomentum", "momentum", accum="momentums", use_nesterov=nesterov)
-    elif slices.are_rows(u.gradient):
+    elif indexed_slices.are_rows(u.gradient):
         u.subtract(u.rate * u.number(u.gradient.values))
     else:
         _raw.ResourceApplyGradientDescent(

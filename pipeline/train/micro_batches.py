@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from ..data.batch import Batch
 from ..distribute.replicas import Replicas
-from . import slices
+from . import indexed_slices
 from .fetches import Fetches
 from .totals import Totals
 
@@ -48,14 +48,14 @@ def sum_of(
 
     def body(index: tf.Tensor, sums: Any) -> Any:
         added = replicas.run(later, _choose(index, others))
-        return index + 1, tf.nest.map_structure(slices.add, sums, added)
+        return index + 1, tf.nest.map_structure(indexed_slices.add, sums, added)
 
     state = tf.constant(0), sums
     _, sums = tf.while_loop(
         lambda index, _: index < number,
         body,
         state,
-        shape_invariants=tf.nest.map_structure(slices.spec_of_sum, state),
+        shape_invariants=tf.nest.map_structure(indexed_slices.spec_of_sum, state),
         parallel_iterations=1,
     )
     return sums
@@ -98,11 +98,11 @@ def _num_with_data(batches: Sequence[Sequence[Batch]]) -> Any:
 
 
 def _plus(sums: Sums, added: Sums) -> Sums:
-    return sums[0].plus(added[0]), tf.nest.map_structure(slices.add, sums[1], added[1])
+    return sums[0].plus(added[0]), tf.nest.map_structure(indexed_slices.add, sums[1], added[1])
 
 
 def _nothing(sums: Sequence[Sums], fetches: Fetches) -> list[Sums]:
     """Returns the sums of a micro-batch without examples."""
     sums = [(totals.sums(), gradients) for totals, gradients in sums]
-    zeros = tf.nest.map_structure(slices.zeros_like, sums)
+    zeros = tf.nest.map_structure(indexed_slices.zeros_like, sums)
     return [(totals._replace(fetched=fetches.zeros()), gradients) for totals, gradients in zeros]

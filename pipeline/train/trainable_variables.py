@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ..contract.checks import shown
+from ..contract.checks import repr_short
 from ..distribute import names
 from ..errors import UserTypeError, UserValueError
 
@@ -28,7 +28,7 @@ def trainable_variables(module: Any, *, frozen: str | Sequence[str]) -> list[Any
     """
     if not hasattr(module, "trainable_variables"):
         raise UserTypeError(
-            f"module is {shown(module)}: expected a module. Write "
+            f"module is {repr_short(module)}: expected a module. Write "
             "trainable_variables(network, frozen='backbone/.*')."
         )
     full = {}

@@ -4,7 +4,7 @@ import linecache
 import sys
 
 from ..errors import SpecError, UserError
-from ..run import frames
+from ..run import tracebacks
 
 
 class MissingNameError(UserError, AttributeError):
@@ -14,7 +14,7 @@ class MissingNameError(UserError, AttributeError):
 def place() -> str:
     """Returns `FILE, line N, LINE: `, the innermost line of the program that is running."""
     frame = sys._getframe(1)
-    while frame is not None and not frames.is_users(frame.f_code.co_filename):
+    while frame is not None and not tracebacks.is_users(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return ""

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from ..contract import calling
+from ..contract import signatures
 from ..contract.hooks import Hook
 from ..contract.spec import EstimatorSpec as DriverSpec
 from ..contract.spec import ModeKeys
@@ -68,7 +68,7 @@ class Estimator(driver.Estimator):
     @property
     def params(self) -> Any:
         """A copy of the hyperparameters."""
-        return calling.own({} if self._given_params is None else self._given_params)
+        return signatures.own({} if self._given_params is None else self._given_params)
 
     @property
     def model_fn(self) -> Callable[..., Any]:
@@ -104,7 +104,7 @@ class Estimator(driver.Estimator):
                 model.trace = trace  # Of EVAL or PREDICT: for init_from_checkpoint.
             return result
 
-        model_fn.__name__ = calling.name_of(self._program)
+        model_fn.__name__ = signatures.name_of(self._program)
         return model_fn
 
     def _call(self, features: Any, labels: Any, mode: str, config: Any) -> Any:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from ..checkpoint import keys
 from ..checkpoint.reader import DRIVER, Reader, listed
-from ..contract.averages import AVERAGE, KINDS
+from ..contract.weight_averages import AVERAGE, KINDS
 from ..errors import CheckpointMismatchError, UserValueError
 from .settings import ALL, WarmStartSettings
 from .slots import Slots

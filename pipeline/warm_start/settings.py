@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from ..contract.averages import AVERAGE, LIVE
-from ..contract.checks import boolean, check_fields, choice, function, shown
+from ..contract.checks import boolean, check_fields, choice, function, repr_short
 from ..contract.old_names import hint
+from ..contract.weight_averages import AVERAGE, LIVE
 from ..errors import UserTypeError, UserValueError
 from .vocabulary import VocabInfo
 
@@ -84,7 +84,7 @@ class WarmStartSettings:
                 isinstance(item, kind) for item in given.values()
             ):
                 raise UserTypeError(
-                    f"WarmStartSettings.{field} is {shown(given)}: expected a dict to "
+                    f"WarmStartSettings.{field} is {repr_short(given)}: expected a dict to "
                     f"{kind.__name__}. Set {field}={example}."
                 )
             object.__setattr__(self, field, given)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 from ..checkpoint.reader import DRIVER, listed
-from ..contract.checks import shown
+from ..contract.checks import repr_short
 from ..distribute.replicas import Replicas
 from ..errors import UserTypeError, UserValueError
 from .plan import SEED, Plan
@@ -147,8 +147,8 @@ def _initialize(
     returned = init_fn(dict(modules))
     if returned is not None:
         raise UserTypeError(
-            f"WarmStartSettings.init_fn returned {shown(returned)}: expected None. Set values by "
-            "modules['network'].set_weights(values)."
+            f"WarmStartSettings.init_fn returned {repr_short(returned)}: expected None. Set values "
+            "by modules['network'].set_weights(values)."
         )
     return [name for name, value in own.items() if _checksum({name: value}) != before[name]]
 

@@ -3,15 +3,15 @@
 import pytest
 
 import gin_estimator as ge
-from gin_estimator.cluster import monitor
+from gin_estimator.cluster import stuck_tasks
 
 
 @pytest.fixture
 def ask(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(monitor, "ask", lambda _: monitor.Answer.SILENT)
-    monkeypatch.setattr(monitor.time, "monotonic", lambda: now[0])
-    silence = monitor.Silence({"worker 0": "host:1"}, lost_after_secs=30)
+    monkeypatch.setattr(stuck_tasks, "ask", lambda _: stuck_tasks.Answer.SILENT)
+    monkeypatch.setattr(stuck_tasks.time, "monotonic", lambda: now[0])
+    silence = stuck_tasks.Silence({"worker 0": "host:1"}, lost_after_secs=30)
 
     def ask(secs):
         now[0] += secs

@@ -52,7 +52,7 @@ test_inputs_that_a_tpu_cannot_take = refused(
 
 
 @pytest.mark.slow
-def test_host_metrics_and_summaries_are_compiled_and_refused(tmp_path):
+def test_numpy_metrics_and_summaries_are_compiled_and_refused(tmp_path):
     def make_fn(**options):
         def model_fn(features, labels, mode, network, optimizer):
             spec = small.model_fn(features, labels, mode, network, optimizer)

@@ -5,7 +5,7 @@ import math
 import pytest
 
 import gin_estimator as ge
-from gin_estimator.model_dir.evaluated import Evaluated
+from gin_estimator.model_dir.evaluation_results import Evaluated
 
 NAN, INF = math.nan, math.inf
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from gin_estimator.contract.train_op import TrainOp
 from gin_estimator.servers.locked_updates import lock
-from gin_estimator.train.rows import RowOptimizer
+from gin_estimator.train.row_updates import RowOptimizer
 from refusals import refused
 
 pytestmark = pytest.mark.oldest

@@ -69,15 +69,15 @@ def test_tensors_are_logged_and_host_metrics_are_not_computed(tmp_path, caplog):
     def never(labels):
         raise AssertionError
 
-    def with_host_metric(features, labels, mode, a, b, optimizer):
+    def with_numpy_metric(features, labels, mode, a, b, optimizer):
         spec = model_fn(features, labels, mode, a, b, optimizer)
         return dataclasses.replace(spec, metrics={"never": ge.numpy_metric(never, labels)})
 
     caplog.set_level("INFO", logger="absl")
-    train(tmp_path, [ge.hooks.TensorHook(3, ["label"])], fn=with_host_metric, size=4)
+    train(tmp_path, [ge.hooks.TensorHook(3, ["label"])], fn=with_numpy_metric, size=4)
     [line] = [text for text in caplog.messages if text.startswith("train | step 3 | label = ")]
     assert line.endswith(str(Y[8:12]))
-    train(tmp_path / "large", [ge.hooks.TensorHook(1, ["label"])], fn=with_host_metric, size=8)
+    train(tmp_path / "large", [ge.hooks.TensorHook(1, ["label"])], fn=with_numpy_metric, size=8)
     [line] = [text for text in caplog.messages if text.startswith("train | step 1 | label = [8],")]
     assert f"mean {Y[:8].mean():.4g}, from {Y[:8].min():.4g} to " in line
 

@@ -212,7 +212,7 @@ def test_an_error_of_a_metric_names_it(tmp_path):
 
 @pytest.mark.thin
 @pytest.mark.parametrize("config", [{}, {"run_eagerly": True}], ids=["compiled", "eager"])
-def test_host_metrics_get_each_example_once_in_order(tmp_path, strategy, config):
+def test_numpy_metrics_get_each_example_once_in_order(tmp_path, strategy, config):
     calls = []
 
     def record(numbers, *, text, scores):
@@ -232,7 +232,7 @@ def test_host_metrics_get_each_example_once_in_order(tmp_path, strategy, config)
 
 
 @pytest.mark.slow
-def test_host_metrics_under_xla(tmp_path):
+def test_numpy_metrics_under_xla(tmp_path):
     def with_host(features, labels, mode, network, optimizer):
         spec = model_fn(features, labels, mode, network, optimizer)
         total = ge.numpy_metric(lambda x: float(x.sum()), features)

@@ -1,7 +1,7 @@
 """How many steps a call runs."""
 
-from gin_estimator.train.loop import Steps
-from gin_estimator.train.pace import Pace
+from gin_estimator.train.compiled_loop import Steps
+from gin_estimator.train.steps_per_call import Pace
 
 
 def calls(pace, number, secs_per_step):

@@ -13,7 +13,7 @@ import tensorflow as tf
 import gin_estimator as ge
 from gin_estimator.data.batch import Batch
 from gin_estimator.loop.evaluation import Evaluation
-from gin_estimator.loop.program import TrainProgram
+from gin_estimator.loop.train_program import TrainProgram
 
 NUM_CORES = 2
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..distribute.averages import Averages
-from .loop import Detail, Steps
+from ..distribute.weight_averages import Averages
+from .compiled_loop import Detail, Steps
 from .step import Batches, Step
 from .totals import Totals
 

@@ -12,8 +12,8 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from ..contract.averages import AVERAGE, KINDS, Average, matches
 from ..contract.train_op import TrainOp
+from ..contract.weight_averages import AVERAGE, KINDS, Average, matches
 from ..errors import SpecError, UserRuntimeError
 from . import names
 from .replicas import Replicas

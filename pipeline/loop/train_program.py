@@ -14,13 +14,13 @@ from ..contract.summaries import Summary
 from ..data.source import Source
 from ..errors import UserValueError
 from ..train import runners
+from ..train.compiled_loop import Steps
 from ..train.fetches import named_fetches, summaries_of
-from ..train.loop import Steps
 from ..train.metrics import MetricSet
 from ..train.step import TrainStep
-from ..train.untrained import log_untrained
+from ..train.untrained_variables import log_untrained
 from .bound_model import BoundModel
-from .rate_factors import ScalesRates, scale_rates
+from .learning_rate_factors import ScalesRates, scale_rates
 from .train_state import TrainState
 
 _MAX_LOSSES = 1000  # Of a call that keeps the loss of each step.

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 
 from ..errors import EXIT_RESTART, TaskLostError
-from . import watchdog
+from . import block_timeout
 from .tf_config import split
 
 _POLL_SECS = 1.0
@@ -110,7 +110,7 @@ class Monitor:
         self._silence = Silence(tasks, lost_after_secs)
         self._no_workers_since: float | None = None
         self._end_at = math.inf
-        self._alive = watchdog.Watchdog(
+        self._alive = block_timeout.Watchdog(
             lost_after_secs + _LATE_SECS,
             f"error: TensorFlow has waited for another task for {lost_after_secs:g} s: one of "
             f"{', '.join(tasks)} is stopped or stuck. End it, and start all tasks again.",

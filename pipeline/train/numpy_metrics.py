@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from ..contract.spec import EstimatorSpec, HostMetric
+from ..contract.spec import EstimatorSpec, NumpyMetric
 from ..distribute.replicas import Replicas
 from ..errors import SpecError
 from .fetches import concatenated, of_all_processes
@@ -16,7 +16,7 @@ from .metrics import as_result
 _MANY_BYTES = 2**30
 
 
-class HostMetrics:
+class NumpyMetrics:
     """The host metrics of mode EVAL."""
 
     def __init__(self, outline: EstimatorSpec) -> None:
@@ -24,7 +24,7 @@ class HostMetrics:
         self._functions = {
             name: each.function
             for name, each in outline.metrics.items()
-            if isinstance(each, HostMetric)
+            if isinstance(each, NumpyMetric)
         }
 
     @property
@@ -51,14 +51,16 @@ class HostMetrics:
             ) from error
         num_bytes = sum(array.nbytes for array in tf.nest.flatten(arguments))
         if num_bytes > _MANY_BYTES:
-            logging.warning("eval | the host metrics get %.1f GiB at once", num_bytes / 2**30)
+            logging.warning(
+                "eval | the functions of numpy_metric() get %.1f GiB at once", num_bytes / 2**30
+            )
         results = {}
         for name, function in self._functions.items():
             args, kwargs = arguments[name]
             array = np.asarray(value := function(*args, **kwargs))
             if array.dtype.kind not in "biuf":
                 raise SpecError(
-                    f"host metric {name!r} returned {value!r}: expected a number or an array of "
+                    f"numpy_metric {name!r} returned {value!r}: expected a number or an array of "
                     "numbers."
                 )
             results[name] = as_result(array)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from ..errors import UserTypeError
 from ..private import KERAS_VARIABLE
-from .checks import shown
+from .checks import repr_short
 
 # Arguments of model_fn in addition to the modules.
 MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config", "step")
@@ -58,27 +58,27 @@ def check_model_fn(fn: Any, modules: Any) -> None:
     """
     if isinstance(fn, keras.Layer):
         raise UserTypeError(
-            f"model_fn is {shown(fn)}: expected a function. Write def model_fn(features, labels, "
-            "mode, network, optimizer), and set modules={'network': make_network}."
+            f"model_fn is {repr_short(fn)}: expected a function. Write def model_fn(features, "
+            "labels, mode, network, optimizer), and set modules={'network': make_network}."
         )
     if not callable(fn):
         raise UserTypeError(
-            f"model_fn is {shown(fn)}: expected a function that returns an EstimatorSpec."
+            f"model_fn is {repr_short(fn)}: expected a function that returns an EstimatorSpec."
         )
     if not isinstance(modules, Mapping):
         raise UserTypeError(
-            f"modules is {shown(modules)}: expected a dict of factories. Set "
+            f"modules is {repr_short(modules)}: expected a dict of factories. Set "
             "modules={'network': make_network, 'optimizer': keras.optimizers.Adam}."
         )
     for name, factory in modules.items():
         if not isinstance(name, str) or not name or "/" in name or name in _RESERVED:
             raise UserTypeError(
-                f"modules has the name {shown(name)}: expected a text without '/', and none of "
-                f"{', '.join(_RESERVED)}. Set a name such as 'network'."
+                f"modules has the name {repr_short(name)}: expected a text without '/', and none "
+                f"of {', '.join(_RESERVED)}. Set a name such as 'network'."
             )
         if isinstance(factory, _STATE) or not callable(factory):
             raise UserTypeError(
-                f"modules[{name!r}] is {shown(factory)}: expected a factory. Set it to the "
+                f"modules[{name!r}] is {repr_short(factory)}: expected a factory. Set it to the "
                 "function or class that makes it; in gin @cnn, not @cnn()."
             )
     names = [p.name for p in _parameters(fn)]
@@ -103,7 +103,7 @@ def check_params(params: Any) -> None:
     is_tuple = isinstance(params, tuple) and not hasattr(params, "_fields")
     if nameless or is_tuple or inspect.isroutine(params) or hasattr(params, "dtype"):
         raise UserTypeError(
-            f"params is {shown(params)}: expected a dict, or an object with attributes. Set "
+            f"params is {repr_short(params)}: expected a dict, or an object with attributes. Set "
             "params={'learning_rate': 0.1}."
         )
 

@@ -17,7 +17,7 @@ from .. import private
 from ..contract.train_op import TrainOp
 from ..distribute.names import variable_of
 from ..errors import SpecError
-from . import kernels, slices
+from . import indexed_slices, kernels
 
 _Optimizers = keras.optimizers
 # Optimizers whose formula computes each row by itself.
@@ -67,15 +67,15 @@ class RowOptimizer:
     def apply(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Updates variables by gradients over all replicas, no row twice, in replica context."""
         pairs = zip(gradients, variables, strict=True)
-        by_rows = [v for g, v in pairs if self._op.lazy and slices.are_rows(g)]
+        by_rows = [v for g, v in pairs if self._op.lazy and indexed_slices.are_rows(g)]
         private.decay_without(self._optimizer, by_rows)
         self._powers = {}
         self._optimizer.apply(gradients, variables)
 
     def _update_step(self, gradient: Any, variable: tf.Variable, learning_rate: Any) -> None:
         """Replaces Keras' method, which gets the variable of each device."""
-        if not self._moves_rows or not slices.are_rows(gradient):
-            whole = slices.dense(gradient, variable)
+        if not self._moves_rows or not indexed_slices.are_rows(gradient):
+            whole = indexed_slices.dense(gradient, variable)
             if kernels.replaces_formula(self._optimizer, variable):
                 kernels.update(self._optimizer, variable, whole, learning_rate, self._powers)
             else:
@@ -105,7 +105,7 @@ def log_whole_updates(op: TrainOp, gradients: Mapping[int, Any]) -> None:
     reason = f"{type(op.optimizer).__name__} moves all of them"
     for index, gradient in gradients.items():
         variable = op.variables[index]
-        if op.lazy or not slices.are_rows(gradient):
+        if op.lazy or not indexed_slices.are_rows(gradient):
             continue
         row_bytes = gradient.values.shape[1:].num_elements() * gradient.dtype.size
         if variable.shape[0] * row_bytes < _LARGE_TABLE:
@@ -183,10 +183,12 @@ class _Rows:
 def _clipped(optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any]:
     """Returns gradients clipped by the optimizer's options; Keras would make rows dense."""
     if norm := optimizer.clipnorm:
-        return [slices.clip_by_global_norm([each], norm)[0] for each in gradients]
+        return [indexed_slices.clip_by_global_norm([each], norm)[0] for each in gradients]
     if norm := optimizer.global_clipnorm:
-        return slices.clip_by_global_norm(gradients, norm)
+        return indexed_slices.clip_by_global_norm(gradients, norm)
     if limit := optimizer.clipvalue:
-        values = [tf.clip_by_value(slices.values_of(each), -limit, limit) for each in gradients]
-        return [slices.with_values(*pair) for pair in zip(gradients, values, strict=True)]
+        values = [
+            tf.clip_by_value(indexed_slices.values_of(each), -limit, limit) for each in gradients
+        ]
+        return [indexed_slices.with_values(*pair) for pair in zip(gradients, values, strict=True)]
     return gradients

@@ -5,11 +5,11 @@ from typing import Any
 
 from ..contract.hooks import Hook
 from ..contract.run_config import RunConfig
-from .description import DescriptionHook
+from .logging_hook import LoggingHook
 from .metric_writers_hook import MetricWritersHook
-from .progress import ProgressHook
-from .stock import LoggingHook
-from .summary import SummaryHook
+from .progress_hook import ProgressHook
+from .run_description import DescriptionHook
+from .summary_hook import SummaryHook
 
 
 def stock_hooks(

@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl import logging
 
 from ..cluster import connect, start_barrier
-from ..cluster.monitor import Answer, Silence
+from ..cluster.stuck_tasks import Answer, Silence
 from ..cluster.tf_config import Cluster
 from ..errors import EXIT_RESTART, PreemptedError, TaskLostError
 from ..run import signals

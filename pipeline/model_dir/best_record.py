@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from . import records
-from .evaluated import Evaluated, best
+from .evaluation_results import Evaluated, best
 from .files import read_json, write_atomic
 
 FILE = "best.json"
