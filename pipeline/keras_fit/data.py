@@ -236,8 +236,8 @@ def _check_source(name: str, value: Any) -> None:
         raise UserTypeError(
             f"{name} is {repr_short(value)}: expected data that can be read again from the "
             f"beginning, as workers and restarts have to. Set {name}=lambda: "
-            f"tf.data.Dataset.from_generator({getattr(value, '__name__', 'make_generator')}, output_signature="
-            f"{_signature(value)}), with the function that makes the generator."
+            f"tf.data.Dataset.from_generator({getattr(value, '__name__', 'make_generator')}, "
+            f"output_signature={_signature(value)}), with the function that makes the generator."
         )
     raise UserTypeError(
         f"{name} is {repr_short(value)}: expected arrays, a tf.data.Dataset, a "

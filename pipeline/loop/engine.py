@@ -10,7 +10,7 @@ from ..contract.spec import ModeKeys
 from ..contract.user_errors import step_errors
 from ..data.open_input import OpenInput
 from ..train.compiled_loop import Detail, Steps
-from ..train.steps_per_call import Pace
+from ..train.steps_per_call import StepsPerCall
 from .parts import Part, Start
 from .skipped_steps import SkippedSteps
 from .train_program import TrainProgram
@@ -35,7 +35,9 @@ class Engine(Part):
         self._program, self._state = program, program.state
         self._skipped = skipped
         self._passes = {"after_rest": after_rest, "num_passes": program.num_passes}
-        self._pace = Pace(program.max_steps_per_call, program.state.config.max_loop_secs)
+        self._steps_per_call = StepsPerCall(
+            program.max_steps_per_call, program.state.config.max_loop_secs
+        )
         self._data: OpenInput | None = None
         self._position: Mapping[str, Any] = {}
 
@@ -57,7 +59,7 @@ class Engine(Part):
     def next_step(self, step: int) -> float:
         """Returns the last step of the next call: by its duration, the data, or a skipped step."""
         ends = self._data.end_step, self._skipped.next_step(step)
-        return min(step + self._pace.num_steps, *ends)
+        return min(step + self._steps_per_call.num_steps, *ends)
 
     def run(self, step: int, stop: int, detail: Detail) -> Steps:
         """Trains from `step` to `stop` in one compiled call, or to the end of the data.
@@ -74,7 +76,7 @@ class Engine(Part):
             steps = self._program.run_steps(self._data.iterator, step, stop, detail=detail)
         self._state.step = steps.step
         self._state.is_unsaved = self._state.config.save_checkpoints_steps == 0
-        self._pace.record(steps)
+        self._steps_per_call.record(steps)
         self._data.add(steps.num_steps, steps.examples)
         if steps.input_ended or steps.step == self._data.end_step:
             self._end_pass(steps.step)
