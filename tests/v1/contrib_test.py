@@ -45,6 +45,17 @@ def test_crf_decodes_the_best_sequence():
     assert one == list(tags[0]) and score == pytest.approx(float(best[0]), rel=1e-5)
 
 
+def test_tables_know_words_and_positions():
+    words = ["a", "b"]
+    table = tf.contrib.lookup.index_table_from_tensor(words)
+    assert table.lookup(tf.constant(["b", "c"])).numpy().tolist() == [1, -1]
+    table = tf.contrib.lookup.index_table_from_tensor(words, num_oov_buckets=1)
+    assert table.lookup(tf.constant(["b", "c"])).numpy().tolist() == [1, 2]
+    table = tf.contrib.lookup.index_to_string_table_from_tensor(words)
+    found = table.lookup(tf.constant([0, 5], tf.int64)).numpy().tolist()
+    assert found == [b"a", b"UNK"]
+
+
 @pytest.mark.parametrize("name", ["seq2seq", "quantize", "layers.no_such_layer", "nothing"])
 def test_unknown_names_say_what_to_write(name):
     with pytest.raises(AttributeError, match=rf"tf\.contrib\.{name}.*(Use|Write|See)"):
