@@ -85,6 +85,11 @@ REFUSED = {
     "contrib.quantize": f"{_CONTRIB}training without it. Quantize the SavedModel by TFLite.",
     "contrib.lite": f"{_CONTRIB}tf.lite. Convert the SavedModel.",
     "contrib.tensorrt": f"{_CONTRIB}tf.experimental.tensorrt. Convert the SavedModel.",
+    "contrib.seq2seq": f"{_CONTRIB}your own decoder. Write a loop over a cell.",
+    "contrib.gan": (
+        f"{_CONTRIB}generator and discriminator in one model_fn. Write minimize(loss, "
+        "var_list=...) for each, and tf.group both."
+    ),
     "contrib.cudnn_rnn": f"{_CONTRIB}tf.nn.rnn_cell or tf.keras.layers.LSTM, which use CuDNN.",
     "contrib.slim.learning": f"{_CONTRIB}tf.estimator. Return slim's loss in an EstimatorSpec.",
     "contrib.slim.evaluation": f"{_CONTRIB}tf.estimator. Use Estimator.evaluate.",

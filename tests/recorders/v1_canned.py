@@ -20,7 +20,7 @@ for name in cases.CASES:
     for version, module in {"v1": tf.compat.v1.estimator, "v2": tf.estimator}.items():
         try:
             evaluated = cases.evaluated(tf, module, name)
-        except tf.errors.FailedPreconditionError as error:  # Baselines of version 1 do not run.
+        except tf.errors.FailedPreconditionError as error:  # Both baselines of version 2.
             print(f"{name}_{version}: {error}", file=sys.stderr)
             continue
         found[f"{name}_{version}"] = {key: float(value) for key, value in evaluated.items()}
