@@ -105,12 +105,6 @@ PROGRAMS = {
         True,
     ),
     "no reduction": (line, (R,), {"loss": losses.MeanSquaredError(None)}, None),
-    "by weights": (
-        line,
-        (R, W),
-        {"loss": losses.MeanSquaredError("mean_with_sample_weight")},
-        True,
-    ),
     "dice": (softmax, (H,), {"loss": losses.Dice()}, False),
     "tversky": (softmax, (H,), {"loss": "tversky"}, False),
     "weighted metrics": (
@@ -142,6 +136,9 @@ PROGRAMS = {
         False,
     ),
 }
+if tuple(map(int, keras.__version__.split(".")[:2])) >= (3, 7):  # Older ones do not know it.
+    by_weights = losses.MeanSquaredError("mean_with_sample_weight")
+    PROGRAMS["by weights"] = (line, (R, W), {"loss": by_weights}, True)
 
 
 def program(name):

@@ -44,7 +44,8 @@ def weight_decay(t):
                 update = m / (t.sqrt(v) + 1e-6) + 0.01 * param
                 new = param - self.learning_rate * update
                 assignments += [param.assign(new), slot["m"].assign(m), slot["v"].assign(v)]
-            return t.group(*assignments, t.assign_add(global_step, 1), name=name)
+            with t.control_dependencies(assignments):  # The rates read the step.
+                return t.group(t.assign_add(global_step, 1), name=name)
 
     return AdamWeightDecay
 
