@@ -15,7 +15,7 @@ from .compiled import compile_parts
 
 
 def compiled_modules(
-    make_model: Callable[[], keras.Model], check: Callable[[keras.Model], None] = lambda _: None
+    make_model: Callable[[], keras.Model], check: Callable[[keras.Model], None] | None = None
 ) -> dict[str, Callable[[], Any]]:
     """Returns the factories of `network` and `optimizer`.
 
@@ -24,7 +24,8 @@ def compiled_modules(
 
     Args:
       make_model: function that returns a new compiled model at each call.
-      check: called with each model; refuses what cannot be trained.
+      check: called with each model; refuses what cannot be trained. None refuses own steps, which
+        only `fit` can make.
 
     Raises:
       UserTypeError: `make_model` is a model, or not a function.
@@ -40,7 +41,7 @@ def compiled_modules(
         with tf.variable_creator_scope(own_steps.assignable):
             model = new_model(make_model)
         compile_parts(model)  # Before anything else is made.
-        check(model)
+        (check or _check_has_no_step)(model)
         made[:] = [model]
         return model
 
@@ -51,6 +52,15 @@ def compiled_modules(
         return optimizers
 
     return {"network": network, "optimizer": optimizer}
+
+
+def _check_has_no_step(model: keras.Model) -> None:
+    if found := own_steps.own_methods(model):
+        raise SpecError(
+            f"{type(model).__name__}.{found[0]} is overridden: expected a model that is trained by "
+            "its compile() alone. Call ge.fit, or write the step as a model_fn, as "
+            "docs/keras_models.md shows."
+        )
 
 
 def modules_of(model: keras.Model) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from fit_test import W, X, Y, data, difference
 from fit_test import make_model as unbuilt
 
@@ -174,3 +175,32 @@ def test_other_endings_of_earlier_calls_are_refused(tmp_path):
     assert difference(first, again) == 0
     with pytest.raises(ge.errors.UserValueError, match=r"ended at the steps \[4\].* at \[8\]"):
         program(2)
+
+
+class OwnStep(keras.Sequential):
+    """Has a step of its own, which trains on twice the loss."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = 2 * keras.ops.mean(keras.losses.mean_squared_error(y, self(x, training=True)))
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def own_step():
+    keras.utils.set_random_seed(1)
+    model = OwnStep([keras.Input([4]), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model
+
+
+def test_a_model_with_its_own_step_is_trained_itself_and_not_made_again(tmp_path):
+    model, expected = own_step(), own_step()
+    options = {"batch_size": 16, "epochs": 2, "shuffle": False}
+    assert ge.fit(model, X, Y, config=config(tmp_path), **options).model is model
+    expected.fit(X, Y, verbose=0, **options)
+    assert difference(model, expected) < 2e-6
+    with pytest.raises(ge.UserError, match="has its own train_step.*Pass a function"):
+        ge.fit(model, X, Y, config=config(tmp_path / "two", TWO), **options)

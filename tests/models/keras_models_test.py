@@ -217,10 +217,18 @@ def test_what_is_not_a_factory_of_compiled_models_is_refused(tmp_path):
     estimator = model_to_estimator(lambda: sequential(keras.layers.Dense(1)), config)
     with pytest.raises(ge.errors.SpecError, match="not a compiled Keras model"):
         estimator.train(batches, steps=1)
-    weighted = sequential(keras.layers.Dense(1))
-    weighted.compile("sgd", "mse", weighted_metrics=["mae"])
-    with pytest.raises(ge.errors.SpecError, match="weighted_metrics are set"):
-        ge.keras_fit.compile_parts(weighted)
+
+    class Custom(keras.Sequential):
+        def train_step(self, *args):
+            return super().train_step(*args)
+
+    def custom():
+        model = Custom([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    with pytest.raises(ge.errors.SpecError, match="Custom.train_step is overridden.*Call ge.fit"):
+        model_to_estimator(custom, config).train(batches, steps=1)
     metrics = {"a": keras.metrics.MeanAbsoluteError, "b": "mea"}
     model, x, y, loss, _ = regression()
     spec = keras_model_fn(x, y, ModeKeys.EVAL, model, loss=loss, metrics=metrics)

@@ -70,11 +70,11 @@ def test_a_plain_program_shows_the_log_unless_it_set_a_level(monkeypatch):
     try:
         for level, shown in (("NOTSET", "INFO"), ("WARNING", "WARNING"), ("DEBUG", "DEBUG")):
             logger.setLevel(level)
-            with log.shown():
+            with log.verbose():
                 assert standard_logging.getLevelName(logger.level) == shown
             assert standard_logging.getLevelName(logger.level) == level
         logger.setLevel("NOTSET")
-        with log.quiet(), log.shown():
+        with log.quiet(), log.verbose():
             assert logger.level == standard_logging.WARNING
         for target, name, value in (
             (standard_logging.root, "level", standard_logging.ERROR),
@@ -82,7 +82,7 @@ def test_a_plain_program_shows_the_log_unless_it_set_a_level(monkeypatch):
         ):
             with monkeypatch.context() as patch:
                 patch.setattr(target, name, value)
-                with log.shown():
+                with log.verbose():
                     assert logger.level == standard_logging.NOTSET
     finally:
         logger.setLevel(before)
