@@ -138,3 +138,30 @@ def test_replicas_train_as_a_session(loss, optimizer, devices, tmp_path):
     for name, value in values.items():
         found = estimator.get_variable_value(name)
         np.testing.assert_allclose(found, value, rtol=2e-5, atol=1e-6, err_msg=name)
+
+
+def test_clips_of_contrib_are_of_the_gradient_of_all_replicas(tmp_path):
+    def weights(name, devices, train_op):
+        def model_fn(features, labels, mode):
+            w = tf.get_variable("w", [3, 1], initializer=tf.constant_initializer(0.5))
+            loss = tf.reduce_mean(tf.square(tf.matmul(features, w) - labels))
+            spec = tf.estimator.EstimatorSpec
+            return spec(mode, loss=loss, train_op=train_op(loss, tf.train.get_global_step()))
+
+        config = tf.estimator.RunConfig(f"{tmp_path}/{name}{len(devices)}", devices=devices)
+        estimator = tf.estimator.Estimator(model_fn, config=config)
+        estimator.train(lambda: tf.data.Dataset.from_tensor_slices((X, Y)).batch(8))
+        return estimator.get_variable_value("w")
+
+    def wrapped(loss, step):
+        optimizer = tf.train.GradientDescentOptimizer(0.1)
+        optimizer = tf.tpu.CrossShardOptimizer(optimizer)
+        return tf.contrib.estimator.clip_gradients_by_norm(optimizer, 0.5).minimize(loss, step)
+
+    def optimized(loss, step):
+        return tf.contrib.layers.optimize_loss(loss, step, 0.1, "SGD", clip_gradients=0.5)
+
+    one = weights("wrapped", TWO[:1], wrapped)
+    np.testing.assert_allclose(weights("wrapped", TWO, wrapped), one, rtol=1e-5)
+    np.testing.assert_allclose(weights("optimized", TWO[:1], optimized), one, rtol=1e-5)
+    np.testing.assert_allclose(weights("optimized", TWO, optimized), one, rtol=1e-5)
