@@ -218,6 +218,20 @@ def _warn_of_joined(model: keras.Model, step: Callable[[Any], Any], data: Any) -
     is_summed = any(loss.reduction in _SUMS for loss in _losses_of(model))
     if number == 1 or is_summed or any(getattr(each, "synchronized", False) for each in layers):
         return
+    masks = [
+        each.name
+        for each in layers
+        if isinstance(each, keras.layers.Masking) or getattr(each, "mask_zero", False)
+    ]
+    if masks:
+        logging.warning(
+            "%s.train_step has layers that mask positions, %s: a mean over positions counts each "
+            "of the %d replicas by its examples, so that weights depend on them where lengths "
+            "differ. Take the mean of each example first, or train on one device.",
+            type(model).__name__,
+            masks,
+            number,
+        )
     random = np.random.default_rng(0)
 
     def gradient_of(places: Sequence[int]) -> np.ndarray:

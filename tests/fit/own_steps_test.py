@@ -288,6 +288,7 @@ JOINS = {
     "sum": (lambda outputs: tf.reduce_sum(outputs**2), (), True),
     "statistics": (lambda outputs: tf.reduce_mean(outputs**4), ["BatchNormalization"], True),
     "mean": (lambda outputs: tf.reduce_mean(outputs**2), (), False),
+    "masks": (lambda outputs: tf.reduce_mean(outputs**2), ["Masking"], False),
 }
 
 
@@ -303,6 +304,7 @@ def test_a_step_that_joins_examples_is_warned_of(tmp_path, caplog, name):
     config = ge.RunConfig(str(tmp_path), devices=TWO, save_checkpoints_steps=0)
     ge.fit(make, of(X), config=config)
     assert ("Joined.train_step joins the examples" in caplog.text) == joins
+    assert ("layers that mask positions" in caplog.text) == (name == "masks")
 
 
 def test_what_a_step_cannot_have_is_refused(tmp_path):
