@@ -5,6 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
+import tensorflow.compat.v1 as tf1
+
 import gin_estimator.v1 as tf
 
 rng = np.random.default_rng(9)
@@ -54,6 +56,27 @@ def test_tables_know_words_and_positions():
     table = tf.contrib.lookup.index_to_string_table_from_tensor(words)
     found = table.lookup(tf.constant([0, 5], tf.int64)).numpy().tolist()
     assert found == [b"a", b"UNK"]
+
+
+def test_tables_of_files_in_a_model_fn(tmp_path):
+    (tmp_path / "words").write_text("a\nb\n")
+
+    def model_fn(features, labels, mode):
+        ids = tf.contrib.lookup.index_table_from_file(str(tmp_path / "words")).lookup(features)
+        table = tf.contrib.lookup.index_to_string_table_from_file(str(tmp_path / "words"))
+        return tf.estimator.EstimatorSpec(mode, {"ids": ids, "words": table.lookup(ids)})
+
+    estimator = tf.estimator.Estimator(model_fn, str(tmp_path / "run"))
+    words = tf.constant(["b", "c"])
+    found = estimator.predict(lambda: tf.data.Dataset.from_tensor_slices(words).batch(2))
+    expected = [{"ids": 1, "words": b"b"}, {"ids": -1, "words": b"UNK"}]
+    assert list(found) == expected
+
+
+def test_files_of_the_package_do_not_hide_names_of_tensorflow():
+    assert tf.errors.OutOfRangeError is tf1.errors.OutOfRangeError
+    assert tf.trace is tf1.trace and tf.lookup.StaticHashTable is tf1.lookup.StaticHashTable
+    assert tf.__version__ == tf1.__version__
 
 
 @pytest.mark.parametrize("name", ["seq2seq", "quantize", "layers.no_such_layer", "nothing"])

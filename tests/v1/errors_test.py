@@ -137,7 +137,7 @@ def test_unknown_names_are_listed_before_anything_runs(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.removeprefix(f"{program}:").split(":")[0] for line in lines[:-1]] == list("2567")
     assert "tf.contrib.nothing" in lines[0] and "tf.Session" in lines[1]
-    assert lines[-1] == "4 unknown names in 1 programs"
+    assert lines[-1] == "4 problems in 1 programs"
 
 
 def test_namespaces_can_be_imported_by_path():
