@@ -8,12 +8,16 @@ import subprocess
 import pytest
 import tasks
 import tensorflow as tf
+from absl import logging
 
 ROOT = pathlib.Path(__file__).parents[1]
 
 # A shell has its background jobs ignore SIGINT, nohup SIGHUP, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# The command sets it as well: no test may depend on whether one has called it in this process.
+logging.set_verbosity(logging.INFO)
 
 # Before any test uses TensorFlow; tests/train divides steps between them.
 tf.config.set_logical_device_configuration(

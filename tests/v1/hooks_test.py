@@ -90,7 +90,7 @@ def test_stock_hooks(tmp_path, caplog):
     )
     last = tf.train.LoggingTensorHook(["the_loss"], at_end=True)
     hooks = [nan, lines, last, tf.train.StepCounterHook(), tf.train.StopAtStepHook(num_steps=4)]
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, "absl"):
         trained = estimator(tmp_path).train(input_fn, hooks=hooks)
     assert trained.get_variable_value("global_step") == 4
     texts = [record.getMessage() for record in caplog.records]
