@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import gin_estimator as ge
-from small import X, eval_input, make, model_fn
+from small import X, Y, data, eval_input, make, model_fn
 
 ROWS, CLASSES = 11, 3
 RNG = np.random.default_rng(0)
@@ -143,6 +143,38 @@ def test_counts_are_exact_beyond_float32(tmp_path):
 
     # In float32, 2**24 + 1 is 2**24.
     assert evaluate(tmp_path, metrics, steps_per_loop=1)["sum"] == 2**24 + 2
+
+
+def test_hooks_that_are_due_together_report_the_metrics_of_their_own_steps(tmp_path):
+    def recalls():
+        return K.Recall(thresholds=[0.3, 0.5, 0.7])
+
+    def fn(features, labels, mode, network, optimizer):
+        spec = model_fn(features, labels, mode, network, optimizer)
+        recall = ge.metric(recalls, labels == 1, tf.sigmoid(features[:, 0]))
+        return dataclasses.replace(spec, metrics={"recalls": recall})
+
+    class Reports(ge.Hook):
+        def __init__(self, every_steps):
+            self.every_steps, self.seen = every_steps, {}
+
+        def after_step(self, run):
+            values = run.report.metrics["recalls"]
+            self.seen[run.step] = values.copy()
+            values[:] = -1  # It is this hook's own.
+
+    def expected(first, end):
+        metric = recalls()
+        metric.update_state(Y[first:end] == 1, tf.sigmoid(X[first:end, 0]))
+        return metric.result()
+
+    each, another, pairs = Reports(1), Reports(1), Reports(2)
+    make(tmp_path, fn=fn).train(lambda: data(4).repeat(), max_steps=4, hooks=[each, another, pairs])
+    for step in (1, 2, 3, 4):
+        for hook in (each, another):
+            np.testing.assert_allclose(hook.seen[step], expected(4 * step - 4, 4 * step))
+    for step in (2, 4):
+        np.testing.assert_allclose(pairs.seen[step], expected(4 * step - 8, 4 * step))
 
 
 class Maximum(K.Metric):
