@@ -136,7 +136,8 @@ class RunConfig:
         RunConfig as `config` and is called before the first training; None for the strategy of
         `execution`.
       eval_distribute: strategy on which an evaluator job and the chief of parameter servers
-        evaluate, or such a function; None for the local devices.
+        evaluate, or such a function; None for the local devices. It has no effect elsewhere:
+        a process that trains evaluates on the strategy of its training.
       devices: local devices of 'single_host', such as ('GPU:0', 'GPU:1'), ('CPU:0', 'CPU:1') for
         logical CPUs; None for all GPUs, or the CPU.
       execution: 'single_host'; 'multi_worker' for the workers of TF_CONFIG in lockstep;
