@@ -122,8 +122,8 @@ class RunConfig:
       keep_checkpoint_every_n_hours: hours after which one more checkpoint stays for good.
       keep_checkpoint_every_n_steps: checkpoints at multiples of this step stay for good.
       keep_checkpoint_steps: steps that are saved, and stay for good.
-      async_checkpoint: whether training continues while a checkpoint is written; None:
-        if the variables have less than 1,000 MB, which it copies.
+      async_checkpoint: whether training continues while a checkpoint is written, from a copy of the
+        variables; None: if they have less than 1,000 MB.
       max_unreachable_secs: seconds for which training continues while a model_dir such as
         `gs://bucket/run` cannot be reached; then the process ends with exit code 75 and without
         Python's cleanup.
