@@ -9,12 +9,14 @@ VENV := .venv
 OLDEST := .venv-oldest
 NEWEST := .venv-newest
 DOCS := .venv-docs
+EMPTY := .venv-empty
+INSTALL := bin/pip install --quiet --disable-pip-version-check
 PYTEST := -m pytest -n 2 --dist loadfile -q $(PYTEST_FLAGS)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PRECIOUS: %/bin/pip
-.PHONY: help demo lint test test-all test-oldest test-newest docs format clean
+.PHONY: help demo lint test test-all test-oldest test-newest test-dist docs dist format clean
 
 help:
 	@echo 'make demo         train, evaluate and export the digits in $(MODEL_DIR); again: resume'
@@ -23,6 +25,8 @@ help:
 	@echo 'make test-oldest  the main tests on the oldest supported TensorFlow and Keras'
 	@echo 'make test-newest  the same tests on the newest ones that pip finds, pre-releases too'
 	@echo 'make docs         the site of docs/ in build/site, without TensorFlow'
+	@echo 'make dist         build the distributions in dist/, and check them'
+	@echo 'make test-dist    install the wheel in an empty environment: demo, launch, sweep'
 	@echo 'make format       format the code'
 	@echo 'make clean        remove what make has made'
 	@echo
@@ -46,10 +50,10 @@ test-all: $(VENV)/.test-installed
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python $(PYTEST) -m oldest
 
-# Versions beyond the bounds of setup.cfg: pip warns of them. A pre-release of TensorFlow brings
+# Versions beyond the bounds of pyproject.toml: pip warns of them. A pre-release of TensorFlow brings
 # keras-nightly, in the same folder as keras.
 test-newest: $(NEWEST)/.installed
-	$(NEWEST)/bin/pip install --quiet --disable-pip-version-check --pre --upgrade tensorflow keras
+	$(NEWEST)/$(INSTALL) --pre --upgrade tensorflow keras
 	@$(NEWEST)/bin/python -c 'import keras, tensorflow; print(tensorflow.__version__, keras.__version__)'
 	$(NEWEST)/bin/python $(PYTEST) -m oldest
 
@@ -59,31 +63,56 @@ docs: $(DOCS)/.installed
 	ln -s $(CURDIR)/pipeline/* $(CURDIR)/models $(CURDIR)/inputs build/docs/gin_estimator
 	PATH=$(CURDIR)/$(DOCS)/bin:$$PATH NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
 
+dist: $(VENV)/.test-installed
+	rm -rf dist
+	$(VENV)/bin/python -m build
+	$(VENV)/bin/twine check --strict dist/*
+
+# What a user does after `pip install`, in an empty folder. PYTHON chooses the interpreter.
+test-dist: dist
+	rm -rf $(EMPTY)
+	$(PYTHON) -m venv $(EMPTY)
+	$(EMPTY)/$(INSTALL) "$$(echo dist/*.whl)[demo,sweep]"
+	cd "$$(mktemp -d)" && PATH="$(CURDIR)/$(EMPTY)/bin:$$PATH" && set -ex && \
+	gin-estimator --version && \
+	gin-estimator --gin_file=digits.gin --model_dir=demo && \
+	gin-estimator launch --workers=2 -- \
+	    --gin_file=digits.gin --model_dir=workers --gin.TRAIN_STEPS=200 && \
+	gin-estimator sweep --trials=2 --metric=accuracy --sweep_dir=sweep \
+	    --search="LEARNING_RATE=log(1e-4, 1e-1)" -- --gin_file=digits.gin --gin.TRAIN_STEPS=200
+	rm -rf $(EMPTY)
+
 format: $(VENV)/.test-installed
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(NEWEST) $(DOCS) runs build *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(NEWEST) $(DOCS) $(EMPTY) runs build dist *.egg-info .pytest_cache .ruff_cache
 
 # The target is pip: without python3-venv, Debian leaves a python behind that has no pip.
 %/bin/pip:
 	$(PYTHON) -m venv $*
 
+# Extras are for users as well; the tools of a checkout are in groups, which need pip 25.1.
+$(VENV)/.%-installed: WHAT = '.[$*]'
+$(VENV)/.test-installed: WHAT = '.[all]' --group dev
 $(VENV)/.%-installed: setup.cfg pyproject.toml | $(VENV)/bin/pip
-	@echo 'installing gin-estimator[$*] into $(VENV): 2.5 GB the first time, 3.2 GB for tests'
-	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@echo 'installing $* into $(VENV): 2.5 GB the first time, 3.2 GB for tests'
+	@$(VENV)/$(INSTALL) 'pip>=25.1'
+	@$(VENV)/$(INSTALL) --editable $(WHAT)
 	@touch $@
 
 $(OLDEST)/.installed: setup.cfg pyproject.toml | $(OLDEST)/bin/pip
 	@echo 'installing the oldest supported versions into $(OLDEST)'
-	@$(OLDEST)/bin/pip install --quiet --disable-pip-version-check \
-	    --editable '.[oldest]' 'tensorflow==2.16.*' 'keras==3.6.*'
+	@$(OLDEST)/$(INSTALL) 'pip>=25.1'
+	@$(OLDEST)/$(INSTALL) --editable '.[demo,sweep]' --group test \
+	    'tensorflow==2.16.*' 'keras==3.6.*'
 	@touch $@
 
 $(NEWEST)/.installed: setup.cfg pyproject.toml | $(NEWEST)/bin/pip
 	@echo 'installing gin-estimator into $(NEWEST)'
-	@$(NEWEST)/bin/pip install --quiet --disable-pip-version-check --editable '.[oldest]'
+	@$(NEWEST)/$(INSTALL) 'pip>=25.1'
+	@$(NEWEST)/$(INSTALL) --editable '.[demo,sweep]' --group test
 	@touch $@
 
 $(DOCS)/.installed: docs/requirements.txt | $(DOCS)/bin/pip

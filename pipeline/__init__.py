@@ -24,6 +24,8 @@ from .contract import old_names
 from .run import startup
 from .run.run import run as run  # Not lazily: the name is also that of the package.
 
+__version__ = "0.2.0.dev0"
+
 startup.prepare()
 
 if os.path.basename(os.path.dirname(__file__)) == "pipeline":  # A checkout: one module, two names.

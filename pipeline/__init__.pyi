@@ -64,3 +64,5 @@ from .servers.parameter_server import parameter_server as parameter_server
 from .train.trainable_variables import trainable_variables as trainable_variables
 from .warm_start.settings import WarmStartSettings as WarmStartSettings
 from .warm_start.vocabulary import VocabInfo as VocabInfo
+
+__version__: str
