@@ -42,6 +42,9 @@ class Case:
       epochs: number of epochs.
       is_shuffled: whether the data are shuffled, in one order for all epochs.
       kill_step: step at which the training is killed, to be started again; None for none.
+      is_in_arrays: whether fit gets arrays in place of a dataset.
+      batch_callbacks: makes Keras callbacks that only the measured speed has.
+      steps_per_execution: steps of a call of fit whose speed is measured.
     """
 
     model: Callable[[], keras.Model]
@@ -51,11 +54,24 @@ class Case:
     epochs: int = 3
     is_shuffled: bool = False
     kill_step: int | None = None
+    is_in_arrays: bool = False
+    batch_callbacks: Callable[[], list[keras.callbacks.Callback]] = list
+    steps_per_execution: int = 10
 
-    def make_model(self) -> keras.Model:
+    def make_model(self, steps_per_execution: int = 1) -> keras.Model:
         """Returns the model, with the same initial weights at each call."""
         keras.utils.set_random_seed(1)
-        return self.model()
+        model = self.model()
+        model.steps_per_execution = steps_per_execution
+        return model
+
+    def inputs(self, repeats: int = 1) -> dict[str, Any]:
+        """Returns the data of an epoch as arguments of fit, repeated to measure the speed."""
+        if not self.is_in_arrays:
+            data = self.training()
+            return {"x": data if repeats == 1 else data.repeat(repeats)}
+        x, y = (np.concatenate([array[: self.num_examples]] * repeats) for array in self.arrays)
+        return {"x": x, "y": y, "batch_size": BATCH_SIZE, "shuffle": repeats > 1}
 
     def training(self) -> tf.data.Dataset:
         """Returns the batches of an epoch."""
@@ -141,6 +157,60 @@ def _words() -> keras.Model:
     return _compiled_words(layers.Embedding(32, 8), pooling, layers.Dense(2))
 
 
+class Autoencoder(keras.Model):
+    """A variational autoencoder with its own steps, whose noise is a part of the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = keras.Sequential(
+            [keras.Input([4]), layers.Dense(8, "relu"), layers.Dense(4)]
+        )
+        self.decoder = keras.Sequential([layers.Dense(8, "relu"), layers.Dense(4)])
+        self.means = [keras.metrics.Mean(name=name) for name in ("loss", "kl_loss")]
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """The two losses."""
+        return self.means
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Updates the weights."""
+        with tf.GradientTape() as tape:
+            losses = self._losses(data[0])
+        gradients = tape.gradient(losses[0], self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return self._updated(losses)
+
+    def test_step(self, data: Any) -> dict[str, Any]:
+        """Returns the losses."""
+        return self._updated(self._losses(data[0]))
+
+    def _losses(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        mean, log_var = tf.split(self.encoder(x), 2, axis=-1)
+        decoded = self.decoder(mean + tf.exp(0.5 * log_var) * x[:, :2])
+        kl = -0.5 * tf.reduce_sum(1 + log_var - mean**2 - tf.exp(log_var), -1)
+        error = tf.reduce_sum((x - decoded) ** 2, -1)
+        return tf.reduce_mean(error + kl), tf.reduce_mean(kl)
+
+    def _updated(self, losses: tuple[tf.Tensor, tf.Tensor]) -> dict[str, Any]:
+        for mean, value in zip(self.means, losses, strict=True):
+            mean.update_state(value)
+        return {mean.name: mean.result() for mean in self.means}
+
+
+class _Batches(keras.callbacks.Callback):
+    """Reads the loss of each batch for which it is called."""
+
+    total = 0.0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.total += logs["loss"]
+
+
+def _batches() -> list[keras.callbacks.Callback]:
+    return [_Batches()]
+
+
 def _early_stopping() -> list[keras.callbacks.Callback]:
     # No epoch improves by this much: training ends after three, with the weights of the first.
     return [
@@ -175,5 +245,9 @@ CASES = {
     "embedding": Case(_words, (_TOKENS, _Y)),
     "EarlyStopping": Case(_stack, callbacks=_early_stopping, epochs=9),
     # https://github.com/tensorflow/tensorflow/issues/58925
+    "own train_step: a VAE": Case(lambda: _compiled(Autoencoder(), None, ())),
+    "arrays": Case(_stack, is_in_arrays=True),
+    "a callback in each step": Case(_stack, batch_callbacks=_batches, steps_per_execution=1),
+    "a callback every 10 steps": Case(_stack, batch_callbacks=_batches),
     "killed in epoch 3, shuffled": Case(_stack, epochs=5, is_shuffled=True, kill_step=10),
 }

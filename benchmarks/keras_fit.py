@@ -4,7 +4,8 @@ Each case of `keras_cases.py` is trained both ways on each strategy. The referen
 replica. A cell of the table that it prints has the largest difference of a weight, of the loss of
 any epoch, and of another metric, training and validation; or the error. Losses of single outputs
 are left out: those of fit are means over batches, as if all had the same size. The speed is that of
-ge.fit over fit(steps_per_execution=10), in whole epochs with what either does between them.
+ge.fit over fit with the same steps_per_execution, 10 unless a callback wants each batch, in whole
+epochs with what either does between them.
 
     python -m benchmarks.keras_fit --cases='["AUC", "embedding"]' --strategies=one,workers --speed
 """
@@ -107,30 +108,30 @@ class Fit:
                 keras.callbacks.BackupAndRestore(folder / "backup"),
                 _KillingCallback(case.kill_step, folder),
             ]
-        return self._fit(case, strategy, case.training(), case.epochs, callbacks)
+        return self._fit(case, strategy, case.inputs(), case.epochs, callbacks)
 
     def epoch_secs(self, case: Case, strategy: tf.distribute.Strategy) -> float:
         """Returns the seconds of an epoch of `_REPEATS` times the data."""
-        clock = _Clock()
-        self._fit(case, strategy, case.training().repeat(_REPEATS), 4, [clock], 10)
+        clock, steps = _Clock(), case.steps_per_execution
+        callbacks = [clock, *case.batch_callbacks()]
+        self._fit(case, strategy, case.inputs(_REPEATS), 4, callbacks, steps)
         return clock.secs()
 
     def _fit(
         self,
         case: Case,
         strategy: tf.distribute.Strategy,
-        data: tf.data.Dataset,
+        inputs: dict[str, Any],
         epochs: int,
         callbacks: Sequence[keras.callbacks.Callback],
         steps_per_execution: int = 1,
     ) -> Any:
         with strategy.scope():
-            model = case.make_model()
-        model.steps_per_execution = steps_per_execution
+            model = case.make_model(steps_per_execution)
         options: dict[str, Any] = {"epochs": epochs, "verbose": 0, "callbacks": list(callbacks)}
         if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-            data, options["steps_per_epoch"] = data.repeat(), case.steps
-        history = model.fit(data, validation_data=case.validation(), **options)
+            inputs = {"x": case.training().repeat(), "steps_per_epoch": case.steps}
+        history = model.fit(**inputs, validation_data=case.validation(), **options)
         return model, history.history
 
 
@@ -147,10 +148,9 @@ class GeFit:
 
     def train(self, case: Case, strategy: tf.distribute.Strategy, folder: pathlib.Path) -> Any:
         """Returns the model and the history."""
-        options: dict[str, Any] = {"x": case.training}
+        options = _input_functions(case)
         if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-            options["steps_per_epoch"] = case.steps
-            options["x"] = lambda: case.training().repeat()
+            options = {"x": lambda: case.training().repeat(), "steps_per_epoch": case.steps}
         if case.kill_step:
             options["hooks"] = [_KillingHook(case.kill_step, folder)]
         # Saved in the middle of an epoch, before the kill.
@@ -171,14 +171,19 @@ class GeFit:
         clock = _Clock()
         with tempfile.TemporaryDirectory() as folder:
             ge.fit(
-                case.make_model,
-                lambda: case.training().repeat(_REPEATS),
+                lambda: case.make_model(case.steps_per_execution),
+                **_input_functions(case, _REPEATS),
                 validation_data=case.validation,
                 epochs=4,
-                callbacks=[clock],
+                callbacks=[clock, *case.batch_callbacks()],
                 config=ge.RunConfig(folder, train_distribute=strategy),
             )
         return clock.secs()
+
+
+def _input_functions(case: Case, repeats: int = 1) -> dict[str, Any]:
+    """Returns the arguments of ge.fit with a function in place of a dataset."""
+    return case.inputs(repeats) if case.is_in_arrays else {"x": lambda: case.inputs(repeats)["x"]}
 
 
 _WAYS = {"fit": Fit(), "ge.fit": GeFit()}

@@ -153,6 +153,16 @@ def metrics_of_call(model: Any) -> list[Any]:
     return [metric for metric in model.metrics if id(metric) not in ids]
 
 
+def takes_number(metric: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> bool:
+    """Returns whether a MeanMetricWrapper gets one number for a batch, without a weight.
+
+    Keras 3.6 to 3.16: `_fn` and `_fn_kwargs`. The configuration has no function itself.
+    """
+    if sample_weight is not None:
+        return False
+    return keras.ops.ndim(metric._fn(y_true, y_pred, **metric._fn_kwargs)) == 0
+
+
 def trained_by(optimizer: Any) -> list[Any]:
     """Returns the variables for which an optimizer was built.
 
@@ -192,6 +202,15 @@ def profiles_batches(callback: Any) -> bool:
     Keras 3.6 to 3.16: `_start_batch` and `_stop_batch`. The argument itself is not kept.
     """
     return bool(getattr(callback, "_start_batch", 0) or getattr(callback, "_stop_batch", 0))
+
+
+def set_batch_number(callback: Any, number: int) -> None:
+    """Makes a TensorBoard take its next batch for the one of a number, from 1.
+
+    Keras 3.6 to 3.16: `_global_train_batch`. It counts calls, and is not called in each batch.
+    """
+    if isinstance(callback, keras.callbacks.TensorBoard):
+        callback._global_train_batch = number - 1
 
 
 def set_eager_seed(seed: int | None, base: int | None) -> None:

@@ -235,6 +235,8 @@ class Hook:
     def next_step(self, step: int) -> int | None:
         """Returns the next step at which `after_step` is called, None for never.
 
+        In an evaluation, a step of the evaluation at which a compiled call ends at the latest.
+
         Args:
           step: global step; the result is greater.
         """

@@ -5,7 +5,7 @@ import functools
 import importlib.util
 import io
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -17,7 +17,7 @@ from .. import private
 from ..contract.checks import objects
 from ..contract.hooks import Hook, Report, RunContext, as_text
 from ..contract.user_errors import annotate_method_errors
-from ..errors import UserTypeError, UserValueError
+from ..errors import UserValueError
 from ..estimator.estimator import Estimator
 from ..model_dir import storage_watchdog
 from ..model_dir.evaluation_results import higher_is_better
@@ -25,11 +25,13 @@ from ..run.progress import show_line
 from .compiled import compile_parts
 
 _callbacks = keras.callbacks
-# Callbacks whose methods for batches do nothing with the options that are allowed.
+# Callbacks whose own methods for batches need not be called in each of them.
 _KNOWN = (_callbacks.ModelCheckpoint, _callbacks.TensorBoard, _callbacks.TerminateOnNaN)
 _WRITERS = (_callbacks.ModelCheckpoint, _callbacks.TensorBoard, _callbacks.CSVLogger)
-_PARTS = ("train_batch", "batch", "test_batch")
-_REFUSED = [f"on_{part}_{when}" for part in _PARTS for when in ("begin", "end")]
+_TRAIN_BATCH = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+_TEST_BATCH = ("on_test_batch_begin", "on_test_batch_end")
+# Methods of a model that Keras cannot run on several replicas.
+_ON_COPY = ("evaluate", "predict", "test_on_batch", "predict_on_batch")
 # Ends of the names of Keras' classes of metrics.
 _HIGHER = ("AUC", "Accuracy", "Correlation", "IoU", "Precision", "Recall", "Score", "Sensitivity")
 _HIGHER += ("Similarity", "Specificity")
@@ -40,23 +42,20 @@ _SIMPLE = (bool, int, float, str, np.bool_, np.integer, np.floating, type(None))
 def checked(callbacks: Any) -> tuple[keras.callbacks.Callback, ...]:
     """Returns callbacks as a tuple, after checking that each can do its work.
 
+    A BackupAndRestore is left out, with a line in the log.
+
     Raises:
-      UserTypeError: an object is not a callback, or needs to be called in each batch.
-      UserValueError: an option makes it work within an epoch, or its package is not installed.
+      UserTypeError: an object is not a callback.
+      UserValueError: an option cannot work, or its package is not installed.
     """
     found = objects("callbacks", callbacks, _callbacks.Callback)
     for each in found:
         kind = type(each).__name__
         if isinstance(each, _callbacks.BackupAndRestore):
-            raise UserTypeError(
-                "callbacks has a BackupAndRestore: expected none, since each training continues "
-                "from its last checkpoint. Leave it out, and set RunConfig(model_dir=...)."
-            )
-        if isinstance(each, _callbacks.SwapEMAWeights):
-            raise UserTypeError(
-                "callbacks has a SwapEMAWeights: expected none, since evaluations can have both "
-                "weights. Leave it and use_ema out, and set RunConfig(average="
-                "ge.ExponentialAverage(0.99, debias=False))."
+            logging.warning(
+                "fit | %s does nothing: each run continues from the last checkpoint of "
+                "RunConfig(model_dir=...).",
+                kind,
             )
         is_board = isinstance(each, _callbacks.TensorBoard)
         if is_board and importlib.util.find_spec("tensorboard") is None:
@@ -64,24 +63,25 @@ def checked(callbacks: Any) -> tuple[keras.callbacks.Callback, ...]:
                 f"callbacks has a {kind}, and tensorboard is not installed. Run python -m pip "
                 "install tensorboard, or leave it out: model_dir has events of the training."
             )
-        options = {"save_freq": "epoch", "update_freq": "epoch"}
-        for name, allowed in options.items() if isinstance(each, _KNOWN) else ():
-            if (value := getattr(each, name, allowed)) != allowed:
-                raise UserValueError(
-                    f"{kind}.{name} is {value!r}: expected {allowed!r}. Set {name}={allowed!r}, "
-                    "or RunConfig(save_checkpoints_steps=..., save_summary_steps=...)."
-                )
         if private.profiles_batches(each):
             raise UserValueError(
                 f"{kind}.profile_batch is set: expected 0. Pass hooks=[ge.ProfilerHook(...)]."
             )
-        if refused := [name for name in _REFUSED if _has(each, name)]:
-            raise UserTypeError(
-                f"callbacks has a {kind} with {refused[0]}: expected methods for the begin and "
-                "end of train, epoch and test only, since many steps run in one call. Write a "
-                "subclass of ge.Hook with every_steps and after_step, and set hooks=[...]."
-            )
-    return found
+    return tuple(each for each in found if not isinstance(each, _callbacks.BackupAndRestore))
+
+
+def steps_between_batches(callback: keras.callbacks.Callback) -> int | None:
+    """Returns the steps after which a callback has to be called for a batch; None for never."""
+    if any(_has(callback, method) for method in _TRAIN_BATCH):
+        return 1
+    freq: Any = "epoch"
+    if isinstance(callback, _callbacks.ModelCheckpoint):
+        freq = callback.save_freq
+    elif isinstance(callback, _callbacks.TensorBoard):
+        freq = callback.update_freq
+        if freq != "epoch" and callback.write_steps_per_second:
+            return 1  # It measures the time of a call.
+    return None if freq == "epoch" else max(1, int(freq))
 
 
 def _has(callback: Any, method: str) -> bool:
@@ -93,9 +93,10 @@ def _has(callback: Any, method: str) -> bool:
 
 
 class KerasCallbacks(Hook):
-    """Runs callbacks at the ends of epochs, and keeps the history.
+    """Runs callbacks at the ends of epochs and batches, and keeps the history.
 
-        each epoch: steps; without validation `after_step` ends it
+        each epoch: steps; `after_loop` ends the batches for which a callback is called
+        without validation `after_step` ends it
         (save), evaluate: with validation `after_evaluation` ends it
 
     A checkpoint has the history, the attributes of callbacks that are numbers or texts, and arrays
@@ -103,6 +104,7 @@ class KerasCallbacks(Hook):
 
     Attributes:
       history: values by name, one for each epoch.
+      tests_batches: whether a callback has methods for batches of a validation.
     """
 
     continues_report = True
@@ -116,18 +118,26 @@ class KerasCallbacks(Hook):
         initial_epoch: int = 0,
         validation_freq: int | None = None,
         earlier: tuple[int, ...] | None = None,
+        copy: Callable[[], keras.Model],
     ) -> None:
         """Takes the callbacks, a result of `checked`, and their `params` as in Keras.
 
         An evaluation follows each epoch whose number, from 1, is a multiple of `validation_freq`;
         None for no evaluation. `earlier` are the steps at which earlier calls of the program with
-        a model have ended; None for a function.
+        a model have ended; None for a function. `copy` returns a model outside of any strategy
+        with the values of the trained one.
         """
         self.every_steps = params["steps"]
         self.history: dict[str, list[Any]] = {}
         self._callbacks, self._estimator = callbacks, estimator
         self._params, self._epochs = params, params["epochs"]
         self._first, self._freq, self._earlier = initial_epoch, validation_freq, earlier
+        self._copy, self._execution = copy, 1
+        # Of all callbacks, so that all processes end calls and synchronize at the same steps.
+        named = zip(_numbered(callbacks), callbacks, strict=True)
+        freqs = {name: steps_between_batches(each) for name, each in named}
+        self._freqs = {name: freq for name, freq in freqs.items() if freq is not None}
+        self.tests_batches = any(_has(each, m) for each in callbacks for m in _TEST_BATCH)
 
     @property
     def epoch(self) -> list[int]:
@@ -140,6 +150,7 @@ class KerasCallbacks(Hook):
         self._run, self._saved, self._started = run, {}, False
         self.history, self._pending, self._begun = {}, None, -1
         self._stopped: str | None = None
+        self._batch_end: int | None = None  # Step of the next call for a batch.
         self._arrays: dict[str, Any] = {}
         leads = [each for each in self._callbacks if run.is_chief or not isinstance(each, _WRITERS)]
         self._active = dict(zip(_numbered(leads), leads, strict=True))
@@ -223,16 +234,38 @@ class KerasCallbacks(Hook):
         self._start()
         return super().next_step(step)
 
+    def next_batch(self, step: int) -> int | None:
+        """Returns the next step at which a callback is called for a batch; None for never."""
+        self._start()
+        ends = [self._end_of_batch(freq, step) for freq in self._freqs.values()]
+        self._batch_end = min(ends, default=None)
+        return self._batch_end
+
+    def after_loop(self, run: RunContext) -> None:
+        """Ends a batch for which callbacks are called, and begins the next one."""
+        step = run.step
+        if step != self._batch_end:
+            return
+        due = [n for n, freq in self._freqs.items() if self._end_of_batch(freq, step - 1) == step]
+        self._estimator.state.synchronize()
+        number = (step - 1) % self.every_steps + 1
+        batch = -(-number // self._execution) * self._execution - 1  # As Keras numbers them.
+        self._call("on_train_batch_end", batch, among=due, logs=_logs(run.report))
+        if number == self.every_steps:  # The epoch ends.
+            return
+        if self._stopped is None:
+            self._begin_batch(due)
+        else:
+            self._take_results(run)
+
     def after_step(self, run: RunContext) -> None:
         """Takes the results of the epoch; ends it if no evaluation follows."""
-        self._pending = _logs(run.report)
-        if not self._validates(self._epoch_at(run.step)):
-            self._end_epoch(run, {})
+        self._take_results(run)
 
     def after_evaluation(self, run: RunContext, name: str, metrics: Mapping[str, Any]) -> None:
         """Ends the epoch with the results of the validation."""
         self._start()
-        if self._pending is not None and run.step % self.every_steps == 0:
+        if self._pending is not None:
             named = {f"val_{key}": _plain(v) for key, v in metrics.items() if key != "global_step"}
             self._end_epoch(run, named)
             run.request_last_save()  # The last step was saved before.
@@ -261,8 +294,10 @@ class KerasCallbacks(Hook):
             return
         self._started, run, model = True, self._run, self._model
         model.stop_training = False
-        if self._estimator.state.replicas.total > 1:
-            model.evaluate = _with_remedy(functools.partial(type(model).evaluate, model))
+        self._execution = int(model.steps_per_execution)
+        if type(self._estimator.state.replicas.strategy) is not type(tf.distribute.get_strategy()):
+            for method in _ON_COPY:
+                setattr(model, method, functools.partial(self._call_copy, method))
         for name, each in self._active.items():
             each.set_params(dict(self._params))
             each.set_model(model)
@@ -304,9 +339,35 @@ class KerasCallbacks(Hook):
         if epoch != self._begun and epoch < self._epochs:
             self._begun = epoch
             self._call("on_epoch_begin", epoch, {})
+            if self._stopped is None:
+                self._begin_batch(self._freqs)
+
+    def _end_of_batch(self, freq: int, step: int) -> int:
+        """Returns the next step at which a callback is called that counts `freq` steps.
+
+        That is a multiple of `freq`, or of an execution within the epoch, or the epoch's end.
+        """
+        epoch = step - step % self.every_steps
+        start, size = (0, freq) if self._execution == 1 else (epoch, self._execution)
+        return min(step - (step - start) % size + size, epoch + self.every_steps)
+
+    def _begin_batch(self, names: Collection[str]) -> None:
+        step = self._run.step
+        for name in names:
+            if name in self._active and self._execution == 1:
+                end = self._end_of_batch(self._freqs[name], step)
+                private.set_batch_number(self._active[name], end)
+        batch = step % self.every_steps
+        self._call("on_train_batch_begin", batch, among=names, stops=False, logs={})
+
+    def _take_results(self, run: RunContext) -> None:
+        """Takes the results of an epoch, which a callback may have stopped before its end."""
+        self._pending = _logs(run.report)
+        if not self._validates(self._epoch_at(run.step - 1) + 1):
+            self._end_epoch(run, {})
 
     def _end_epoch(self, run: RunContext, validation: Mapping[str, Any]) -> None:
-        epoch = self._epoch_at(run.step) - 1
+        epoch = self._epoch_at(run.step - 1)
         logs, self._pending = {**(self._pending or {}), **validation}, None
         self._estimator.state.synchronize()
         self._call("on_epoch_end", epoch, logs)  # Some add the learning rate.
@@ -324,10 +385,27 @@ class KerasCallbacks(Hook):
         if self._pending is not None:  # Else a last evaluation, which Keras does not make.
             self._call("on_test_begin", {})
 
+    def next_test_batch(self, step: int) -> int | None:
+        """Returns the next step of a validation at which a callback is called; None for never."""
+        return step - step % self._execution + self._execution if self.tests_batches else None
+
+    def call_test_batch(self, step: int, report: Report) -> None:
+        """Calls `on_test_batch_*` for the steps of a validation after `step`."""
+        if self._pending is not None:
+            self._call("on_test_batch_begin", step, logs={})
+            self._call("on_test_batch_end", step + self._execution - 1, logs=_logs(report))
+
     def end_validation(self, report: Report) -> None:
         """Calls `on_test_end` with the results."""
         if self._pending is not None:
             self._call("on_test_end", _logs(report))
+
+    def _call_copy(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Calls a method of the copy of the model, which Keras can run, with the present values."""
+        # Several processes have synchronized before the callbacks, of which one may call this.
+        if self._estimator.state.replicas.num_processes == 1:
+            self._estimator.state.synchronize()
+        return getattr(self._copy(), method)(*args, **kwargs)
 
     def _epoch_at(self, step: int) -> int:
         """Returns the number of epochs that have ended, those before `initial_epoch` included."""
@@ -348,16 +426,26 @@ class KerasCallbacks(Hook):
             counts.update({name: counts[name] + 1 for name in found})
         return rows
 
-    def _call(self, method: str, *args: Any) -> None:
+    def _call(
+        self,
+        method: str,
+        *args: Any,
+        among: Collection[str] | None = None,
+        stops: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Calls a method of the callbacks, of some by name; stops training if one asks for it."""
         for name, each in self._active.items():
-            self._call_one(each, method, *args)
-            if self._model.stop_training and self._stopped is None:
+            if among is not None and name not in among:
+                continue
+            self._call_one(each, method, *args, **kwargs)
+            if stops and self._model.stop_training and self._stopped is None:
                 self._stopped = f"{name} set model.stop_training"
                 self._run.request_stop(self._stopped)
 
-    def _call_one(self, callback: Any, method: str, *args: Any) -> None:
+    def _call_one(self, callback: Any, method: str, *args: Any, **kwargs: Any) -> None:
         with annotate_method_errors("callback", callback, method, step=self._run.step):
-            getattr(callback, method)(*args)
+            getattr(callback, method)(*args, **kwargs)
 
     def _changed_rate(self) -> float | None:
         """Returns the learning rate that callbacks have set, which no other state has."""
@@ -404,36 +492,48 @@ def _write_npz(path: str, content: bytes, keeps: int | None) -> None:
         tf.io.gfile.remove(os.path.join(folder, f"step-{step}.npz"))
 
 
-class ValidationCallbacks(Hook):
-    """Calls the callbacks at the begin and end of a validation."""
+class BatchCallbacks(Hook):
+    """Ends compiled calls at the steps at which `KerasCallbacks.after_loop` ends a batch."""
 
     def __init__(self, callbacks: KerasCallbacks) -> None:
         """Takes the hook of the training."""
         self._callbacks = callbacks
 
+    def next_step(self, step: int) -> int | None:
+        """Returns the end of the next batch for which a callback is called."""
+        return self._callbacks.next_batch(step)
+
+
+class ValidationCallbacks(Hook):
+    """Calls the callbacks at the begin and end of a validation, and of its batches."""
+
+    def __init__(self, callbacks: KerasCallbacks) -> None:
+        """Takes the hook of the training."""
+        self._callbacks, self._step = callbacks, 0
+
     def begin(self, run: RunContext) -> None:
         """Calls `on_test_begin`."""
+        self._step = 0
         self._callbacks.begin_validation()
 
+    def next_step(self, step: int) -> int | None:
+        """Returns the end of the next batch for which a callback is called."""
+        return self._callbacks.next_test_batch(step)
+
+    def after_loop(self, run: RunContext) -> None:
+        """Calls `on_test_batch_*`, with means over the steps so far, if the batch has ended."""
+        if self._callbacks.tests_batches and run.report.num_steps == self.next_step(self._step):
+            self._end_batch(run.report)
+
     def end(self, run: RunContext) -> None:
-        """Calls `on_test_end` with the results."""
+        """Calls `on_test_batch_*` for the rest, and `on_test_end` with the results."""
+        if self._callbacks.tests_batches and run.report.num_steps > self._step:
+            self._end_batch(run.report)
         self._callbacks.end_validation(run.report)
 
-
-def _with_remedy(evaluate: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns Keras' `evaluate` on several replicas; its errors name `validation_data`."""
-
-    def evaluated(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return evaluate(*args, **kwargs)
-        except Exception as error:
-            error.add_note(
-                "Keras' evaluate fails on workers, and on replicas without an example. Set "
-                "validation_data=dataset in fit: on_epoch_end gets its results."
-            )
-            raise
-
-    return evaluated
+    def _end_batch(self, report: Report) -> None:
+        self._callbacks.call_test_batch(self._step, report)
+        self._step = report.num_steps
 
 
 def _logs(report: Report) -> dict[str, Any]:

@@ -263,17 +263,24 @@ def _total(outputs: Sequence[_Output]) -> tuple[Any, Any, dict[str, Any]]:
     if len(outputs) == 1:
         [(loss, mask)] = losses.values()
         return loss * factors[0], mask, {}
-    if masked := [name for name, (_, mask) in losses.items() if mask is not None]:
+    masked = [name for name, (_, mask) in losses.items() if mask is not None]
+    if masked and (number := tf.distribute.get_strategy().num_replicas_in_sync) > 1:
         raise SpecError(
-            f"the outputs {masked} of several have masks: expected none. Write a model_fn that "
-            "adds up the losses."
+            f"the outputs {masked} of several have masks on {number} replicas, each with its own "
+            "number of positions: expected one replica, or no masks. Write a model_fn that adds up "
+            "the losses."
         )
-    by_example = {
-        f"{name}_loss": tf.reduce_mean(loss, list(range(1, loss.shape.rank)))
-        for name, (loss, _) in losses.items()
-    }
+    by_example = {f"{n}_loss": _by_example(loss, mask) for n, (loss, mask) in losses.items()}
     weighted = [v * factor for v, factor in zip(by_example.values(), factors, strict=True)]
     return tf.add_n(weighted), None, by_example
+
+
+def _by_example(losses: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
+    """Returns losses `[batch]` whose mean is that of `[batch, ...]` losses, weighted by a mask."""
+    if mask is not None:
+        mask = tf.broadcast_to(mask, tf.shape(losses))
+        losses *= mask * tf.math.divide_no_nan(tf.size(mask, tf.float32), tf.reduce_sum(mask))
+    return tf.reduce_mean(losses, list(range(1, losses.shape.rank)))
 
 
 def _declare(

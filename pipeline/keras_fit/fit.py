@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from ..contract import signatures, weight_averages
+from ..contract import seeds, signatures, weight_averages
 from ..contract.checks import Check, check, instance, integer, is_int, is_number, repr_short
 from ..contract.hooks import Hook, check_hooks
 from ..contract.old_names import reject_unknown_arguments
@@ -32,7 +32,13 @@ from ..loop.specs import EvalSpec, TrainSpec
 from ..run import log
 from ..warm_start.settings import WarmStartSettings
 from . import own_steps
-from .callbacks import KerasCallbacks, ValidationCallbacks, checked
+from .callbacks import (
+    BatchCallbacks,
+    KerasCallbacks,
+    ValidationCallbacks,
+    checked,
+    steps_between_batches,
+)
 from .compiled import compile_parts, compiled_spec
 from .data import Data, warn_of_order
 from .given_model import GivenModel
@@ -124,9 +130,9 @@ def fit(
       epochs: number of the last epoch; of a function from the beginning of model_dir, also of
         earlier calls.
       verbose: 0 prints no line for each epoch.
-      callbacks: Keras callbacks that work at the beginnings and ends of training, epochs and
-        validations. With TerminateOnNaN training ends as `RunConfig.on_nan` has it: by default
-        with an error.
+      callbacks: Keras callbacks. Those with methods for batches are called every
+        `steps_per_execution` steps of `compile`. With TerminateOnNaN training ends as
+        `RunConfig.on_nan` has it: by default with an error.
       validation_split: share of the rows of arrays, the last ones, to validate on.
       validation_data: data that are evaluated after each epoch: `(x_val, y_val)` or `(x_val,
         y_val, sample_weight)` of arrays, or as `x`.
@@ -218,6 +224,7 @@ def fit(
         "epochs": epochs,
         "steps": steps_per_epoch,
     }
+    make_plain = functools.cache(functools.partial(_plain_model, make_model, config, train_fn))
     hook = KerasCallbacks(
         callbacks,
         estimator,
@@ -225,7 +232,9 @@ def fit(
         initial_epoch=initial_epoch,
         validation_freq=validation_freq if validation_fns else None,
         earlier=None if calls is None else tuple(calls),
+        copy=lambda: _with_values(make_plain(), _values(estimator)),
     )
+    on_batches = [BatchCallbacks(hook)] if any(map(steps_between_batches, callbacks)) else []
     if calls is not None:
         calls.append(-1)  # Until it ends.
     is_default = "log_step_count_steps" not in config.changes()
@@ -237,7 +246,7 @@ def fit(
     with log.quiet():  # Epochs are enough, as in Keras.
         train_and_evaluate(
             estimator,
-            TrainSpec(train_fn, total, hooks=[*hooks, hook, RepeatInputHook()]),
+            TrainSpec(train_fn, total, hooks=[*hooks, hook, *on_batches, RepeatInputHook()]),
             [
                 EvalSpec(each, validation_steps, hooks=on_validation, every_steps=every_steps)
                 for each in validation_fns
@@ -245,12 +254,13 @@ def fit(
         )
     if config.cluster.has_servers and config.task_type != "chief":
         return FitResult(None, {}, estimator, [], params)
-    values = _trained_values(estimator)
+    with estimator.state.using(weight_averages.to_serve(None, estimator.config.average)):
+        values = _values(estimator)
     if given is not None and calls is not None:
         calls[-1] = estimator.state.step
         model, estimator = given.take(values), given.released(estimator)
     else:
-        model = _plain_model(make_model, config, train_fn, values)
+        model = _with_values(make_plain(), values)
     return FitResult(model, hook.history, estimator, hook.epoch, params)
 
 
@@ -405,26 +415,28 @@ def _batch(input_fn: Callable[..., Any], config: RunConfig) -> Any:
     return _packed(*as_pair(next(iter(dataset))))
 
 
-def _trained_values(estimator: Estimator) -> dict[str, tf.Tensor]:
+def _values(estimator: Estimator) -> dict[str, tf.Tensor]:
     """Returns the values of network and optimizer by name."""
     state = estimator.state
-    with state.using(weight_averages.to_serve(None, state.config.average)):
-        return {
-            name: _value(state.replicas.strategy, variable)
-            for name, variable in names.variables_of(state.modules).items()
-        }
+    return {
+        name: _value(state.replicas.strategy, variable)
+        for name, variable in names.variables_of(state.modules).items()
+    }
 
 
 def _plain_model(
-    make_model: Callable[[], keras.Model],
-    config: RunConfig,
-    input_fn: Callable[..., Any],
-    values: Mapping[str, tf.Tensor],
+    make_model: Callable[[], keras.Model], config: RunConfig, input_fn: Callable[..., Any]
 ) -> keras.Model:
-    """Returns a new model outside of the strategy, with the values of the trained one."""
-    with modules_lib.in_precision(config.precision):
+    """Returns a new model outside of the strategy, in the precision of the training."""
+    seed = config.tf_random_seed or 0  # Training may go on with its own random numbers.
+    with modules_lib.in_precision(config.precision), seeds.seeded(seed, "plain model"):
         model = new_model(make_model)
         build(model, _batch(input_fn, config))
+    return model
+
+
+def _with_values(model: keras.Model, values: Mapping[str, tf.Tensor]) -> keras.Model:
+    """Returns a model of `_plain_model` with the values of network and optimizer by name."""
     for name, variable in names.variables_of(modules_of(model)).items():
         variable.assign(values[name])
     return model

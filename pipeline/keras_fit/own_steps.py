@@ -34,6 +34,7 @@ from ..distribute.replicas import Replicas
 from ..errors import SpecError
 from ..train import indexed_slices, losses
 from ..train.fetches import Fetches
+from ..train.forward_steps import EvalStep
 from ..train.metrics import MetricSet, is_sum_over_batches
 from ..train.step import Batches, BoundModelFn, compiled, learning_rate_of, used_optimizers
 from ..train.totals import Totals, sum_of, totals_of, zeros_of
@@ -275,29 +276,19 @@ def assignable(next_creator: Callable[..., Any], **options: Any) -> Any:
 class _OwnStep:
     """One step on all replicas by a method of the model."""
 
-    def __init__(
-        self,
-        model_fn: BoundModelFn,
-        metrics: MetricSet,
-        replicas: Replicas,
-        scalars: Sequence[str],
-        fetches: Fetches | None,
-        jit_compile: bool,
-    ) -> None:
-        self._model_fn, self._metrics, self._replicas = model_fn, metrics, replicas
-        self._scalars, self._fetches, self._jit_compile = scalars, fetches, jit_compile
-        if jit_compile and replicas.total > 1:
-            raise SpecError(
-                f"RunConfig.jit_compile is True for a train_step on {replicas.total} replicas: "
-                "expected False, since XLA cannot compile the sums over replicas."
-            )
-
-    def zeros(self) -> Totals:
-        """Returns the totals of no step."""
-        return zeros_of(self._metrics, self._scalars, self._fetches)
+    _model_fn: BoundModelFn
+    _metrics: MetricSet
+    _replicas: Replicas
+    _fetches: Fetches | None = None
+    _jit_compile: bool
 
     def _run(self, batches: Batches, step: tf.Tensor) -> Totals:
         [batch] = batches
+        if self._jit_compile and self._replicas.total > 1:
+            raise SpecError(
+                f"RunConfig.jit_compile is True for a train_step on {self._replicas.total} "
+                "replicas: expected False, since XLA cannot compile the sums over replicas."
+            )
         run = compiled(functools.partial(self._on_replica, step), self._jit_compile)
         if self._replicas.total == 1:
             return sum_of(self._replicas.run(run, batch), batches, self._fetches)
@@ -337,9 +328,14 @@ class OwnTrainStep(_OwnStep):
         **_: Any,
     ) -> None:
         """Takes the arguments of TrainStep; `check_own_steps` refuses the other options."""
+        self._model_fn, self._metrics, self._replicas = model_fn, metrics, replicas
+        self._jit_compile = jit_compile
         self._optimizers = used_optimizers(modules, spec)
-        names = [*spec.scalars, *self._optimizers]
-        super().__init__(model_fn, metrics, replicas, names, None, jit_compile)
+        self._scalars = [*spec.scalars, *self._optimizers]
+
+    def zeros(self) -> Totals:
+        """Returns the totals of no step."""
+        return zeros_of(self._metrics, self._scalars, None)
 
     def __call__(self, batches: Batches, step: tf.Tensor) -> Totals:
         """Runs the step after global step `step`, in cross-replica context."""
@@ -348,22 +344,8 @@ class OwnTrainStep(_OwnStep):
             return self._run(batches, step).with_scalars(rates)
 
 
-class OwnEvalStep(_OwnStep):
+class OwnEvalStep(_OwnStep, EvalStep):
     """One step of an evaluation by `test_step`."""
-
-    def __init__(
-        self,
-        model_fn: BoundModelFn,
-        metrics: MetricSet,
-        replicas: Replicas,
-        global_step: tf.Variable,
-        *,
-        fetches: Fetches | None = None,
-        jit_compile: bool = False,
-    ) -> None:
-        """Takes the arguments of EvalStep."""
-        self._global_step = global_step
-        super().__init__(model_fn, metrics, replicas, (), fetches, jit_compile)
 
     def __call__(self, batches: Batches, step: tf.Tensor) -> Totals:
         """Returns the totals of one step's batches."""
@@ -514,19 +496,25 @@ class _Trace:
 
     def _by_share(self, metric: Any, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Returns the arguments of an update, with the share as the weight of a scalar."""
+        if self.share is None or not isinstance(metric, keras.metrics.Mean | keras.metrics.Sum):
+            return args, kwargs
+        if isinstance(metric, keras.metrics.MeanMetricWrapper):
+            weighs = private.takes_number(metric, *args, **kwargs)
+            return args, {**kwargs, "sample_weight": self.share} if weighs else kwargs
         named = dict(zip(("values", "sample_weight"), args, strict=False)) | kwargs
         values = named.get("values")
-        is_mean = isinstance(metric, keras.metrics.Mean) and set(named) <= {
-            "values",
-            "sample_weight",
-        }
-        if self.share is None or not is_mean or named.get("sample_weight") is not None:
-            return args, kwargs
-        if isinstance(metric, keras.metrics.MeanMetricWrapper) or values is None:
+        if values is None or set(named) - {"values", "sample_weight"}:
             return args, kwargs
         values = tf.convert_to_tensor(values)
-        if values.shape.rank != 0:
+        if values.shape.rank != 0 or named.get("sample_weight") is not None:
             return args, kwargs
+        if isinstance(metric, keras.metrics.Sum):
+            raise SpecError(
+                f"metric {metric.name!r} (Sum) got one number of the batch on "
+                f"{self._replicas.total} replicas: expected the values of the examples, [batch], "
+                "since replicas add up a sum and not a mean. Leave out the reduction, or use "
+                "keras.metrics.Mean."
+            )
         share = tf.cast(self.share, values.dtype)
         values = tf.where(share > 0, values, tf.zeros([], values.dtype))
         return (), {"values": values, "sample_weight": share}

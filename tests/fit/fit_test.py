@@ -266,11 +266,6 @@ def custom_step():
     return model
 
 
-class OnBatches(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        pass
-
-
 def model_of(layer, metrics=None):
     model = keras.Sequential([layer, keras.layers.Dense(1)])
     model.compile("sgd", "mse", metrics=metrics)
@@ -302,24 +297,6 @@ MISTAKES = {
     "evaluator": (
         {"validation_data": data, "config": ge.RunConfig("m", evaluation="evaluator")},
         "Set evaluation='inline'",
-    ),
-    "on batches": ({"callbacks": [OnBatches()]}, "on_train_batch_end.*subclass of ge.Hook"),
-    "lambda on batches": (
-        {"callbacks": [keras.callbacks.LambdaCallback(on_train_batch_end=print)]},
-        "LambdaCallback with on_train_batch_end",
-    ),
-    "averages": (
-        {"callbacks": [keras.callbacks.SwapEMAWeights()]},
-        r"SwapEMAWeights: .*set RunConfig\(average=ge.ExponentialAverage",
-    ),
-    "backup": ({"callbacks": [keras.callbacks.BackupAndRestore("b")]}, "BackupAndRestore"),
-    "save_freq": (
-        {"callbacks": [keras.callbacks.ModelCheckpoint("m.keras", save_freq=3)]},
-        "save_freq is 3: expected 'epoch'",
-    ),
-    "update_freq": (
-        {"callbacks": [keras.callbacks.TensorBoard("b", update_freq=3)]},
-        "update_freq is 3: expected 'epoch'",
     ),
     "profile": (
         {"callbacks": [keras.callbacks.TensorBoard("b", profile_batch=(1, 2))]},

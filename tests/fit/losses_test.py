@@ -85,11 +85,18 @@ def two_outputs():
     return keras.Model(inputs, [number, layers.Dense(3, "softmax", name="b")(inputs)])
 
 
+def two_masked():
+    """Two outputs for each positive number of the input."""
+    masked = layers.Masking()(layers.Reshape([4, 1])(layers.ReLU()(inputs := keras.Input([4]))))
+    number, kind = layers.Dense(1, name="a"), layers.Dense(3, "softmax", name="b")
+    return keras.Model(inputs, [number(masked), kind(masked)])
+
+
 def characters():
     return keras.Sequential([layers.Dense(15), layers.Reshape([5, 3]), layers.Softmax()])
 
 
-# Model, labels and weights, arguments of compile; whether two replicas train as one.
+# Model, labels and weights, arguments of compile; whether two replicas train as one, or the error.
 PROGRAMS = {
     "class numbers, a function": (softmax, (C,), {"loss": by_number}, True),
     "class numbers, an object": (softmax, (C,), {"loss": ByNumber()}, True),
@@ -104,7 +111,7 @@ PROGRAMS = {
         {"loss": [losses.MeanSquaredError("sum"), "sparse_categorical_crossentropy"]},
         True,
     ),
-    "no reduction": (line, (R,), {"loss": losses.MeanSquaredError(None)}, None),
+    "no reduction": (line, (R,), {"loss": losses.MeanSquaredError(None)}, "reduction='sum'"),
     "dice": (softmax, (H,), {"loss": losses.Dice()}, False),
     "tversky": (softmax, (H,), {"loss": "tversky"}, False),
     "weighted metrics": (
@@ -121,6 +128,16 @@ PROGRAMS = {
             "weighted_metrics": [["mae"], ["accuracy"]],
         },
         True,
+    ),
+    "masks of two": (
+        two_masked,
+        ((RNG.normal(size=(65, 4, 1)).astype("float32"), RNG.integers(0, 3, (65, 4))),),
+        {
+            "loss": ["mse", "sparse_categorical_crossentropy"],
+            "loss_weights": [1.0, 0.5],
+            "metrics": [["mae"], ["accuracy"]],
+        },
+        r"\['a', 'b'\] of several have masks on 2 replicas.*expected one replica",
     ),
     "a metric of a layer": (
         lambda: keras.Sequential([Seen(), layers.Dense(1)]),
@@ -182,6 +199,7 @@ def assert_same(result, expected, *, skips=()):
 SKIPS = {
     "by weights": {"loss", "val_loss"},
     "weighted metrics of two": {"a_loss", "b_loss", "val_a_loss", "val_b_loss"},
+    "masks of two": {"a_loss", "b_loss", "val_a_loss", "val_b_loss"},
 }
 
 
@@ -198,8 +216,8 @@ def test_two_replicas_train_as_one_or_it_is_said(tmp_path, by_keras, caplog, nam
     make, data = program(name)
     config = ge.RunConfig(str(tmp_path), devices=("CPU:0", "CPU:1"), save_checkpoints_steps=0)
     is_same = PROGRAMS[name][3]
-    if is_same is None:
-        with pytest.raises(ge.UserError, match="Set reduction='sum'"):
+    if isinstance(is_same, str):
+        with pytest.raises(ge.UserError, match=is_same):
             ge.fit(make, data, config=config)
         return
     result = ge.fit(make, data, epochs=2, validation_data=data, config=config)

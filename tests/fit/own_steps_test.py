@@ -29,10 +29,11 @@ class VAE(keras.Model):
         self.decoder = keras.Sequential([keras.layers.Dense(6, "sigmoid")])
         self.total_tracker = keras.metrics.Mean(name="total_loss")
         self.kl_tracker = keras.metrics.Mean(name="kl_loss")
+        self.light = keras.metrics.Sum(name="light")
 
     @property
     def metrics(self):
-        return [self.total_tracker, self.kl_tracker]
+        return [self.total_tracker, self.kl_tracker, self.light]
 
     def losses_of(self, data):
         mean, log_var = tf.split(self.encoder(data), 2, axis=-1)
@@ -50,7 +51,8 @@ class VAE(keras.Model):
         self.optimizer.apply_gradients(zip(grads, self.trainable_weights, strict=True))
         self.total_tracker.update_state(total)
         self.kl_tracker.update_state(kl)
-        return {"loss": self.total_tracker.result(), "kl_loss": self.kl_tracker.result()}
+        self.light.update_state(tf.reduce_sum(data, -1))
+        return {m.name.replace("total_", ""): m.result() for m in self.metrics}
 
     def test_step(self, data):
         total, kl = self.losses_of(data)
@@ -135,11 +137,16 @@ class Distiller(keras.Model):
         return super().compute_loss(x, y, y_pred, sample_weight) + keras.ops.mean(soft)
 
 
+def number(labels, outputs):
+    """A metric function that returns one number for a batch."""
+    return tf.reduce_mean(tf.square(outputs))
+
+
 def make_distiller():
     keras.utils.set_random_seed(3)
     model = Distiller()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.1, 0.9), loss, metrics=["accuracy"])
+    model.compile(keras.optimizers.SGD(0.1, 0.9), loss, metrics=["accuracy", number])
     return model
 
 
@@ -318,6 +325,17 @@ def test_what_a_step_cannot_have_is_refused(tmp_path):
     on_servers = mock.Mock(cluster=mock.Mock(has_servers=True))
     with pytest.raises(ge.UserError, match="on parameter servers.*execution='multi_worker'"):
         own_steps.check_own_steps("VAE.train_step is overridden", on_servers)
+
+    def total():
+        model = Joined(lambda outputs: tf.reduce_mean(outputs**2))
+        model.size = keras.metrics.Sum(name="size")
+        step = model.train_step
+        model.train_step = lambda data: model.size.update_state(tf.size(data)) or step(data)
+        model.compile("sgd")
+        return model
+
+    with pytest.raises(ge.UserError, match=r"'size' \(Sum\) got one number .* on 2 replicas"):
+        fit(total, devices=TWO)
 
     def nothing():
         model = make_vae()

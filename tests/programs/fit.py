@@ -25,6 +25,22 @@ class Slow(ge.Hook):
         time.sleep(0.3)
 
 
+class Looks(keras.callbacks.Callback):
+    """Is called for each batch, and evaluates the model itself."""
+
+    batches = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches += 1
+
+    def on_epoch_end(self, epoch, logs=None):
+        loss, _ = self.model.evaluate(X, Y, verbose=0)
+        error = np.abs(self.model.predict(X, verbose=0).sum(axis=1) - 1).max()
+        found = {"batches": self.batches, "loss": loss, "error": error}
+        assert self.batches == 4 * (epoch + 1), found
+        assert abs(loss - logs["val_loss"]) < 1e-5 and error < 1e-5, (found, logs)
+
+
 def make_model():
     keras.utils.set_random_seed(3)
     layers = [keras.Input([4]), keras.layers.Dense(8, "relu"), keras.layers.Dense(3, "softmax")]
@@ -48,7 +64,7 @@ def main():
         epochs=3,
         steps_per_epoch=int(rest[0]) if rest else None,
         validation_data=data,
-        callbacks=[keras.callbacks.ReduceLROnPlateau("val_loss", 0.5, 1, min_delta=9)],
+        callbacks=[keras.callbacks.ReduceLROnPlateau("val_loss", 0.5, 1, min_delta=9), Looks()],
         hooks=[] if on_servers else [Slow()],
         config=ge.RunConfig(model_dir, execution=execution, save_checkpoints_steps=2),
     )
