@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -26,12 +27,10 @@ from . import checkpoints, inputs, serving
 from . import hooks as hooks_lib
 from .errors import refusal
 from .run_config import EvalSpec, RunConfig, TrainSpec
-from .specs import converted
+from .specs import EstimatorSpec, TPUEstimatorSpec, converted
 from .trace import Trace
 from .updates import Updates
 from .variables import Model
-
-_MODULES = {"model": Model, "optimizer": Updates}
 
 
 class Estimator(driver.Estimator):
@@ -50,7 +49,7 @@ class Estimator(driver.Estimator):
         warm_start_from: Any = None,
     ) -> None:
         config = RunConfig() if config is None else config
-        self._program, self._given_params = model_fn, params
+        self._program, self._given_params, self._given_warm = model_fn, params, warm_start_from
         self._train_hooks: list[Any] = []  # Those of the call of `train`.
         self._is_sum = False
         settings = checkpoints.settings(
@@ -61,7 +60,7 @@ class Estimator(driver.Estimator):
             model_dir or config.model_dir,
             config,
             None,
-            modules=_MODULES,
+            modules={"model": self._new_model, "optimizer": Updates},
             warm_start_from=settings,
         )
 
@@ -74,6 +73,10 @@ class Estimator(driver.Estimator):
     def model_fn(self) -> Callable[..., Any]:
         """The model_fn of the program."""
         return self._program
+
+    def _new_model(self) -> Model:
+        """Returns the module with the variables."""
+        return Model()
 
     def _model_params(self, mode: str) -> Any:
         """Returns the `params` of a model_fn."""
@@ -134,7 +137,7 @@ class Estimator(driver.Estimator):
         own, listeners = self._prepared(hooks, saving_listeners)
         self._tell_sum(adapted, ModeKeys.TRAIN)
         self.state.modules["model"].is_fresh = True
-        super().train(adapted, own, steps, max_steps, listeners)
+        super().train(adapted, own, _whole(steps), _whole(max_steps), listeners)
         return self
 
     def _prepared(self, hooks: Any, listeners: Any) -> tuple[list[Hook], list[Any]]:
@@ -279,8 +282,13 @@ class Estimator(driver.Estimator):
             eval_spec.start_delay_secs,
             eval_spec.throttle_secs,
         )
-        trained = DriverTrainSpec(adapted, train_spec.max_steps, own, listeners)
+        trained = DriverTrainSpec(adapted, _whole(train_spec.max_steps), own, listeners)
         return driver.train_and_evaluate(self, trained, evaluated)
+
+
+def _whole(steps: float | None) -> int | None:
+    """Returns a number of steps as programs divide it: 2343.75 ends after step 2344."""
+    return None if steps is None else math.ceil(steps)
 
 
 def _seed(config: Any) -> int:
@@ -292,6 +300,25 @@ def _seed(config: Any) -> int:
 def train_and_evaluate(estimator: Any, train_spec: TrainSpec, eval_spec: EvalSpec) -> Any:
     """Trains and evaluates; see `tf.estimator.train_and_evaluate`."""
     return estimator.train_and_evaluate(train_spec, eval_spec)
+
+
+def add_metrics(estimator: Estimator, metric_fn: Callable[..., Mapping[str, Any]]) -> Estimator:
+    """Replaces `tf.estimator.add_metrics`: metrics of features, labels, predictions and config."""
+
+    def model_fn(features: Any, labels: Any, mode: str, config: Any) -> EstimatorSpec:
+        spec = estimator._call(features, labels, mode, config)
+        if isinstance(spec, TPUEstimatorSpec):
+            spec = spec.as_estimator_spec()
+        if mode != ModeKeys.EVAL:
+            return spec
+        given = {"features": features, "labels": labels, "config": config}
+        given["predictions"] = spec.predictions
+        wanted = inspect.signature(metric_fn).parameters
+        own = metric_fn(**{name: value for name, value in given.items() if name in wanted})
+        return spec._replace(eval_metric_ops={**(spec.eval_metric_ops or {}), **own})
+
+    settings = estimator._given_params, estimator._given_warm
+    return Estimator(model_fn, estimator.model_dir, estimator.config, *settings)
 
 
 class Exporter(exporter.Exporter):

@@ -17,6 +17,14 @@ _SERVER = (
     "tf.estimator.train_and_evaluate."
 )
 _CONTRIB = "left TensorFlow with contrib, and gin_estimator.v1 does not have it: expected "
+_TREES = (
+    "was an estimator of trees: expected another library. Use scikit-learn, XGBoost, or YDF, "
+    "which follows TensorFlow Decision Forests."
+)
+_EXPERIMENTAL = ("estimator.experimental", "contrib.estimator")
+_KINDS = ("Classifier", "Regressor", "Estimator")
+_COUNTS = ("true_positives", "false_positives", "true_negatives", "false_negatives")
+_PROXIMAL = "ProximalGradientDescent"
 _MINE = "its few lines in the program. Copy them from TensorFlow 1.15."
 
 REFUSED = {
@@ -86,11 +94,42 @@ REFUSED = {
     "contrib.lite": f"{_CONTRIB}tf.lite. Convert the SavedModel.",
     "contrib.tensorrt": f"{_CONTRIB}tf.experimental.tensorrt. Convert the SavedModel.",
     "contrib.seq2seq": f"{_CONTRIB}your own decoder. Write a loop over a cell.",
-    "contrib.gan": (
-        f"{_CONTRIB}generator and discriminator in one model_fn. Write minimize(loss, "
-        "var_list=...) for each, and tf.group both."
-    ),
     "contrib.cudnn_rnn": f"{_CONTRIB}tf.nn.rnn_cell or tf.keras.layers.LSTM, which use CuDNN.",
+    "contrib.boosted_trees": _TREES,
+    **dict.fromkeys((f"estimator.BoostedTrees{kind}" for kind in _KINDS), _TREES),
+    **dict.fromkeys(
+        ("contrib.factorization", "estimator.experimental.KMeans"),
+        "was an estimator of clusters: expected another library. Use KMeans of scikit-learn.",
+    ),
+    **dict.fromkeys(
+        (f"{path}.RNN{kind}" for path in _EXPERIMENTAL for kind in _KINDS),
+        "was a canned estimator: expected a model_fn. Write tf.nn.dynamic_rnn and a head of "
+        "tf.contrib.estimator.",
+    ),
+    **dict.fromkeys(
+        (f"{path}.LinearSDCA" for path in _EXPERIMENTAL),
+        "was an optimizer of linear models: expected another one. Set optimizer='Ftrl'.",
+    ),
+    **dict.fromkeys(
+        (f"{path}.InMemoryEvaluatorHook" for path in _EXPERIMENTAL),
+        "evaluates in a session of the training: expected tf.estimator.train_and_evaluate. Set "
+        "RunConfig(save_checkpoints_steps=...) and EvalSpec(throttle_secs=0).",
+    ),
+    "contrib.estimator.forward_features": (
+        f"{_CONTRIB}the features among the predictions. Return them in EstimatorSpec.predictions."
+    ),
+    **dict.fromkeys(
+        (f"estimator.{kind}_parse_example_spec" for kind in ("classifier", "regressor")),
+        "was a helper: expected tf.feature_column.make_parse_example_spec(columns). Add "
+        "{label_key: tf.FixedLenFeature([1], tf.int64)} to its result.",
+    ),
+    "contrib.losses": f"{_CONTRIB}tf.losses. Write its arguments by name: their order differs.",
+    "contrib.tensorboard": f"{_CONTRIB}tensorboard.plugins. Import projector from there.",
+    "contrib.tpu.while_loop": f"{_CONTRIB}tf.while_loop. Write it.",
+    "examples": (
+        "was code of tutorials, and is not installed: expected tf.keras.datasets. Write "
+        "(x, y), test = tf.keras.datasets.mnist.load_data()."
+    ),
     "contrib.slim.learning": f"{_CONTRIB}tf.estimator. Return slim's loss in an EstimatorSpec.",
     "contrib.slim.evaluation": f"{_CONTRIB}tf.estimator. Use Estimator.evaluate.",
     "contrib.slim.queues": _QUEUE,
@@ -101,6 +140,34 @@ REFUSED = {
     "train.FinalOpsHook": (
         "runs operations when the session ends: expected eval_metric_ops. Return them in the "
         "EstimatorSpec, and read the result of evaluate()."
+    ),
+    "tools": (
+        "rewrites the graph of a session: expected a SavedModel. Call "
+        "Estimator.export_saved_model, and convert it by TensorFlow Lite or TF-TRT."
+    ),
+    **dict.fromkeys(
+        ("summary.FileWriter", "summary.FileWriterCache"),
+        "writes summaries of a session: expected tf.summary.scalar in the model_fn. For numbers "
+        "of your own use gin_estimator.MetricWriter.",
+    ),
+    **dict.fromkeys(
+        (
+            *(f"metrics.{kind}_at_thresholds" for kind in _COUNTS),
+            *("metrics.precision_at_top_k", "metrics.recall_at_top_k"),
+            *("metrics.average_precision_at_k", "metrics.sparse_average_precision_at_k"),
+            "metrics.sparse_precision_at_k",
+        ),
+        "counts in local variables, which the driver does not have: expected another metric. "
+        "Write gin_estimator.numpy_metric(function, labels, predictions).",
+    ),
+    **dict.fromkeys(
+        (f"train.{kind}Optimizer" for kind in ("AdagradDA", "ProximalAdagrad", _PROXIMAL)),
+        "updates variables in a session: expected another optimizer. Use AdagradOptimizer, "
+        "FtrlOptimizer, or a subclass of tf.train.Optimizer.",
+    ),
+    "train.warm_start": (
+        "sets values in a session: expected warm_start_from. Set Estimator(warm_start_from=...), "
+        "or call tf.train.init_from_checkpoint in the model_fn."
     ),
     "train.import_meta_graph": _SESSION,
     "train.export_meta_graph": _SESSION,

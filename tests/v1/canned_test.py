@@ -4,6 +4,7 @@ import json
 import pathlib
 import sys
 
+import numpy as np
 import pytest
 
 import gin_estimator.v1 as tf
@@ -23,3 +24,44 @@ def test_evaluations_are_those_of_tensorflow(name):
     # The driver reports the mean of examples; TensorFlow the loss of the only batch.
     expected.pop("loss")
     assert {key: found[key] for key in expected} == expected
+
+
+def test_heads_reduce_as_those_of_tensorflow(tmp_path):
+    """The default is the mean; `loss_fn`, `thresholds` and `name` count."""
+    logits = np.array([[0.5], [-1.0], [2.0], [0.1]], "float32")
+    features = {"logits": logits, "w": np.array([1.0, 2.0, 0.0, 3.0], "float32")}
+    labels = np.array([1.0, 0.0, 1.0, 0.0], "float32")
+    losses = np.log1p(np.exp(-logits[:, 0])) + (1 - labels) * logits[:, 0]
+    weights, sums = features["w"], tf.losses.Reduction
+    squares = lambda labels, logits: tf.square(labels - logits)  # noqa: E731
+    cases = [
+        (tf.estimator.BinaryClassHead(), losses.mean()),
+        (tf.contrib.estimator.binary_classification_head(), losses.mean()),
+        (tf.estimator.BinaryClassHead("w"), (losses * weights).mean()),
+        (tf.estimator.BinaryClassHead("w", loss_reduction=sums.SUM), (losses * weights).sum()),
+        (
+            tf.estimator.BinaryClassHead("w", loss_reduction=sums.MEAN),
+            (losses * weights).sum() / weights.sum(),
+        ),
+        (
+            tf.estimator.BinaryClassHead(None, [0.6], None, sums.SUM, squares, name="a"),
+            np.square(labels - logits[:, 0]).sum(),
+        ),
+    ]
+
+    def model_fn(features, labels, mode):
+        # One head after the other: the loss of each is a metric.
+        specs = [
+            head.create_estimator_spec(features, mode, features["logits"], labels)
+            for head, _ in cases
+        ]
+        ops = {str(i): tf.metrics.mean(spec.loss) for i, spec in enumerate(specs)}
+        return specs[-1]._replace(eval_metric_ops={**specs[-1].eval_metric_ops, **ops})
+
+    data = lambda: tf.data.Dataset.from_tensor_slices((features, labels)).batch(4)  # noqa: E731
+    found = tf.estimator.Estimator(model_fn, str(tmp_path)).evaluate(data)
+    for i, (_, expected) in enumerate(cases):
+        assert found[str(i)] == pytest.approx(expected, rel=1e-5), i
+    assert found["accuracy/positive_threshold_0.6/a"] == pytest.approx(1.0)
+    assert found["precision/positive_threshold_0.6/a"] == pytest.approx(1.0)
+    assert found["accuracy/a"] == pytest.approx(0.75)

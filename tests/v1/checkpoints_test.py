@@ -125,3 +125,39 @@ def test_initial_values(name, session_run, tmp_path):
     # One step of Adam changes each element by about 0.1.
     assert np.all(np.abs(changed - expected) < (0.18 if name == "list" else 0.101))
     assert np.min(np.abs(half["net/w"] - 0.2)) > 0.28
+
+
+def test_rows_of_a_vocabulary_move(tmp_path):
+    """Words of both files keep their rows; the axis of the other variable is 1."""
+    for name, words in {"old": "a b c d", "new": "d e a"}.items():
+        (tmp_path / name).write_text("\n".join(words.split()) + "\n")
+
+    def run(folder, size, **options):
+        def model_fn(features, labels, mode):
+            first = tf.random_normal_initializer(seed=size)
+            table = tf.get_variable("table", [size, 3], initializer=first)
+            bias = tf.get_variable("out", [3, size], initializer=first)
+            loss = tf.reduce_sum(table) + tf.reduce_sum(bias) + 0 * tf.reduce_sum(features)
+            return tf.estimator.EstimatorSpec(
+                mode, loss=loss, train_op=tf.train.GradientDescentOptimizer(0.0).minimize(loss)
+            )
+
+        found = tf.estimator.Estimator(model_fn, str(tmp_path / folder), **options)
+        found.train(input_fn, steps=1)
+        return found.get_variable_value("table"), found.get_variable_value("out")
+
+    old, old_out = run("1", 4)
+    files = (str(tmp_path / "new"), 3, 0, str(tmp_path / "old"))
+    settings = tf.estimator.WarmStartSettings(
+        str(tmp_path / "1"),
+        var_name_to_vocab_info={
+            "table": tf.estimator.VocabInfo(*files, backup_initializer=tf.ones_initializer()),
+            "out": tf.train.VocabInfo(*files, axis=1),
+        },
+    )
+    new, new_out = run("2", 3, warm_start_from=settings)
+    np.testing.assert_array_equal(new, [old[3], np.ones(3), old[0]])
+    np.testing.assert_array_equal(new_out.T, [old_out[:, 3], np.zeros(3), old_out[:, 0]])
+    settings.var_name_to_vocab_info["other"] = settings.var_name_to_vocab_info["out"]
+    with pytest.raises(ValueError, match=r"var_name_to_vocab_info has \['other'\]"):
+        run("3", 3, warm_start_from=settings)

@@ -1,6 +1,5 @@
 """What cannot be, says so: with the line of the program, what it was, and what to write."""
 
-import importlib
 import pathlib
 import sys
 
@@ -138,13 +137,6 @@ def test_unknown_names_are_listed_before_anything_runs(tmp_path, capsys):
     assert [line.removeprefix(f"{program}:").split(":")[0] for line in lines[:-1]] == list("2567")
     assert "tf.contrib.nothing" in lines[0] and "tf.Session" in lines[1]
     assert lines[-1] == "4 problems in 1 programs"
-
-
-def test_namespaces_can_be_imported_by_path():
-    assert importlib.import_module("gin_estimator.v1.compat.v1") is tf
-    assert importlib.import_module("gin_estimator.v1.estimator") is tf.estimator
-    assert importlib.import_module("gin_estimator.v1.contrib.slim") is tf.contrib.slim
-    assert importlib.import_module("gin_estimator.v1.keras.layers") is tf.keras.layers
 
 
 def test_keras_and_the_driver_do_not_see_the_patches(tmp_path):

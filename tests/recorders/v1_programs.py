@@ -1,0 +1,477 @@
+"""Compares losses of public programs by TensorFlow 2.15 and by v1, from one initial checkpoint.
+
+The texts are not in this repository: CHECKOUTS has a folder `OWNER+NAME` for each.
+
+    python3.11 -m venv VENV && VENV/bin/pip install tensorflow-cpu==2.15.1 tf_slim
+    VENV/bin/python tests/recorders/v1_programs.py tensorflow NAME CHECKOUTS OUT
+    .venv/bin/python tests/recorders/v1_programs.py v1 NAME CHECKOUTS OUT
+
+The second command reads `OUT/NAME/tensorflow/model.ckpt-0`, and prints a row of a table. Data is
+made up, in the same order for both; dropout is off, and the program ends after 20 steps.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import importlib.abc
+import importlib.machinery
+import inspect
+import json
+import os
+import pathlib
+import re
+import runpy
+import shutil
+import sys
+import types
+
+import numpy as np
+
+STEPS = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A program: its repository, file, arguments, data and edits (for Python 3, or of imports)."""
+
+    repository: str
+    path: str
+    arguments: tuple = ()
+    make_data: object = lambda: None
+    edits: tuple = ()
+    root: str = "."
+
+
+def mnist_module():
+    """Writes `input_data`, in place of that of TensorFlow's tutorials."""
+    pathlib.Path("input_data.py").write_text(
+        "import types\nimport numpy as np\n"
+        "def read_data_sets(*_, **__):\n"
+        "    rng = np.random.default_rng(0)\n"
+        "    part = lambda n: types.SimpleNamespace(\n"
+        "        images=np.where(rng.random([n, 784]) > .8, rng.random([n, 784]), 0)"
+        ".astype('float32'),\n"
+        "        labels=rng.integers(0, 10, n).astype('uint8'), num_examples=n)\n"
+        "    return types.SimpleNamespace(train=part(3000), test=part(300), validation=part(300))\n"
+    )
+
+
+def libsvm():
+    """Writes examples of 10 numbers each, of 100."""
+    rng = np.random.default_rng(0)
+    for name in ("tr", "va", "te"):
+        rows = [
+            " ".join(
+                [
+                    str(rng.integers(0, 2)),
+                    *(f"{10 * j + rng.integers(10)}:{rng.random():.4f}" for j in range(10)),
+                ]
+            )  # noqa: E501
+            for _ in range(2000)
+        ]
+        pathlib.Path(f"{name}.libsvm").write_text("\n".join(rows) + "\n")
+
+
+def movies():
+    """Writes rows in the columns of MovieLens 100k."""
+    rng = np.random.default_rng(0)
+    columns = (
+        "user_id,item_id,rating,timestamp,datetime,year,month,day,week,dayofweek,age,gender,"
+        "occupation,zipcode,zipcode1,zipcode2,zipcode3,title,release,video_release,imdb,unknown,"
+        "action,adventure,animation,children,comedy,crime,documentary,drama,fantasy,filmnoir,"
+        "horror,musical,mystery,romance,scifi,thriller,war,western,release_date,release_year"
+    )
+    rows = [columns]
+    for _ in range(1000):
+        number = [int(n) for n in rng.integers(1, 900, 3)]
+        row = [number[0], number[1], int(rng.integers(1, 6)), 1, "a", 2000, 1, 1, 1, 1]
+        row += [int(rng.integers(10, 80)), "FM"[int(rng.integers(2))], f"job{number[2] % 20}"]
+        row += [f"z{number[2]}", "a", "b", "c", "title", "r", "v", "i"]
+        row += [int(n) for n in rng.integers(0, 2, 19)] + ["d", int(rng.integers(1920, 1999))]
+        rows.append(",".join(map(str, row)))
+    for name in ("train.csv", "test.csv"):
+        pathlib.Path(name).write_text("\n".join(rows) + "\n")
+
+
+def entities():
+    """Writes more sentences, and `tf_metrics`, of which an evaluation needs more than this."""
+    for name in ("words", "tags"):
+        path = pathlib.Path(f"../../data/example/train.{name}.txt")
+        path.write_text(path.read_text() * 8)
+    pathlib.Path("tf_metrics.py").write_text(
+        "import tensorflow.compat.v1 as tf\n"
+        "def precision(labels, *_, **__):\n    return tf.zeros([]), tf.zeros([])\n"
+        "recall = f1 = precision\n"
+    )
+
+
+def fashion():
+    """Writes images and labels in the files of Fashion-MNIST."""
+    import gzip
+
+    rng = np.random.default_rng(0)
+    for name, n in (("train", 3000), ("t10k", 300)):
+        images = rng.integers(0, 256, [n, 784]) * (rng.random([n, 784]) > 0.8)
+        with gzip.open(f"{name}-images-idx3-ubyte.gz", "wb") as file:
+            file.write(bytes(16) + images.astype("uint8").tobytes())
+        with gzip.open(f"{name}-labels-idx1-ubyte.gz", "wb") as file:
+            file.write(bytes(8) + rng.integers(0, 10, n).astype("uint8").tobytes())
+
+
+_NER = ("guillaumegenthial+tf_ner", "models/{}/main.py", (), entities)
+_CTR = ("lambdaji+tf_repos", "deep_ctr/Model_pipeline/{}.py")
+_CTR_ARGUMENTS = (
+    *("--data_dir=.", "--model_dir=model", "--feature_size=100", "--field_size=10"),
+    "--batch_size=64",
+)
+_TPU = ("GoogleCloudPlatform+cloudml-samples", "tpu/templates/{}/trainer.py")
+_MOVIES = ("--train-csv=train.csv", "--test-csv=test.csv", "--job-dir=model")
+_INPUT_DATA = (("from {root}.examples.tutorials.mnist import input_data", "import input_data"),)
+_LISTS = ((r"= map\((.+)\)$", r"= list(map(\1))"),)
+_FILES = (
+    *("--train-file=train-images-idx3-ubyte.gz", "--test-file=t10k-images-idx3-ubyte.gz"),
+    *("--train-labels-file=train-labels-idx1-ubyte.gz", "--job-dir=model"),
+    "--test-labels-file=t10k-labels-idx1-ubyte.gz",
+)
+
+
+def _of(base, name, *rest, **options):
+    repository, path, *more = base
+    return Program(repository, path.format(name), *more, *rest, **options)
+
+
+PROGRAMS = {
+    **{
+        f"tf_ner {name}": _of(_NER, name)
+        for name in ("lstm_crf", "lstm_crf_ema", "chars_lstm_lstm_crf", "chars_conv_lstm_crf")
+    },
+    **{
+        f"{name} (CTR)": _of(_CTR, name, _CTR_ARGUMENTS, libsvm, _LISTS)
+        for name in ("DCN", "NFM", "AFM", "DeepFM")
+    },
+    **{
+        name: _of(("aymericdamien+TensorFlow-Examples", "examples/3_NeuralNetworks/{}.py"), name,
+                  (), mnist_module, _INPUT_DATA)
+        for name in ("neural_network", "convolutional_network")
+    },
+    **{name: _of(_TPU, name) for name in ("tpu_film_estimator", "tpu_grl_estimator")},
+    **{
+        f"recommender {name}": Program(
+            "yxtay+recommender-tensorflow", f"trainers/{name}.py", _MOVIES, movies
+        )
+        for name in ("linear", "deep", "linear_deep", "deep_fm")
+    },
+    "standard/mnist (Keras)": Program(
+        "GoogleCloudPlatform+cloudml-samples", "trainer/task.py", _FILES, fashion,
+        root="tensorflow/standard/mnist",
+    ),
+}  # fmt: skip
+
+
+class Done(BaseException):
+    """Ends a program after its training."""
+
+
+def copied(program, folder, root):
+    """Copies the sources with other imports; returns the number of changed lines."""
+    changed = 0
+    source = pathlib.Path(folder, program.repository, program.root)
+    for path in sorted(source.rglob("*")):
+        target = pathlib.Path(path.relative_to(source))
+        if path.is_dir() or ".git" in path.parts:
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix != ".py":
+            shutil.copy(path, target)
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        lines = text.split("\n")
+        pairs = [(r"^(\s*(?:import|from) )tensorflow(?=[. ])", rf"\1{root}"), *program.edits]
+        new = lines
+        for old, replacement in pairs:
+            old = re.escape(old.format(root=root)) if "{root}" in old else old
+            new = [re.sub(old, replacement, line) for line in new]
+        if is_used(program, path, source):
+            changed += sum(a != b for a, b in zip(lines, new, strict=True))
+        target.write_text("\n".join(new))
+    return changed
+
+
+def is_used(program, path, source):
+    """Returns whether a file belongs to the program: it, or what it imports of its folder."""
+    if path == source / program.path:
+        return True
+    text = (source / program.path).read_text(encoding="utf-8", errors="replace")
+    return path.parent == (source / program.path).parent and bool(
+        re.search(rf"(import|from) .*\b{path.stem}\b", text)
+    )
+
+
+def same(self, *_, **__):
+    return self
+
+
+def without_noise(tf, *modules):
+    """Turns off the shuffling of datasets and dropout."""
+    for cls in (tf.data.Dataset, tf.compat.v1.data.Dataset):
+        cls.shuffle = same
+    for module in modules:
+        module.dropout = lambda x, *_, **__: tf.identity(x)
+
+
+def seeded(input_fn):
+    """Returns an input_fn whose NumPy numbers are the same at each call."""
+
+    @functools.wraps(input_fn)
+    def call(*args, **kwargs):
+        np.random.seed(1)
+        return input_fn(*args, **kwargs)
+
+    call.__signature__ = inspect.signature(input_fn)
+    return call
+
+
+def patched(cls, hook, model_dir, run_config):
+    """Makes an Estimator train 20 steps in `model_dir` and end the program."""
+    init, train = cls.__init__, cls.train
+
+    def own_init(self, model_fn, model_dir_=None, config=None, *args, **kwargs):
+        kwargs.pop("model_dir", None)
+        config = (config or run_config()).replace(model_dir=model_dir)
+        init(self, model_fn, model_dir, config, *args, **kwargs)
+
+    def own_train(self, input_fn, hooks=None, *_, **__):
+        train(self, seeded(input_fn), hooks=[*hook], max_steps=STEPS)
+        raise Done
+
+    cls.__init__, cls.train = own_init, own_train
+    return lambda estimator, train_spec, eval_spec: estimator.train(train_spec.input_fn)
+
+
+class Contrib(types.ModuleType):
+    """Names of TensorFlow 1 in TensorFlow 2.15: its own, and those of contrib that are elsewhere.
+
+    A submodule is made of the module of the same path, or of one of `places`.
+    """
+
+    def __init__(self, path, modules, own=()):
+        super().__init__(f"tensorflow_1.{path}" if path else "tensorflow_1")
+        self.__dict__.update(dict(own), _modules=modules, __path__=[])
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        for module in self._modules:
+            with contextlib.suppress(AttributeError, ImportError):
+                return getattr(module, name)
+        raise AttributeError(f"{self.__name__}.{name}")
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports attributes of `tensorflow_1` by path."""
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname.startswith("tensorflow_1"):
+            return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        return None
+
+    def create_module(self, spec):
+        value = functools.reduce(getattr, spec.name.split(".")[1:], sys.modules["tensorflow_1"])
+        return Contrib(spec.name.removeprefix("tensorflow_1."), [value])
+
+    def exec_module(self, module):
+        pass
+
+
+def fused_cell(tf):
+    """Returns contrib's fused LSTM for TensorFlow 2.15, by `dynamic_rnn`, which has the names."""
+
+    class LSTMBlockFusedCell:
+        def __init__(self, num_units):
+            self._units = num_units
+
+        def __call__(self, inputs, dtype=None, sequence_length=None):
+            with tf.variable_scope(None, default_name="lstm_fused_cell"):
+                size = inputs.shape[-1] + self._units
+                kernel = tf.get_variable("kernel", [size, 4 * self._units])
+                bias = tf.get_variable(
+                    "bias", [4 * self._units], initializer=tf.zeros_initializer()
+                )
+            cell = tf.nn.rnn_cell.BasicLSTMCell(self._units)
+            cell._kernel, cell._bias, cell.built = kernel, bias, True
+            outputs, state = tf.nn.dynamic_rnn(
+                cell, inputs, sequence_length, dtype=dtype, time_major=True
+            )
+            return outputs, state
+
+    class TimeReversedFusedRNN:
+        def __init__(self, cell):
+            self._cell = cell
+
+        def __call__(self, inputs, dtype=None, sequence_length=None):
+            turned = lambda x: tf.reverse_sequence(x, sequence_length, 0, 1)  # noqa: E731
+            outputs, state = self._cell(turned(inputs), dtype, sequence_length)
+            return turned(outputs), state
+
+    return {"LSTMBlockFusedCell": LSTMBlockFusedCell, "TimeReversedFusedRNN": TimeReversedFusedRNN}
+
+
+def by_tensorflow(program, model_dir):
+    """Prepares TensorFlow 2.15; returns its losses."""
+    import tensorflow as tf2
+    import tensorflow.compat.v1 as tf
+    from tensorflow.python.ops import lookup_ops
+    from tensorflow_estimator.python.estimator import estimator as library
+    from tensorflow_estimator.python.estimator.canned import head as heads
+    from tensorflow_estimator.python.estimator.inputs import numpy_io
+
+    tf.disable_v2_behavior()
+    without_noise(tf2, tf.nn, tf.layers)
+    numpy_input_fn = numpy_io.numpy_input_fn
+    hook = [_TensorFlowHook(tf)]
+
+    def with_hook(self, spec, worker_hooks, *args, **kwargs):
+        hook[0].loss = spec.loss
+        return trained(self, spec, worker_hooks, *args, **kwargs)
+
+    trained = library.Estimator._train_with_estimator_spec
+    library.Estimator._train_with_estimator_spec = with_hook
+    run = patched(library.Estimator, hook, model_dir, tf.estimator.RunConfig)
+    estimator = Contrib("estimator", [tf.estimator], {"train_and_evaluate": run})
+    estimator.inputs = types.SimpleNamespace(
+        numpy_input_fn=lambda *args, shuffle=None, **kwargs: numpy_input_fn(
+            *args, shuffle=False, num_threads=1, **kwargs
+        )
+    )
+    crf = importlib.util.spec_from_file_location(
+        "crf", pathlib.Path(__file__).parents[2] / "pipeline" / "v1" / "crf.py"
+    )
+    module = importlib.util.module_from_spec(crf)
+    crf.loader.exec_module(module)
+    own = {
+        "data": Contrib("contrib.data", [tf.data.experimental]),
+        "estimator": Contrib("contrib.estimator", [tf.estimator.experimental]),
+        "lookup": Contrib("contrib.lookup", [lookup_ops, tf.lookup]),
+        "rnn": Contrib("contrib.rnn", [tf.nn.rnn_cell, tf.nn], fused_cell(tf)),
+        "crf": module,
+        "tpu": Contrib("contrib.tpu", [tf.estimator.tpu, tf.tpu]),
+        "summary": tf.summary,
+        "training": _hyperparameters(),
+    }
+    with contextlib.suppress(ImportError):
+        import tf_slim
+
+        own |= {"slim": tf_slim, "layers": Contrib("contrib.layers", [tf_slim.layers, tf_slim])}
+    head = functools.partial(
+        heads._binary_logistic_head_with_sigmoid_cross_entropy_loss,
+        loss_reduction="weighted_sum_over_batch_size",  # As in contrib.
+    )
+    vars(own["estimator"])["binary_classification_head"] = head
+    contrib = Contrib("contrib", [], own)
+    root = Contrib("", [tf, tf2], {"contrib": contrib, "estimator": estimator})
+    root.python = root.compat = root
+    root.v1 = root
+    sys.modules["tensorflow_1"] = root
+    sys.meta_path.insert(0, Finder())
+    return hook[0].losses
+
+
+def _hyperparameters():
+    class HParams:
+        def __init__(self, **values):
+            self.__dict__.update(values)
+
+    space = types.SimpleNamespace(HParams=HParams)
+    space.python = space.training = space.hparam = space
+    return space
+
+
+def _TensorFlowHook(tf):  # noqa: N802
+    class Hook(tf.train.SessionRunHook):
+        losses: list = []
+        loss = None
+
+        def before_run(self, run_context):
+            return tf.train.SessionRunArgs(self.loss)
+
+        def after_run(self, run_context, run_values):
+            self.losses.append(float(np.reshape(run_values.results, ())))
+
+    return Hook()
+
+
+def by_v1(program, model_dir):
+    """Prepares v1; returns its losses."""
+    import keras
+    import tensorflow as tf2
+
+    import gin_estimator as ge
+    import gin_estimator.v1 as tf
+
+    randoms = sys.modules["gin_estimator.v1.randoms"]
+    library = sys.modules["gin_estimator.v1.estimators"]
+    without_noise(tf2, randoms, tf.nn)
+    keras.layers.Dropout.call = lambda self, inputs, **_: inputs
+
+    class Hook(ge.Hook):
+        wants_losses, every_steps = True, 1
+        losses: list = []
+
+        def after_step(self, run):
+            self.losses += [float(each) for each in run.report.losses]
+
+    numpy_input_fn = tf.estimator.inputs.numpy_input_fn
+    tf.estimator.inputs.numpy_input_fn = lambda *args, shuffle=None, **kwargs: numpy_input_fn(
+        *args, shuffle=False, **kwargs
+    )
+    hook = [Hook()]
+    run = patched(library.Estimator, hook, model_dir, tf.estimator.RunConfig)
+    tf.estimator.train_and_evaluate = run
+    os.makedirs(model_dir)
+    golden = os.path.join(os.path.dirname(model_dir), "tensorflow")
+    for name in os.listdir(golden):
+        if name.startswith("model.ckpt-0."):
+            shutil.copy(os.path.join(golden, name), model_dir)
+    pathlib.Path(model_dir, "checkpoint").write_text('model_checkpoint_path: "model.ckpt-0"\n')
+    return hook[0].losses
+
+
+def main(side, name, checkouts, out):
+    """Runs one program by one side."""
+    program, folder = PROGRAMS[name], pathlib.Path(out).resolve() / name.replace("/", "_")
+    checkouts, model_dir = pathlib.Path(checkouts).resolve(), str(folder / side)
+    work = folder / f"{side}_work"
+    for each in (work, pathlib.Path(model_dir)):
+        shutil.rmtree(each, ignore_errors=True)
+    work.mkdir(parents=True)
+    os.chdir(work)
+    root = "gin_estimator.v1" if side == "v1" else "tensorflow_1"
+    changed = copied(program, checkouts, root)
+    losses = (by_v1 if side == "v1" else by_tensorflow)(program, model_dir)
+    path = work / program.path
+    is_package = (path.parent / "__init__.py").exists()
+    where = work if is_package else path.parent
+    os.chdir(where)
+    program.make_data()
+    sys.path.insert(0, str(where))
+    sys.argv = [str(path), *program.arguments]
+    with contextlib.suppress(Done):
+        if is_package:
+            runpy.run_module(
+                program.path.removesuffix(".py").replace("/", "."), run_name="__main__"
+            )
+        else:
+            runpy.run_path(str(path), run_name="__main__")
+    (folder / f"{side}.json").write_text(json.dumps(losses))
+    if side == "v1":
+        golden = json.loads((folder / "tensorflow.json").read_text())
+        pairs = list(zip(golden, losses, strict=True))
+        worst = max(abs(a - b) / abs(a) for a, b in pairs)
+        author = program.repository.partition("+")[0]
+        row = f"| {name} | {author} | {changed} | {len(pairs)} | {worst:.0e} |"
+        print(row, pairs[0], pairs[-1])  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,68 @@
+"""The table of names, and imports of namespaces by path."""
+
+import importlib
+import pathlib
+
+import pytest
+
+import gin_estimator.v1 as tf
+from gin_estimator.v1 import __main__ as lister
+
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+
+
+def test_the_committed_table_is_that_of_the_package(capsys):
+    assert lister.main(["--names"]) == 0
+    found = capsys.readouterr().out
+    # If this fails: python -m gin_estimator.v1 --names > docs/names.md
+    assert found == (DOCS / "names.md").read_text()
+
+
+PATHS = {
+    "compat.v1": lambda: tf,
+    "compat.v1.estimator": lambda: tf.estimator,
+    "python.estimator.estimator": lambda: tf.estimator,
+    "contrib.slim": lambda: tf.contrib.slim,
+    "contrib.training.python.training.hparam": lambda: tf.contrib.training,
+    "contrib.tpu.python.tpu.tpu_config": lambda: tf.contrib.tpu,
+    "keras.layers": lambda: tf.keras.layers,
+    "losses": lambda: tf.losses,
+}
+
+
+@pytest.mark.oldest
+@pytest.mark.parametrize("path", PATHS)
+def test_namespaces_are_imported_by_path(path):
+    assert importlib.import_module(f"gin_estimator.v1.{path}") is PATHS[path]()
+
+
+@pytest.mark.oldest
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("from gin_estimator.v1.examples.tutorials.mnist import input_data", "keras.datasets"),
+        ("from gin_estimator.v1.contrib import nothing", "Copy its few|Copy them"),
+        ("from gin_estimator.v1.python.tools import freeze_graph", "export_saved_model"),
+        ("import gin_estimator.v1.contrib.learn as learn", "train_and_evaluate"),
+        ("tf.math.no_such_name", "tf.math.no_such_name is not in TensorFlow"),
+        ("tf.contrib.rnn.no_such_cell", r"tf.contrib.rnn.no_such_cell left TensorFlow"),
+        ("tf.estimator.BoostedTreesClassifier", "scikit-learn"),
+    ],
+)
+def test_missing_names_are_refused_with_the_line(line, message, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(f"import gin_estimator.v1 as tf\n{line}\n")
+    with pytest.raises(AttributeError, match=message) as caught:
+        exec(compile(program.read_text(), str(program), "exec"), {})
+    assert f"{program}, line 2, {line!r}: tf." in str(caught.value)
+
+
+def test_names_of_contrib_are_those_of_their_new_places():
+    assert tf.contrib.data.AUTOTUNE == tf.data.experimental.AUTOTUNE
+    assert tf.contrib.rnn.static_rnn is tf.nn.static_rnn
+    assert tf.contrib.eager.list_devices()
+    data = tf.data.Dataset.range(5).apply(tf.contrib.data.batch_and_drop_remainder(2))
+    assert [each.tolist() for each in data.as_numpy_iterator()] == [[0, 1], [2, 3]]
+    with tf.contrib.summary.create_file_writer("nowhere").as_default():
+        with tf.contrib.summary.always_record_summaries():
+            tf.contrib.summary.scalar("a", 1.0, step=1)
