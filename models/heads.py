@@ -39,6 +39,8 @@ class Scored(NamedTuple):
 class Head(abc.ABC):
     """Loss, metrics, predictions and signatures for one kind of label.
 
+    A label out of range, or a weight below 0, ends the step with its value; XLA drops the check.
+
     Attributes:
       name: name of the head in a MultiHead; None for none.
       loss_reduction: "mean" or "sum", see `EstimatorSpec`.

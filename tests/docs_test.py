@@ -1,6 +1,7 @@
 """The pages: commands, gin, names and links are valid, and the Python blocks run.
 
-The Python blocks of a page run in order in one namespace, with the names of `namespace`.
+The Python blocks of a page run in order in one namespace, with the names of `namespace`. A block
+may be indented, as under a tab of the site.
 """
 
 import dataclasses
@@ -8,6 +9,8 @@ import functools
 import json
 import re
 import shlex
+import sys
+import textwrap
 
 import keras
 import numpy as np
@@ -23,11 +26,13 @@ from gin_estimator.cluster.tf_config import parse_tf_config
 
 OTHERS = [ROOT / name for name in ("WORKSPACE.md", "CONTRIBUTING.md", "examples/README.md")]
 PAGES = [ROOT / "README.md", *OTHERS, *sorted((ROOT / "docs").glob("*.md"))]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Where README.md, which PyPI shows as well, and the site link to files of the repository.
+REPOSITORY = "https://github.com/gin-estimator/gin-estimator/blob/main"
+FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"(?:^|[\s`])gin-estimator (launch|sweep|)(.*)")
 PACKAGES = {"ge": ge, "models": models, "inputs": inputs, "keras": keras}
-# Flags of sbatch, srun and pip.
-FOREIGN = {"distribution", "requeue", "signal", "open-mode", "time", "editable"}
+# Flags of sbatch, srun, pip and docker.
+FOREIGN = {"distribution", "requeue", "signal", "open-mode", "time", "editable", "gpus"}
 
 
 def namespace():
@@ -108,20 +113,21 @@ def check_inline(code, known):
     ],
     ids=lambda page: page.stem,
 )
-def test_a_page(page, gin_folder, capsys):
+def test_a_page(page, gin_folder, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [page.name])
     text = page.read_text(encoding="utf-8")
     outside, names = FENCE.sub("", text), namespace()
     registry.register()
     known = {*flags.define(), *FOREIGN} | {
         option[2:] for each in (launch, sweep) for option in each._parser()._option_string_actions
     }
-    for target in re.findall(r"\]\(([^)#:]+)\)", outside):
-        # CHANGELOG.md is not in every checkout of this folder.
-        assert (page.parent / target).exists() or target == "CHANGELOG.md", target
+    for target in re.findall(r"\]\(([^)#:]+)[#)]", outside.replace(f"({REPOSITORY}/", f"({ROOT}/")):
+        assert (page.parent / target).exists(), target
     for code in re.findall(r"`([^`\n]+)`", outside):
         check_inline(code, known)
     check_shell("\n".join(line[4:] for line in outside.splitlines() if line.startswith("    ")))
-    for language, code in FENCE.findall(text):
+    for _, language, code in FENCE.findall(text):
+        code = textwrap.dedent(code)
         if language == "python":
             exec(compile(code, page.name, "exec"), names)
         elif language == "gin":

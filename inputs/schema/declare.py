@@ -188,6 +188,8 @@ class Feature:
 class Schema:
     """The features of a table, for readers, networks and SavedModels.
 
+    It encodes without lookup tables, so it runs in input workers, on each strategy and in exports.
+
         Schema({"distance": {"kind": "number", "scale": "standard"}, "carrier": "word"},
                other_columns={"late": "id"}, source=functools.partial(csv_input_fn, ...))
 

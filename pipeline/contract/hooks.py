@@ -289,7 +289,8 @@ class SavingListener:
 class MetricWriter:
     """Base class of metric writers, which get the numbers of a training; see RunConfig.
 
-    One process calls it. An error of a method is logged once, and training continues.
+    One process calls it, and an evaluator job calls it for its evaluations. An error of a method
+    is logged once, and training continues.
 
     Attributes:
       is_remote: whether calls may wait for a server. They run in a thread then, with a queue of

@@ -102,7 +102,7 @@ ARGUMENTS = {
 }
 
 _MODELS = "gin_estimator.models"
-_TABLES = "a network and a head of gin_estimator.models, see docs/table_models.md"
+_TABLES = "a network and a head of gin_estimator.models, see docs/tables.md"
 _NOT_HERE = "a class of scikit-learn or TensorFlow Decision Forests"
 _HEADS = ("BinaryClass", "LogisticRegression", "MultiClass", "Multi", "MultiLabel")
 _HEADS += ("PoissonRegression", "Regression")

@@ -122,21 +122,24 @@ class RunConfig:
       keep_checkpoint_every_n_hours: hours after which one more checkpoint stays for good.
       keep_checkpoint_every_n_steps: checkpoints at multiples of this step stay for good.
       keep_checkpoint_steps: steps that are saved, and stay for good.
-      async_checkpoint: whether training continues while a checkpoint is written; None:
-        if the variables have less than 1,000 MB.
+      async_checkpoint: whether training continues while a checkpoint is written, from a copy of the
+        variables; None: if they have less than 1,000 MB.
       max_unreachable_secs: seconds for which training continues while a model_dir such as
-        `gs://bucket/run` cannot be reached; then it ends with exit code 75.
+        `gs://bucket/run` cannot be reached; then the process ends with exit code 75 and without
+        Python's cleanup.
       log_step_count_steps: steps between log lines; None or 0 logs none.
       progress: whether a terminal or notebook shows a progress bar, and `fit` prints a line for
         each epoch.
       steps_per_loop: maximum number of steps in one compiled call; no call has more than 1,000.
       max_loop_secs: approximate maximum duration of one compiled call; signals are
-        answered between calls.
+        answered between calls. Where steps become slower, several workers make at most 16 more,
+        once.
       train_distribute: strategy to train on, or a function that returns it, which may take the
         RunConfig as `config` and is called before the first training; None for the strategy of
         `execution`.
       eval_distribute: strategy on which an evaluator job and the chief of parameter servers
-        evaluate, or such a function; None for the local devices.
+        evaluate, or such a function; None for the local devices. It has no effect elsewhere:
+        a process that trains evaluates on the strategy of its training.
       devices: local devices of 'single_host', such as ('GPU:0', 'GPU:1'), ('CPU:0', 'CPU:1') for
         logical CPUs; None for all GPUs, or the CPU.
       execution: 'single_host'; 'multi_worker' for the workers of TF_CONFIG in lockstep;

@@ -92,7 +92,8 @@ class EstimatorSpec:
       loss_reduction: "mean" minimizes the weighted mean of the losses over the global batch; "sum"
         their weighted sum, as the canned estimators of tf.compat.v1 do. A scalar loss is then the
         sum over this replica's batch, and the reported loss is the mean of the steps' sums.
-      regularization_losses: scalars that are added to the mean loss once.
+      regularization_losses: scalars that are added to the mean loss once. Regularizers of a network
+        have no effect without it, of which the trace of a training warns.
       metrics: metrics by name; for a plain tensor, its mean is reported.
       scalars: scalars by name, means over this replica's batch. Hooks get their means over
         the examples of the last step.

@@ -41,7 +41,11 @@ _CHECKS = {
 class Average:
     """Options of both kinds of averages.
 
-    Floating-point variables have an average, except those of optimizers.
+    Floating-point variables have an average in float32, except those of optimizers; it is the
+    weights themselves until a step counts. Checkpoints have it below `driver/ema/` or
+    `driver/swa/`: if one lacks it, the average starts again, and if a run keeps none, it is
+    dropped. With parameter servers the average moves when the chief waits for the workers, for all
+    steps since the last time.
 
     Attributes:
       modules: regular expressions, or one. Variables are averaged if one of them matches all of

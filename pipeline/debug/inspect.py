@@ -75,7 +75,11 @@ def inspect(
     """Describes a training and finds errors; trains, writes and connects nothing.
 
     It calls each input_fn as the workers would, compares their examples, and builds the modules on
-    this machine. A process that has called it cannot take part in a cluster any more.
+    this machine. Errors are an input_fn that ignores its `input_context`, examples that reach
+    several workers or none, an input that fails for some worker, an EVAL input without end, a batch
+    without a fixed shape on a TPU, and a model_fn or exporter that fails. If random augmentation
+    makes each reading different, only the pipelines are compared. A process that has called it
+    cannot take part in a cluster any more.
 
     Args:
       estimator: the Estimator, which does not change.

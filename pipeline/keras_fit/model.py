@@ -59,7 +59,7 @@ def _check_has_no_step(model: keras.Model) -> None:
         raise SpecError(
             f"{type(model).__name__}.{found[0]} is overridden: expected a model that is trained by "
             "its compile() alone. Call ge.fit, or write the step as a model_fn, as "
-            "docs/keras_models.md shows."
+            "docs/keras.md shows."
         )
 
 

@@ -105,7 +105,7 @@ def check_own_steps(reason: str, config: RunConfig) -> None:
         raise SpecError(
             f"{reason}, on parameter servers, whose workers update one after the other: expected "
             f"workers that train in lockstep. Set execution='multi_worker', {remedy}, as "
-            "docs/keras_models.md shows."
+            "docs/keras.md shows."
         )
     refused = {
         "gradient_accumulation_steps": config.gradient_accumulation_steps > 1,

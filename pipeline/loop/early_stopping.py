@@ -124,6 +124,8 @@ class MetricHook(Hook):
 class EarlyStopping(MetricHook):
     """Stops when a metric has not improved for some time, or has passed a threshold.
 
+    Comparisons are strict, as in tf.estimator's `stop_if_higher_hook` and so on.
+
     Attributes:
       metric: name of a metric that is one number, or "loss".
       mode: 'max' if larger values are better, 'min' if smaller ones are; None if the metric's name

@@ -32,7 +32,8 @@ class WarmStartSettings:
 
     Everything that is chosen must be in the checkpoint, in the model's shape; otherwise nothing is
     set. In a checkpoint of another program `network/dense/kernel` is looked for under this name,
-    as `dense/kernel`, and as `SCOPE/dense/kernel` if all variables there are in one scope.
+    as `dense/kernel`, and as `SCOPE/dense/kernel` if all variables there are in one scope. Values
+    of another float type are cast. Layers that are built later get their values then.
 
     Attributes:
       ckpt_to_initialize_from: path prefix of a checkpoint, a model_dir, or `runs/a/best`; also a

@@ -1,4 +1,4 @@
-"""The table of docs/parameter_server.md: updates that optimizers lose."""
+"""The table of docs/evidence.md: updates that optimizers lose."""
 
 import re
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 3])
 def test_the_optimizers_of_the_page_lose_no_update(tmp_path, workers):
     """One that reads and assigns does lose some, so that a loss would be seen."""
-    page = (ROOT / "docs/parameter_server.md").read_text()
+    page = (ROOT / "docs/evidence.md").read_text()
     program = PROGRAMS / "lost_updates.py"
     with servers(tmp_path, program, tmp_path / "model", workers=workers) as cluster:
         assert set(cluster.codes().values()) == {0}, cluster["chief 0"].output
