@@ -61,7 +61,7 @@ test-newest: $(NEWEST)/.installed
 docs: $(DOCS)/.installed
 	rm -rf build/docs && mkdir -p build/docs/gin_estimator
 	ln -s $(CURDIR)/pipeline/* $(CURDIR)/models $(CURDIR)/inputs build/docs/gin_estimator
-	PATH=$(CURDIR)/$(DOCS)/bin:$$PATH NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+	PATH=$(CURDIR)/$(DOCS)/bin:$$PATH NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 
 dist: $(VENV)/.test-installed
 	rm -rf dist
@@ -116,6 +116,6 @@ $(NEWEST)/.installed: setup.cfg pyproject.toml | $(NEWEST)/bin/pip
 	@touch $@
 
 $(DOCS)/.installed: docs/requirements.txt | $(DOCS)/bin/pip
-	@echo 'installing mkdocs into $(DOCS): 90 MB'
+	@echo 'installing mkdocs into $(DOCS): 200 MB'
 	@$(DOCS)/bin/pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
