@@ -1,12 +1,9 @@
 """The table of names for docs/names.md: `python -m gin_estimator.v1 --names > docs/names.md`."""
 
-import functools
 import re
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
-
-import tensorflow.compat.v1 as tf1
 
 import gin_estimator.v1 as v1
 
@@ -20,10 +17,9 @@ With `import gin_estimator.v1 as tf` a name is, in this order, one of this proje
 `tensorflow.compat.v1`, or one of TensorFlow 2. `python -m gin_estimator.v1 program.py` lists the
 names of a program that are missing. This page is written by `python -m gin_estimator.v1 --names`.
 
-"As before" is a name of this project with the arguments and results of TensorFlow 1;
-"TensorFlow's" is a name of `tensorflow.compat.v1` itself. All names of other namespaces are
-TensorFlow's: {others}. `tf.compat.v1` is `tf`, and `tf.compat.v2.estimator` has the canned
-estimators of TensorFlow 2, whose loss is a mean.
+"As before" is a name of this project with the arguments and results of TensorFlow 1. A name of
+`tensorflow.compat.v1` that is not below is TensorFlow's own. `tf.compat.v1` is `tf`, and
+`tf.compat.v2.estimator` has the canned estimators of TensorFlow 2, whose loss is a mean.
 """
 _REFUSED = """\
 ## Refused
@@ -40,12 +36,7 @@ _NOTE = re.compile(r"^(?:Replaces )?`tf\.[^`]+`(?: and the like)?[,:;]?\s*(.*?)\
 def markdown() -> str:
     """Returns the page."""
     spaces = dict(_namespaces(v1, "", set()))
-    others = sorted(
-        name
-        for name, value in _public("").items()
-        if isinstance(value, types.ModuleType) and name not in spaces
-    )
-    parts = [_HEAD.format(others=", ".join(f"`tf.{name}`" for name in others))]
+    parts = [_HEAD]
     done: dict[str, dict[str, Any]] = {}
     for path, space in spaces.items():
         parts.append(_section(path, space, done))
@@ -93,8 +84,6 @@ def _section(path: str, space: Any, done: Mapping[str, dict[str, Any]]) -> str:
         lines += ["Other names are those of Keras 3.", ""]
     elif falls is not None:
         lines += [f"Other names are those of `tf.{falls}`.", ""]
-    elif others := _of_tensorflow(path, _own(space)):
-        lines += [f"TensorFlow's: {_listed(others)}.", ""]
     return "\n".join(lines)
 
 
@@ -107,26 +96,6 @@ def _note(value: Any) -> str:
     """Returns the rest of the first line of a docstring, after the name in TensorFlow."""
     found = _NOTE.match((getattr(value, "__doc__", None) or "").partition("\n")[0])
     return found[1] if found else ""
-
-
-def _of_tensorflow(path: str, own: Any) -> list[str]:
-    """Returns the names of TensorFlow at a path that are used as they are."""
-    return [
-        name
-        for name, value in _public(path).items()
-        if not isinstance(value, types.ModuleType)
-        and name not in own
-        and f"{path}.{name}".removeprefix(".") not in REFUSED
-    ]
-
-
-def _public(path: str) -> dict[str, Any]:
-    """Returns TensorFlow's public names at a path; none where there is no such namespace."""
-    try:
-        space = functools.reduce(getattr, filter(None, path.split(".")), tf1)
-        return {name: getattr(space, name) for name in dir(space) if name[0] != "_"}
-    except (AttributeError, ImportError):  # Keras 2, which TensorFlow loads late, is not there.
-        return {}
 
 
 def _listed(names: list[str], prefix: str = "") -> str:
