@@ -6,23 +6,23 @@ FLAGS ?=
 PYTEST_FLAGS ?=
 
 VENV := .venv
+DOCS := .venv-docs
 OLDEST := .venv-oldest
 NEWEST := .venv-newest
-DOCS := .venv-docs
 PYTEST := -m pytest -n 2 --dist loadfile -q $(PYTEST_FLAGS)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PRECIOUS: %/bin/pip
-.PHONY: help demo lint test test-all test-oldest test-newest docs format clean
+.PHONY: help demo lint test test-all test-oldest test-newest format clean
 
 help:
 	@echo 'make demo         train, evaluate and export the digits in $(MODEL_DIR); again: resume'
+	@echo 'make docs         the site of docs/ in build/site; installs no TensorFlow'
 	@echo 'make test         lint and the tests, about 5 minutes on two cores'
 	@echo 'make test-all     the slow tests: kill loops, large matrices'
 	@echo 'make test-oldest  the main tests on the oldest supported TensorFlow and Keras'
 	@echo 'make test-newest  the same tests on the newest ones that pip finds, pre-releases too'
-	@echo 'make docs         the site of docs/ in build/site, without TensorFlow'
 	@echo 'make format       format the code'
 	@echo 'make clean        remove what make has made'
 	@echo
@@ -53,18 +53,24 @@ test-newest: $(NEWEST)/.installed
 	@$(NEWEST)/bin/python -c 'import keras, tensorflow; print(tensorflow.__version__, keras.__version__)'
 	$(NEWEST)/bin/python $(PYTEST) -m oldest
 
-# The package and its two folders for gin files under the names that an installation has.
+format: $(VENV)/.test-installed
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+# build/docs has the package and its folders under the names of an installation.
+.PHONY: docs
 docs: $(DOCS)/.installed
 	rm -rf build/docs && mkdir -p build/docs/gin_estimator
 	ln -s $(CURDIR)/pipeline/* $(CURDIR)/models $(CURDIR)/inputs build/docs/gin_estimator
 	PATH=$(CURDIR)/$(DOCS)/bin:$$PATH NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 
-format: $(VENV)/.test-installed
-	$(VENV)/bin/ruff format .
-	$(VENV)/bin/ruff check --fix .
+$(DOCS)/.installed: docs/requirements.txt | $(DOCS)/bin/pip
+	@echo 'installing mkdocs into $(DOCS): 200 MB'
+	@$(DOCS)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(NEWEST) $(DOCS) runs build *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(DOCS) $(OLDEST) $(NEWEST) runs build *.egg-info .pytest_cache .ruff_cache
 
 # The target is pip: without python3-venv, Debian leaves a python behind that has no pip.
 %/bin/pip:
@@ -84,9 +90,4 @@ $(OLDEST)/.installed: setup.cfg pyproject.toml | $(OLDEST)/bin/pip
 $(NEWEST)/.installed: setup.cfg pyproject.toml | $(NEWEST)/bin/pip
 	@echo 'installing gin-estimator into $(NEWEST)'
 	@$(NEWEST)/bin/pip install --quiet --disable-pip-version-check --editable '.[oldest]'
-	@touch $@
-
-$(DOCS)/.installed: docs/requirements.txt | $(DOCS)/bin/pip
-	@echo 'installing mkdocs into $(DOCS): 200 MB'
-	@$(DOCS)/bin/pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
