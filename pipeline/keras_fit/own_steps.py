@@ -212,7 +212,7 @@ def _warn_of_joined(model: keras.Model, step: Callable[[Any], Any], data: Any) -
     """Warns, on several replicas, if the gradient of a batch is not the mean of its halves'.
 
     The step is called on eight random examples without an effect. A step that draws random
-    numbers, which shows when the examples change places, cannot be judged.
+    numbers cannot be judged: it changes a seed, or its gradient when the examples change places.
     """
     number = model.distribute_strategy.num_replicas_in_sync
     layers = [layer for _, layer in names.layers_of(model)]
@@ -234,11 +234,15 @@ def _warn_of_joined(model: keras.Model, step: Callable[[Any], Any], data: Any) -
             number,
         )
     random = np.random.default_rng(0)
+    weights = {id(v) for v in model.weights}
+    seeds = [v for v in model.variables if id(v) not in weights]
 
     def gradient_of(places: Sequence[int]) -> np.ndarray:
         trace = _Trace()
-        with trace.active(), keras.StatelessScope():
+        with trace.active(), keras.StatelessScope() as scope:
             step(tf.nest.map_structure(lambda each: tf.gather(each, places), batch))
+        if any(scope.get_current_value(v) is not None for v in seeds):
+            raise SpecError("The step draws random numbers.")
         found = [tf.convert_to_tensor(each) for each in trace.gradients if each is not None]
         return np.concatenate([np.ravel(each) for each in found])
 
