@@ -288,11 +288,6 @@ class _OwnStep:
 
     def _run(self, batches: Batches, step: tf.Tensor) -> Totals:
         [batch] = batches
-        if self._jit_compile and self._replicas.total > 1:
-            raise SpecError(
-                f"RunConfig.jit_compile is True for a train_step on {self._replicas.total} "
-                "replicas: expected False, since XLA cannot compile the sums over replicas."
-            )
         run = compiled(functools.partial(self._on_replica, step), self._jit_compile)
         if self._replicas.total == 1:
             return sum_of(self._replicas.run(run, batch), batches, self._fetches)
@@ -334,6 +329,11 @@ class OwnTrainStep(_OwnStep):
         """Takes the arguments of TrainStep; `check_own_steps` refuses the other options."""
         self._model_fn, self._metrics, self._replicas = model_fn, metrics, replicas
         self._jit_compile = jit_compile
+        if jit_compile and replicas.total > 1:
+            raise SpecError(
+                f"RunConfig.jit_compile is True for a train_step on {replicas.total} replicas: "
+                "expected False, since XLA cannot compile the sums over replicas."
+            )
         self._optimizers = used_optimizers(modules, spec)
         self._scalars = [*spec.scalars, *self._optimizers]
 
