@@ -143,3 +143,8 @@ def test_a_page(page, gin_folder, capsys, monkeypatch):
             check_shell(code)
         else:
             assert language == "text", language
+
+
+def test_a_block_under_a_tab_is_a_block():
+    page = '=== "One"\n\n    ```python title="a"\n    x = 1\n    ```\n\n```text\ny\n```\n'
+    assert FENCE.findall(page) == [("    ", "python", "    x = 1\n"), ("", "text", "y\n")]
