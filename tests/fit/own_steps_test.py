@@ -220,10 +220,10 @@ def test_own_steps_train_as_fit_does_on_ragged_batches(tmp_path, by_keras, name,
     ge.fit(make, data, epochs=1, validation_data=validation, config=config)
     result = ge.fit(make, data, epochs=2, validation_data=validation, config=config)
     for mine, theirs in zip(result.model.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, theirs, atol=1e-6)
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
     assert set(history) <= set(result.history) <= {*history, "loss"}
     for key, values in history.items():
-        np.testing.assert_allclose(result.history[key], values, atol=2e-6, rtol=1e-6, err_msg=key)
+        np.testing.assert_allclose(result.history[key], values, atol=1e-5, rtol=1e-6, err_msg=key)
 
 
 def result_of(output):
@@ -265,7 +265,7 @@ def test_two_workers_train_a_gan_as_one(tmp_path, gan_alone):
         results = [result_of(task.output) for task in both]
     for found in results:
         for mine, other in zip(found["weights"], gan_alone[0]["weights"], strict=True):
-            np.testing.assert_allclose(mine, other, atol=1e-6)
+            np.testing.assert_allclose(mine, other, atol=1e-5)
 
 
 class Joined(keras.Model):
