@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs one job: flags, then gin, then an Estimator.
 
     gin-estimator --gin_file=gin/digits.gin --model_dir=runs/digits

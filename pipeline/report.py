@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the report of a run: what it reached, and what it spent its time on.
 
     gin-estimator report runs/digits

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Searches hyperparameters: many trainings by the command, each with other values.
 
     python -m pip install optuna

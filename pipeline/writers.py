@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metric writers for `RunConfig.metric_writers`."""
 
 from .hooks.file_writers import CsvWriter as CsvWriter

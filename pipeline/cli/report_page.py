@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report of a run, as lines of text and as one HTML file without scripts and other files."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How to run: where to write, how often to save and log, on which devices."""
 
 import copy

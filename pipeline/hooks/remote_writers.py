@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the numbers of a training to servers: MLflow, Weights & Biases, Prometheus.
 
 The id of the run there is in `model_dir/metric_writers`, so that a restart continues it. Steps

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes an EstimatorSpec from a Keras model and the arguments of `compile`.
 
     parts = compile_parts(model)

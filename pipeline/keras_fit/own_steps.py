@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keras models with a `train_step`, `test_step` or `compute_loss` of their own, unchanged.
 
     share of a replica = its examples / examples of the step

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The record of how a training ended, in model_dir and in the log."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes what a training spends its time on, for the report of the run."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a training spends its time on: the lines of `model_dir/history.jsonl`, and their sums.
 
     {"attempt": 2, "phase": "steps", "begin": 1767222000.0, "end": 1767222002.1, "step": 480,
