@@ -16,7 +16,7 @@ PYTEST := -m pytest -n 2 --dist loadfile -q $(PYTEST_FLAGS)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PRECIOUS: %/bin/pip
-.PHONY: help demo lint test test-all test-oldest test-newest test-dist docs dist format clean
+.PHONY: help demo lint test test-all test-oldest test-newest test-dist dist format clean
 
 help:
 	@echo 'make demo         train, evaluate and export the digits in $(MODEL_DIR); again: resume'
@@ -25,7 +25,6 @@ help:
 	@echo 'make test-all     the slow tests: kill loops, large matrices'
 	@echo 'make test-oldest  the main tests on the oldest supported TensorFlow and Keras'
 	@echo 'make test-newest  the same tests on the newest ones that pip finds, pre-releases too'
-	@echo 'make docs         the site of docs/ in build/site, without TensorFlow'
 	@echo 'make dist         build the distributions in dist/, and check them'
 	@echo 'make test-dist    install the wheel in an empty environment: demo, launch, sweep'
 	@echo 'make format       format the code'

@@ -8,7 +8,7 @@ import pytest
 from conftest import ROOT
 
 import gin_estimator as ge
-from gin_estimator import inputs, launch, main, models, sweep
+from gin_estimator import inputs, launch, main, models, report, sweep
 
 API = (ROOT / "docs/api.md").read_text(encoding="utf-8")
 
@@ -60,4 +60,5 @@ def test_the_api_has_the_help_of_each_command(monkeypatch, capsys):
         printed(main, "gin-estimator"),
         printed(launch, "launch"),
         printed(sweep, "sweep"),
+        printed(report, "report"),
     ]
