@@ -13,6 +13,7 @@ def measure() -> dict[str, Any]:
 def draw(data: dict[str, Any]) -> None:
     """Draws the loss of the evaluations, the patience, and the return."""
     points, patience = data["evaluations"], data["patience_steps"]
+    points = points[: points.index(max(points)) + 1]  # Without that of the restored step.
     (best, lowest), (last, highest) = min(points, key=lambda p: p[1]), points[-1]
     figure, axes = style.figure(340)
     axes.axvspan(best, best + patience, color=style.ORANGE, alpha=0.13, lw=0)
@@ -27,12 +28,12 @@ def draw(data: dict[str, Any]) -> None:
     axes.plot(best, lowest, "o", color=style.GREEN, ms=12, mfc="none", mew=2.5)
     axes.annotate(
         f"best: {lowest:.3f} at step {best}", (best, lowest), (-6, -20),
-        textcoords="offset points", color=style.GREEN, ha="center",
+        textcoords="offset points", color=style.GREEN, ha="right",
     )  # fmt: skip
     step, loss = data["final"]
     axes.text(
-        (best + last) / 2, lowest, f"restore_best: ends with step {step}, loss {loss:.3f}",
-        color=style.GREEN, va="top",
+        0.98, 0.32, f"restore_best: ends with step {step}, loss {loss:.3f}",
+        transform=axes.transAxes, color=style.GREEN, ha="right",
     )  # fmt: skip
     axes.set(xlabel="global step", ylabel="loss of the evaluation", xlim=(0, last * 1.06))
     axes.margins(y=0.18)

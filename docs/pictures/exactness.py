@@ -48,13 +48,20 @@ def draw(data: dict[str, Any]) -> None:
     for way, (label, color, marker, shift) in _WAYS.items():
         values = [cells.get(way) for cells in cases.values()]
         points = [(_place(value), y + shift) for y, value in enumerate(values) if value is not None]
-        axes.scatter(*zip(*points, strict=True), s=42, c=color, marker=marker, label=label)
+        axes.scatter(
+            *zip(*points, strict=True),
+            s=42,
+            c=color,
+            marker=marker,
+            label=label,
+            zorder=2 + (marker in "x+"),
+        )
     axes.set(
         xscale="log",
         xlim=(_BEST / 3, _FAILED * 3),
         ylim=(len(cases) - 0.4, -0.6),
         xticks=[1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, _FAILED],
-        xlabel="largest difference of a weight from one device, after training",
+        xlabel="largest difference of a weight from one device",
         yticks=range(len(cases)),
         yticklabels=list(cases),
     )

@@ -210,11 +210,11 @@ def evaluations(folder: pathlib.Path) -> None:
     """Trains on 60 examples of which a fifth has a wrong label, until the rule stops."""
     labels = np.where(np.arange(60) % 5 == 0, 1 - _Y[:60], _Y[:60])
     train = tf.data.Dataset.from_tensor_slices((_X[:60], labels)).repeat().batch(30)
-    patience = 150
+    patience = 200
     rule = ge.EarlyStopping("loss", patience_steps=patience, restore_best=True)
     estimator = ge.Estimator(
         _model_fn,
-        modules=_modules(units=32),
+        modules=_modules(0.002, units=32),
         config=_config(folder, save_checkpoints_steps=15),
     )
     metrics, _ = ge.train_and_evaluate(

@@ -21,7 +21,7 @@ _VERBS = {
 # Positions of the tasks, and arrows between them: from, to, text.
 _PLACES = {
     "lockstep": {"worker 0": 0.5, "worker 1": 2.5, "evaluator 0": 4.2},
-    "servers": {"chief 0": 0, "worker 0": 1.4, "worker 1": 2.4, "ps 0": 3.7, "evaluator 0": 4.9},
+    "servers": {"chief 0": 0, "worker 0": 1.35, "worker 1": 2.35, "ps 0": 3.85, "evaluator 0": 4.9},
 }
 _ARROWS = {
     "lockstep": [("worker 0", "worker 1", "<->", "gradients")],

@@ -40,8 +40,7 @@ def draw(data: dict[str, Any]) -> None:
     axes.plot(checkpoint, low, "^", color=style.GREEN, ms=9)
     axes.annotate(
         f"returns to the checkpoint of step {checkpoint},\ncontinues without that batch",
-        (checkpoint, (high * low) ** 0.5), (-14, 0),
-        textcoords="offset points", ha="right", color=style.GREEN,
+        (0.03, 0.95), xycoords="axes fraction", va="top", color=style.GREEN,
     )  # fmt: skip
     figure.legend(loc="outside upper right", ncols=2)
     style.save(figure, "spike")
