@@ -20,6 +20,7 @@ PYTEST := -m pytest -n 2 --dist loadfile -q $(PYTEST_FLAGS)
 
 help:
 	@echo 'make demo         train, evaluate and export the digits in $(MODEL_DIR); again: resume'
+	@echo 'make docs         the site of docs/ in build/site; installs no TensorFlow'
 	@echo 'make test         lint and the tests, about 5 minutes on two cores'
 	@echo 'make test-all     the slow tests: kill loops, large matrices'
 	@echo 'make test-oldest  the main tests on the oldest supported TensorFlow and Keras'
@@ -57,7 +58,12 @@ test-newest: $(NEWEST)/.installed
 	@$(NEWEST)/bin/python -c 'import keras, tensorflow; print(tensorflow.__version__, keras.__version__)'
 	$(NEWEST)/bin/python $(PYTEST) -m oldest
 
-# The package and its two folders for gin files under the names that an installation has.
+format: $(VENV)/.test-installed
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+# build/docs has the package and its folders under the names of an installation.
+.PHONY: docs
 docs: $(DOCS)/.installed
 	rm -rf build/docs && mkdir -p build/docs/gin_estimator
 	ln -s $(CURDIR)/pipeline/* $(CURDIR)/models $(CURDIR)/inputs build/docs/gin_estimator
@@ -117,5 +123,5 @@ $(NEWEST)/.installed: setup.cfg pyproject.toml | $(NEWEST)/bin/pip
 
 $(DOCS)/.installed: docs/requirements.txt | $(DOCS)/bin/pip
 	@echo 'installing mkdocs into $(DOCS): 200 MB'
-	@$(DOCS)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	@$(DOCS)/$(INSTALL) --requirement $<
 	@touch $@

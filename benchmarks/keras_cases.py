@@ -176,16 +176,16 @@ class Autoencoder(keras.Model):
     def train_step(self, data: Any) -> dict[str, Any]:
         """Updates the weights."""
         with tf.GradientTape() as tape:
-            losses = self._losses(data[0])
+            losses = self._both_losses(data[0])
         gradients = tape.gradient(losses[0], self.trainable_variables)
         self.optimizer.apply(gradients, self.trainable_variables)
         return self._updated(losses)
 
     def test_step(self, data: Any) -> dict[str, Any]:
         """Returns the losses."""
-        return self._updated(self._losses(data[0]))
+        return self._updated(self._both_losses(data[0]))
 
-    def _losses(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _both_losses(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         mean, log_var = tf.split(self.encoder(x), 2, axis=-1)
         decoded = self.decoder(mean + tf.exp(0.5 * log_var) * x[:, :2])
         kl = -0.5 * tf.reduce_sum(1 + log_var - mean**2 - tf.exp(log_var), -1)

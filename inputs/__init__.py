@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """input_fns, configurable by gin.
 
 TrainSpec.input_fn = @digits_input_fn

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batch sizes, epochs and sharding, as every input_fn here takes them."""
 
 import dataclasses

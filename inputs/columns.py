@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Declares columns of tables, as all readers of tables take them.
 
     {"distance": "number", "carrier": "word", "tail": {"kind": "id", "default": -1},

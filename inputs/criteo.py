@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes random files in the format of Criteo's display advertising data.
 
     python -m inputs.criteo data/criteo/train.txt --rows=100000

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CSV files as input.
 
 files -> lines -> this pipeline's -> shuffle -> repeat -> batch -> decode

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decodes lines of CSV files and names the file, line, column and value of a bad one.
 
 `tf.io.decode_csv` alone reads 0x1A as 26 and 'inf' as a number, and its errors have no line.

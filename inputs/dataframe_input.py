@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DataFrames of pandas as input.
 
 Each declared column is checked and becomes one tensor when the input is made; the batches are

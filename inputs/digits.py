@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The 1,797 scanned digits of scikit-learn: real data without a download."""
 
 import gin

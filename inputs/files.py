@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the files of an input_fn and divides them among its pipelines."""
 
 import os

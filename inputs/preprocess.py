@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions of one example for the argument `preprocess` of input_fns.
 
 Random numbers in them come from `tf.random.stateless_*` only: TensorFlow cannot save the

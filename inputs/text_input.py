@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text files as input: each byte is predicted once, from the bytes before it."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data sets of tensorflow_datasets as input.
 
 Each pipeline reads its range of the split. Examples of fixed shapes that fit in memory are

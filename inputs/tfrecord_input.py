@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TFRecord files of `tf.train.Example` as input.
 
 files -> this pipeline's records -> shuffle -> repeat -> batch -> parse

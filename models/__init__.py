@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """model_fns, networks and learning rate schedules, configurable by gin.
 
     Estimator.model_fn = @classifier

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Heads of classes: one of two, one of several, any number of several."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The networks of a DCGAN, and the noise of its generator."""
 
 from typing import Any

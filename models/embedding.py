@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Embeddings: tables of vectors by id, of which a step reads only the rows of its batch."""
 
 import inspect

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients of single examples, and their clipped and noisy mean: DP-SGD.
 
 Abadi et al. 2016, "Deep Learning with Differential Privacy":

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model_fn of a generative adversarial network."""
 
 from collections.abc import Callable

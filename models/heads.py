@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The base of all heads: from logits to a whole EstimatorSpec.
 
     def model_fn(features, labels, mode, network, optimizer):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model_fn of any Keras model, with losses and metrics as `compile` takes them."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model_fn of a language model, and text that it generates."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Factories of plain networks. Their layers are built by the first call."""
 
 from collections.abc import Sequence

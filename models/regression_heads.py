@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Heads of numbers: least squares, probabilities, counts."""
 
 import dataclasses

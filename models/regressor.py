@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model_fn of a regression."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The layers that networks of tables share: encoded features in, numbers and weighted sums out.
 
 A field of a Schema is a number, a category (one row of a table for each example) or a bag (any

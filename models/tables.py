@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks of tables, which are built from a Schema, and their model_fn.
 
     schema = Schema({"distance": "number", "carrier": "word"}, ...)

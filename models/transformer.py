@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A transformer that predicts the next token."""
 
 from typing import Any

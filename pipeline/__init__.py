@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains, evaluates and exports models written as a model_fn and an input_fn.
 
     import gin_estimator as ge

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The public names, one an import; `__init__.py` reads them and imports each at its first use."""
 
 from . import debug as debug

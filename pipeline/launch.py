@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts a cluster on this machine.
 
     gin-estimator launch --workers=2 -- --gin_file=gin/digits.gin --model_dir=runs/two

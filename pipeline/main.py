@@ -1,9 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs one job: flags, then gin, then an Estimator.
 
     gin-estimator --gin_file=gin/digits.gin --model_dir=runs/digits
     gin-estimator --gin_file=gin/digits.gin --dry_run
     gin-estimator launch --help     # a cluster on this machine
     gin-estimator sweep --help      # a search of hyperparameters
+    gin-estimator report MODEL_DIR  # what a run reached, and its time
 
 Exit codes: 0, the job is done; 2, the command or the configuration is refused, with what to
 write instead; 1, a model_fn, an input_fn or anything else failed; 75, start the same command

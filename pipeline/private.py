@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Private names of Keras, TensorFlow and gin: one function each, and nowhere else.
 
 Their next release may rename them. `tests/private_test.py` shows which one broke. It ran on Keras

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pictures, texts, distributions and curves for `EstimatorSpec.summaries`."""
 
 from .hooks.summaries import confusion_matrix as confusion_matrix

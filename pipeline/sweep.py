@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Searches hyperparameters: many trainings by the command, each with other values.
 
     python -m pip install optuna
@@ -33,7 +34,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .cli.job_output import failed, number, say
+from .cli.job_output import aligned, failed, number, say
 from .errors import UserError, UserValueError
 from .launcher.flags import MAIN, Parser, seconds, whole
 from .launcher.processes import caught_signals
@@ -161,10 +162,8 @@ def _act(options: argparse.Namespace, trials: Any) -> int:
         with caught_signals() as received:
             code = trials.run(received)
     texts = [["" if v is None else number(v) for v in row] for row in trials.table()]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    for row in texts:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        say("  ".join(cells).rstrip())
+    for line in aligned(texts):
+        say(line)
     if best := trials.best_command():
         say(f"best: {best}")
     return code

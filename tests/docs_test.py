@@ -20,7 +20,7 @@ import tensorflow as tf
 from conftest import ROOT
 
 import gin_estimator as ge
-from gin_estimator import inputs, launch, main, models, sweep
+from gin_estimator import inputs, launch, main, models, report, sweep
 from gin_estimator.cli import flags, registry, search
 from gin_estimator.cluster.tf_config import parse_tf_config
 
@@ -29,7 +29,7 @@ PAGES = [ROOT / "README.md", *OTHERS, *sorted((ROOT / "docs").glob("*.md"))]
 # Where README.md, which PyPI shows as well, and the site link to files of the repository.
 REPOSITORY = "https://github.com/gin-estimator/gin-estimator/blob/main"
 FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"(?:^|[\s`])gin-estimator (launch|sweep|)(.*)")
+COMMAND = re.compile(r"(?:^|[\s`])gin-estimator (launch|sweep|report|)(.*)")
 PACKAGES = {"ge": ge, "models": models, "inputs": inputs, "keras": keras}
 # Flags of sbatch, srun, pip and docker.
 FOREIGN = {"distribution", "requeue", "signal", "open-mode", "time", "editable", "gpus"}
@@ -68,6 +68,8 @@ def check_main(argv):
 def check_command(program, argv):
     if not program:
         return check_main(argv)
+    if program == "report":
+        return report._parser().parse_args(argv)
     split = argv.index("--") if "--" in argv else len(argv)
     options = {"launch": launch, "sweep": sweep}[program]._parser().parse_args(argv[:split])
     rest = argv[split + 1 :]
@@ -119,7 +121,9 @@ def test_a_page(page, gin_folder, capsys, monkeypatch):
     outside, names = FENCE.sub("", text), namespace()
     registry.register()
     known = {*flags.define(), *FOREIGN} | {
-        option[2:] for each in (launch, sweep) for option in each._parser()._option_string_actions
+        option[2:]
+        for each in (launch, sweep, report)
+        for option in each._parser()._option_string_actions
     }
     for target in re.findall(r"\]\(([^)#:]+)[#)]", outside.replace(f"({REPOSITORY}/", f"({ROOT}/")):
         assert (page.parent / target).exists(), target
@@ -139,3 +143,8 @@ def test_a_page(page, gin_folder, capsys, monkeypatch):
             check_shell(code)
         else:
             assert language == "text", language
+
+
+def test_a_block_under_a_tab_is_a_block():
+    page = '=== "One"\n\n    ```python title="a"\n    x = 1\n    ```\n\n```text\ny\n```\n'
+    assert FENCE.findall(page) == [("    ", "python", "    x = 1\n"), ("", "text", "y\n")]

@@ -118,6 +118,6 @@ def test_an_installation_runs_from_any_folder(tmp_path):
     assert result.returncode == 0, result.stderr
     assert "global_step 2" in result.stdout
     assert str(ROOT) not in result.stderr
-    for name in ("launch", "sweep"):
+    for name in ("launch", "sweep", "report"):
         shown = run(target / "bin/gin-estimator", name, "--help")
         assert shown.stdout.startswith(f"usage: gin-estimator {name}"), shown.stderr

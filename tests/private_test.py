@@ -137,6 +137,21 @@ def test_callbacks(tmp_path):
     for batches, expected in ((0, False), ((1, 2), True)):
         board = keras.callbacks.TensorBoard(str(tmp_path), profile_batch=batches)
         assert private.profiles_batches(board) is expected
+    board = keras.callbacks.TensorBoard(str(tmp_path), update_freq=10, write_graph=False)
+    board.set_model(keras.Sequential())
+    board.on_train_begin()
+    private.set_batch_number(board, 10)
+    board.on_train_batch_begin(9)
+    assert tf.summary.experimental.get_step() == 10
+    board.on_train_end()
+    private.set_batch_number(stop, 10)  # Of another class nothing.
+
+
+def test_metric_functions():
+    for function, expected in ((tf.abs, False), (tf.reduce_mean, True)):
+        metric = keras.metrics.MeanMetricWrapper(lambda y, p, to: to(y - p), to=function)
+        assert private.takes_number(metric, tf.ones([2]), tf.ones([2])) is expected
+        assert not private.takes_number(metric, tf.ones([2]), tf.ones([2]), tf.ones([2]))
 
 
 def test_eager_seed():

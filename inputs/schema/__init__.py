@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Declares each feature of tabular data once, for readers, networks and SavedModels.
 
 A reader with `columns=schema` returns encoded features, networks are built from

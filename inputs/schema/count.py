@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts the statistics that features need, in one pass over the training data."""
 
 import collections

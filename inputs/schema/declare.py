@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Declares features: the column of each, and how it enters a model."""
 
 import dataclasses

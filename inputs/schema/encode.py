@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Encodes columns of tables: numbers as they enter a model, and rows of tables for the rest.
 
 Only by stateless operations: so the encoding is a part of any dataset and any SavedModel,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file schema.json of a model_dir: declared features and their statistics.
 
 One rule: a record of the same declaration is used. Otherwise a run with a checkpoint is refused,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The values that a sweep searches: `--search="LEARNING_RATE=log(1e-4, 1e-1)"`."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The trials of a sweep in an Optuna study, whose storage is SQLite in the sweep's folder."""
 
 import contextlib

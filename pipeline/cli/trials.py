@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the trials of a sweep, each as a process in its own model_dir."""
 
 import collections

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds tasks of a cluster that are stopped or stuck, which TensorFlow waits for without end."""
 
 import enum

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parses TF_CONFIG as tf.estimator did. RunConfig reads this environment variable."""
 
 import dataclasses

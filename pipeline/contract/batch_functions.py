@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds functions of a batch whose mean over replicas is not their value of the whole batch."""
 
 import contextlib

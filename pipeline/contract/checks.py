@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks the values that users give, with one format: NAME is VALUE: expected ... Set ...
 
 A class has one table from its fields to checks:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The RunConfig of the run that calls an input_fn or a factory."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hooks observe a run between compiled calls and can ask it to stop."""
 
 import dataclasses

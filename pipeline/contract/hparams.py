@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hyperparameters as names and scalars, for metric writers and TensorBoard."""
 
 from collections.abc import Iterator, Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of tf.estimator and Keras that do not exist here, and the line to write instead."""
 
 import difflib

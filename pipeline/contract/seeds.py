@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps the random numbers of a run apart from those of the program around it.
 
 Keras draws the seeds of initializers and of dropout from Python's generator, functions of the

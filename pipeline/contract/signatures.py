@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls functions of the user with the arguments that they declare."""
 
 import copy

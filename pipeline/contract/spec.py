@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The return value of a model_fn: `EstimatorSpec` and metrics."""
 
 import dataclasses

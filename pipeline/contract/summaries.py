@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a summary of a step or of an evaluation is: fetched tensors, and how to draw them."""
 
 import dataclasses

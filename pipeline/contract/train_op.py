@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TrainOp: an optimizer, the variables that it updates, and the steps in which it does."""
 
 import dataclasses

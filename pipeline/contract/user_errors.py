@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adds to an error in a function of the user where it happened, in a few lines.
 
 An error keeps its type and its traceback, and gets a note:

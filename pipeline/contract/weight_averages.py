@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Averages of the weights: of which variables, over which steps, and how much each step counts.
 
     average_n = average_(n-1) + share_n * (weights - average_(n-1))

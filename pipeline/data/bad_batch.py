@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The batches of a step that training skips, in a folder that plain TensorFlow reads.
 
 step-70/                    the step whose loss was not finite

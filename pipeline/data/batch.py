@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batches of replicas: their rows, and the parts of a global batch."""
 
 from collections.abc import Iterator, Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares the training input with that of an earlier run, without Python code.
 
 The sources of a dataset are what no other dataset yields: ranges, arrays, names of files. If

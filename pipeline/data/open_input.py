@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The open input of a training."""
 
 from typing import Any, Protocol

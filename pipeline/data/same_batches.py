@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether the processes that split global batches read the same ones.
 
 The order of operations of tf.data is a function of the seed, unless the user asks for another.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls an input_fn with the arguments that it declares, and checks its dataset."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The input of a TPU, whose replicas share one trace.
 
 Elsewhere each replica picks its batch by its number, which is not known in a shared trace. So a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The training input: one iterator, which a restart opens after the last example trained on.
 
 A restart opens it in the first of these ways that is possible:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tools for programs that are not right yet: inspections, short runs, replays of bad batches."""
 
 from .find_learning_rate import find_learning_rate as find_learning_rate

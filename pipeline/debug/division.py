@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the workers of a cluster divide an input: one that exists, or one to simulate."""
 
 from typing import NamedTuple

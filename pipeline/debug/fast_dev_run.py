@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """fast_dev_run: a whole training in one step."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """find_learning_rate: trains while the learning rate grows.
 
 A rate that is too low changes nothing, and one that is too high makes the loss grow. Between them

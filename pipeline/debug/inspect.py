@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """inspect: describes a training before it begins, and finds errors."""
 
 import contextlib

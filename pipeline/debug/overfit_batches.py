@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """overfit_batches: a training on a few batches, which any right model can learn by heart."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes a step again that training has skipped, and finds where its numbers went wrong.
 
 read the batches and the weights before the step

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds a loss that is a sum over the batch, whose gradient grows with the batch."""
 
 from collections.abc import Callable

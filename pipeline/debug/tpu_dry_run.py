@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tpu_dry_run: finds on a CPU the reasons for which a TPU would refuse a training.
 
 XLA compiles the same steps as for a TPU, except for their memory, and for shapes that depend on

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads an input as each worker of a cluster would, and compares the workers' examples.
 
 An example is a digest of its bytes, so that batches of any size and order can be compared.

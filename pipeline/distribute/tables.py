@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of vectors by id: read by rows, and cut into shards over parameter servers."""
 
 import contextlib

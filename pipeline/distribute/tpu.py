@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TPUStrategy: finds the TPU, connects to it and initializes it. It has not run on a TPU."""
 
 import contextlib

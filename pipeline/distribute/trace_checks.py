@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds mistakes in the first trace of a model_fn that would be silent later."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The averages of a run's variables, and their exchange with the variables.
 
 Each average is on the devices of its variable and is updated there, so no replica sends anything

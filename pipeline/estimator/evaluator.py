@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The evaluator job: evaluates the checkpoints that a training in other processes writes.
 
 It shares only model_dir with the training: checkpoints, records of evaluations, and the record

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The strategy that a RunConfig chooses, by `train_distribute` or `execution`."""
 
 from collections.abc import Callable

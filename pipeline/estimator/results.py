@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The evaluations of a training, and their results."""
 
 from collections.abc import Mapping, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The exporters of a training: after each evaluation, the last one, or the best."""
 
 import json

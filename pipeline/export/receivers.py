@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Describes the tensors that a server sends, and how features are made from them."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a model_fn in mode PREDICT as a SavedModel."""
 
 import contextlib

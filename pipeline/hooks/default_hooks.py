@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The hooks that a RunConfig adds to each training."""
 
 from collections.abc import Mapping, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws the arrays of summaries as TensorBoard's plugins read them.
 
 Each function takes the name of a summary and its arrays `[rows, ...]` by name, and yields the

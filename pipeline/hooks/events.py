@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes event files for TensorBoard.
 
 TensorFlow's own writer of scalars needs the tensorboard package, which TensorFlow 2.21 does not

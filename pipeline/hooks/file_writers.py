@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the numbers of a training to files: tables, or lines of JSON."""
 
 import abc

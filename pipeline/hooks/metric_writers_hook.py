@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sends the numbers of a training to `RunConfig.metric_writers`."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records steps with TensorFlow's profiler."""
 
 import tensorflow as tf

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shows the progress bar of a training."""
 
 from ..contract.hooks import Hook, RunContext, as_text

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lowers learning rates when a metric no longer improves."""
 
 import copy

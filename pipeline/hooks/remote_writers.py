@@ -1,4 +1,5 @@
-"""Writes the numbers of a training to servers: MLflow, Weights & Biases.
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the numbers of a training to servers: MLflow, Weights & Biases, Prometheus.
 
 The id of the run there is in `model_dir/metric_writers`, so that a restart continues it. Steps
 that are trained again after a kill have two points there.
@@ -10,12 +11,14 @@ import os
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from ..contract.hooks import MetricWriter, RunContext
+from ..model_dir import phases, records
 from ..model_dir.files import read_json, write_atomic
 
 _FOLDER = "metric_writers"  # Below model_dir.
@@ -169,11 +172,82 @@ class WandbWriter(MetricWriter):
             threading.Thread(target=wandb.teardown, name="wandb-teardown", daemon=True).start()
 
 
+class PrometheusWriter(MetricWriter):
+    """Serves the last numbers of a training to Prometheus, at `http://HOST:PORT/metrics`.
+
+    `gin_estimator_step`, `gin_estimator_loss`, `gin_estimator_steps_per_second`,
+    `gin_estimator_examples_per_second`, of `history.jsonl` `gin_estimator_goodput`, 0 to 1, and
+    `gin_estimator_seconds_since_checkpoint`. Evaluations are not served.
+
+    Attributes:
+      port: port of the server; of port 0 the one that the system chose, after `begin`.
+    """
+
+    def __init__(self, *, port: int = 9464, address: str = "0.0.0.0") -> None:
+        """Sets where to serve; opens no port yet.
+
+        Args:
+          port: port; 0 for a free one, which is logged.
+          address: address of this host at which the port is open; "127.0.0.1" for this host only.
+
+        Raises:
+          ImportError: the client of Prometheus is not installed.
+        """
+        _check_installed("prometheus_client", "PrometheusWriter")
+        self.port, self._address = port, address
+        self._server: Any = None
+        self._values: dict[str, float] = {}
+
+    def begin(self, run: RunContext, hparams: Mapping[str, Any]) -> None:
+        """Starts the server, in a thread."""
+        import prometheus_client
+
+        self._path = os.path.join(run.model_dir, phases.HISTORY)
+        self._values = {"step": run.step}
+        registry = prometheus_client.CollectorRegistry()
+        registry.register(self)
+        self._server, _ = prometheus_client.start_http_server(self.port, self._address, registry)
+        self.port = self._server.server_port
+        logging.info("train | metrics at http://%s:%d/metrics", self._address, self.port)
+
+    def write(self, step: int, values: Mapping[str, float], name: str) -> None:
+        """Keeps the numbers of a training until the next ones."""
+        if name == "train":
+            speeds = {
+                "steps_per_second": values["global_step/sec"],
+                "examples_per_second": values["examples/sec"],
+            }
+            self._values = {"step": step, "loss": values["loss"], **speeds}
+
+    def end(self) -> None:
+        """Closes the port."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def collect(self) -> Iterator[Any]:
+        """Yields the metrics; the server calls it for each request."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        lines = phases.parse(records.content(self._path)[0])
+        values = {**self._values, "goodput": phases.times(lines).goodput}
+        saves = [line.end for line in lines if line.phase == phases.SAVE]
+        if saves:
+            values["seconds_since_checkpoint"] = time.time() - saves[-1]
+        for name, value in values.items():
+            yield GaugeMetricFamily(f"gin_estimator_{name}", f"{name} of a training", value)
+
+    def describe(self) -> list[Any]:
+        """Returns no metrics: the server need not call `collect` before the first request."""
+        return []
+
+
 def _check_installed(package: str, writer: str) -> None:
     if importlib.util.find_spec(package) is None:
         raise ImportError(
             f"{writer} needs the package {package}: expected it to be installed. Run "
-            f"pip install 'gin-estimator[{package}]'."
+            f"pip install 'gin-estimator[{package.partition('_')[0]}]'."
         )
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Describes a run: the size of its model in the log, hyperparameters in TensorBoard."""
 
 import math

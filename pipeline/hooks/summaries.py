@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pictures, distributions, texts and curves for TensorBoard.
 
     EstimatorSpec(

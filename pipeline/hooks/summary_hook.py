@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes scalars and summaries for TensorBoard."""
 
 import os

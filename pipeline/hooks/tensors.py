@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logs tensors of model_fn."""
 
 from collections.abc import Sequence

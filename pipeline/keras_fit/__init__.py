@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fit` of Keras models: their compile(), their callbacks, and the model that comes back."""
 
 from .compiled import CompileParts as CompileParts

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs Keras' callbacks in a training of the driver."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes an EstimatorSpec from a Keras model and the arguments of `compile`.
 
     parts = compile_parts(model)
@@ -279,7 +280,8 @@ def _by_example(losses: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
     """Returns losses `[batch]` whose mean is that of `[batch, ...]` losses, weighted by a mask."""
     if mask is not None:
         mask = tf.broadcast_to(mask, tf.shape(losses))
-        losses *= mask * tf.math.divide_no_nan(tf.size(mask, tf.float32), tf.reduce_sum(mask))
+        number = tf.cast(tf.size(mask), tf.float32)
+        losses *= mask * tf.math.divide_no_nan(number, tf.reduce_sum(mask))
     return tf.reduce_mean(losses, list(range(1, losses.shape.rank)))
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes input_fns from what `fit` of Keras takes as data: datasets, arrays and PyDatasets."""
 
 import inspect

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains a compiled Keras model by the driver, with the arguments of `keras.Model.fit`."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains a compiled model itself on one device, or models made again from its configuration."""
 
 import copy as copy_lib

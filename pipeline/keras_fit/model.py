@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the modules of an Estimator from a function that returns a compiled Keras model."""
 
 from collections.abc import Callable

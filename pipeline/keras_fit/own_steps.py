@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keras models with a `train_step`, `test_step` or `compute_loss` of their own, unchanged.
 
     share of a replica = its examples / examples of the step
@@ -212,7 +213,7 @@ def _warn_of_joined(model: keras.Model, step: Callable[[Any], Any], data: Any) -
     """Warns, on several replicas, if the gradient of a batch is not the mean of its halves'.
 
     The step is called on eight random examples without an effect. A step that draws random
-    numbers, which shows when the examples change places, cannot be judged.
+    numbers cannot be judged: it changes a seed, or its gradient when the examples change places.
     """
     number = model.distribute_strategy.num_replicas_in_sync
     layers = [layer for _, layer in names.layers_of(model)]
@@ -234,11 +235,15 @@ def _warn_of_joined(model: keras.Model, step: Callable[[Any], Any], data: Any) -
             number,
         )
     random = np.random.default_rng(0)
+    weights = {id(v) for v in model.weights}
+    seeds = [v for v in model.variables if id(v) not in weights]
 
     def gradient_of(places: Sequence[int]) -> np.ndarray:
         trace = _Trace()
-        with trace.active(), keras.StatelessScope():
+        with trace.active(), keras.StatelessScope() as scope:
             step(tf.nest.map_structure(lambda each: tf.gather(each, places), batch))
+        if any(scope.get_current_value(v) is not None for v in seeds):
+            raise SpecError("The step draws random numbers.")
         found = [tf.convert_to_tensor(each) for each in trace.gradients if each is not None]
         return np.concatenate([np.ravel(each) for each in found])
 
@@ -284,11 +289,6 @@ class _OwnStep:
 
     def _run(self, batches: Batches, step: tf.Tensor) -> Totals:
         [batch] = batches
-        if self._jit_compile and self._replicas.total > 1:
-            raise SpecError(
-                f"RunConfig.jit_compile is True for a train_step on {self._replicas.total} "
-                "replicas: expected False, since XLA cannot compile the sums over replicas."
-            )
         run = compiled(functools.partial(self._on_replica, step), self._jit_compile)
         if self._replicas.total == 1:
             return sum_of(self._replicas.run(run, batch), batches, self._fetches)
@@ -330,6 +330,11 @@ class OwnTrainStep(_OwnStep):
         """Takes the arguments of TrainStep; `check_own_steps` refuses the other options."""
         self._model_fn, self._metrics, self._replicas = model_fn, metrics, replicas
         self._jit_compile = jit_compile
+        if jit_compile and replicas.total > 1:
+            raise SpecError(
+                f"RunConfig.jit_compile is True for a train_step on {replicas.total} replicas: "
+                "expected False, since XLA cannot compile the sums over replicas."
+            )
         self._optimizers = used_optimizers(modules, spec)
         self._scalars = [*spec.scalars, *self._optimizers]
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Result of `fit`: the model, and the history as Keras has it."""
 
 import html

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Addresses of a cluster on this machine, and the TF_CONFIG of each task."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command lines of the launcher and of sweeps: FLAGS -- ARGUMENTS OF EACH PROCESS."""
 
 import argparse

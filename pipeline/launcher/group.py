@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes that end with this one, even if it is killed."""
 
 import contextlib

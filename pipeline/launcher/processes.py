@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the tasks of a cluster together, and ends them together."""
 
 import collections

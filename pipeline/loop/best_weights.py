@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Returns a training to its best weights, as `EarlyStopping.restore_best` asks.
 
 a rule with restore_best asks to stop

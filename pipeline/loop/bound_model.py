@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model_fn on the variables of a run, and the programs that were compiled for it."""
 
 from collections.abc import Callable, Hashable

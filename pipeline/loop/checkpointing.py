@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Saves a training when a checkpoint is due, and restores it."""
 
 import contextlib

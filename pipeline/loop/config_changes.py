@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Notices what has changed since the checkpoint that a training continues."""
 
 import zlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The evaluations of a training, as the loop sees them."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ends a training by a metric of its evaluations; the base of hooks that follow a metric.
 
     EvalSpec(input_fn, early_stopping=EarlyStopping("accuracy", patience_steps=5000))

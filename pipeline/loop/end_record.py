@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The record of how a training ended, in model_dir and in the log."""
 
 import contextlib
@@ -13,17 +14,18 @@ from ..contract.run_config import RunConfig
 from ..errors import PreemptedError
 from ..model_dir import records
 from .checkpointing import Checkpointing
+from .history import History
 from .parts import Part, Start
-from .schedule import END_OF_INPUT
+from .schedule import END_OF_INPUT, PREEMPTED
 
 
 class EndRecord(Part):
     """Removes the record of an earlier end at the start, and writes a new one at the end."""
 
-    def __init__(self, config: RunConfig, checkpoints: Checkpointing) -> None:
-        """Takes the checkpoints: the last one has to be on disk before the record."""
+    def __init__(self, config: RunConfig, checkpoints: Checkpointing, history: History) -> None:
+        """Takes the checkpoints, the last of which has to be on disk before, and the history."""
         self._config, self._model_dir = config, config.model_dir
-        self._checkpoints = checkpoints
+        self._checkpoints, self._history = checkpoints, history
         self._run: RunContext | None = None  # Since the last start.
         self._last: records.Ended | None = None
 
@@ -48,6 +50,7 @@ class EndRecord(Part):
             self._checkpoints.wait()
         except PreemptedError:  # The same command continues later: not an end.
             self._checkpoints.wait()
+            self._history.end(PREEMPTED)
             raise
         except BaseException as error:
             with contextlib.suppress(Exception):  # The first error counts.
@@ -58,6 +61,7 @@ class EndRecord(Part):
         self._write(records.STOPPED if stops else records.FINISHED, stops)
 
     def _write(self, reason: str, details: list[str]) -> None:
+        self._history.end(reason, details)
         if not self._checkpoints.writes or self._run is None:
             return
         newest = files.latest(self._model_dir)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains on the input: the compiled loop, the position in the data, and their passes."""
 
 from collections.abc import Mapping

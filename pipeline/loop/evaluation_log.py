@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The evaluations of a run: in memory for hooks, and in the records of model_dir."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The base class of exporters, which write a SavedModel after an evaluation."""
 
 import os

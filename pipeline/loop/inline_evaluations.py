@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The evaluations that a training makes itself, between two compiled calls."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sends the evaluations that an evaluator job makes to the hooks of the training."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Factors of learning rates, which hooks set."""
 
 from collections.abc import Mapping, Sequence

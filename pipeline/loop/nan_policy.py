@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Applies `RunConfig.on_nan` to the losses and the variables of a training."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The vocabulary of the training loop: its parts, their start, and the next boundary.
 
 A training starts, agrees on the next boundary, and works up to it. If a hook refuses a step, it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decides the next boundary, for all processes."""
 
 import dataclasses

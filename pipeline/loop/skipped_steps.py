@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The steps that a training skips, since their batches made a loss not finite or too high.
 
 a hook refuses a step: training goes back to the newest checkpoint

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The training input, the traced model_fn, and the compiled loop over both."""
 
 import functools

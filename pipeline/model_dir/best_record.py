@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The best checkpoints by metrics of evaluations: `best.json` has the rules and the winners.
 
 The rules count: winners are computed from the records of evaluations each time, and are

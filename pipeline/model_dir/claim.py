@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The claim on a folder: one process at a time trains, or makes one evaluation, there.
 
 The claim file is locked for the whole run; the kernel frees the lock of a killed process at

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An evaluation, its line in the record, and which of several is best.
 
 Nothing here imports TensorFlow: a sweep reads the records of its trials.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that are written to a local folder first, since their values change while they upload."""
 
 import os

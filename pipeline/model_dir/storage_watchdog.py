@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains on while a model_dir such as `gs://bucket/run` cannot be reached, for some time.
 
 TensorFlow repeats a failed operation for about 200 s, which nothing interrupts, and then raises an

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Refuses TensorFlow's work in a process that was forked after it had begun."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shows how far a long phase is: a bar in a terminal or notebook, or a log line at times."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hides the lines that TensorFlow writes to stderr at its start on a machine without a GPU.
 
 TensorFlow writes them in C++, and not all obey TF_CPP_MIN_LOG_LEVEL. grep reads file descriptor 2

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The user's own lines of a traceback, and errors as short texts.
 
 TensorFlow's and Keras' tracebacks are pages. Where an error left a function of the user, the

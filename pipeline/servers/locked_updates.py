@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Updates that several workers of parameter servers make at the same time, without losing any.
 
 Keras computes a new value from the old one and writes it: of two workers that do so at the same

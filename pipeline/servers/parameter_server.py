@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The strategy of parameter servers, and what RunConfig may ask of it."""
 
 import tensorflow as tf

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the training input and runs the steps on the workers of parameter servers."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The life of a worker or a parameter server, which serves the chief until that ends."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connects the chief to workers and parameter servers, once in a process."""
 
 from collections.abc import Callable

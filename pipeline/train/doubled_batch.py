@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tells a loss that is a sum over the batch from a mean: by twice the batch.
 
 Dropout and random numbers change both losses, so the comparison is rough.

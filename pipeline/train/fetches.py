@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors of single examples that a step fetches for the host, in addition to its sums.
 
 These are tensors for hooks, summaries, the arguments of host metrics, and predictions.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps without updates: of evaluations and of predictions."""
 
 import functools

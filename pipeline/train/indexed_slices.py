@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arithmetic on gradients that may be tf.IndexedSlices, some rows of a table.
 
 As tensors they would be as large as the table.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Updates of a variable by one kernel of TensorFlow, in place of the operations of Keras.
 
 One kernel takes less time than Keras' twenty operations, which counts in a small network. And it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums over the micro-batches of a step.
 
 `compute(batch, opens=...)` returns the totals and the gradients of a replica's micro-batch, which

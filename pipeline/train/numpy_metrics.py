@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics that a Python function computes once, on all examples of an evaluation."""
 
 from collections.abc import Mapping, Sequence

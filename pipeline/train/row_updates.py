@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Updates of the rows of a table that have a gradient.
 
 A batch uses few rows of a large table. Its gradient is tf.IndexedSlices, and an update costs as

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chooses the variables that a TrainOp trains, by name."""
 
 import re

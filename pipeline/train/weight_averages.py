@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Updates the averages of the weights after steps."""
 
 from collections.abc import Callable

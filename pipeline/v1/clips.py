@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clips gradients: on several replicas the gradient of all of them, in the update of the step.
 
 A program clips in its model_fn, where each replica has its own gradient. There the clip is made

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tf.contrib.crf`: linear-chain conditional random fields."""
 
 from typing import Any

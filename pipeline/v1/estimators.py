@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Estimators of TensorFlow 1 on the driver."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tf.contrib.gan`: a generator and a discriminator, their losses, and GANEstimator.
 
 Each step updates both from the same batch and from the values before the step, which is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tf.keras.estimator.model_to_estimator`: a compiled Keras model as the model_fn."""
 
 from collections.abc import Mapping

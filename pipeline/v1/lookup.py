@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tf.contrib.lookup`: tables of words and numbers."""
 
 from typing import Any

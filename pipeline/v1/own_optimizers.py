@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Optimizers that a program wrote itself.
 
 The program calls them in its model_fn, where each replica has its own gradient. So the call is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of TensorFlow 1 that have no meaning without sessions and queues, and what to write."""
 
 _SESSION = (

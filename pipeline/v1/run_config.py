@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RunConfig, TPUConfig, TrainSpec and EvalSpec with the arguments and defaults of TensorFlow 1."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Serving input receivers of TensorFlow 1, and the placeholders that they are made of."""
 
 import threading

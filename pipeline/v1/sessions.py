@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The session that hooks, listeners and init_fns get: it runs nothing."""
 
 from collections.abc import Mapping

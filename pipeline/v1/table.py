@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of names for docs/names.md: `python -m gin_estimator.v1 --names > docs/names.md`."""
 
 import re

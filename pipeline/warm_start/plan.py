@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the origin of each variable in a checkpoint, and sets the values."""
 
 import re

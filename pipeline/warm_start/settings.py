@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """WarmStartSettings: the values that a new run takes, and the names that its patterns match."""
 
 import dataclasses

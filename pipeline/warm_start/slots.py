@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recognizes optimizer state by the names of TensorFlow 1, Keras 2 and this project.
 
 The slots of a variable R are named:

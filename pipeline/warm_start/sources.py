@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Opens the checkpoints and files that a run can be warm-started from."""
 
 import collections

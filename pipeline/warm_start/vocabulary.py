@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves the rows of an embedding to another vocabulary, word by word."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sets the initial values of a run from another run, or from another program's checkpoint.
 
 plan the origin of each variable; fail with a list if any is missing

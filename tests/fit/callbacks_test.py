@@ -183,8 +183,9 @@ def in_executions(number):
 TWO = ("CPU:0", "CPU:1")
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("validates", [True, False])
-@pytest.mark.parametrize(("number", "devices"), [(1, None), (3, None), (1, TWO), (3, TWO)])
+@pytest.mark.parametrize(("number", "devices"), [(3, TWO), (1, None), (3, None), (1, TWO)])
 def test_methods_for_batches_get_the_calls_and_running_means_of_fit(
     tmp_path, number, devices, validates
 ):
@@ -218,6 +219,7 @@ def points(folder):
     return found
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("number", [1, 2])
 def test_files_of_models_and_events_within_an_epoch(tmp_path, number):
     def callbacks(folder):
@@ -245,7 +247,8 @@ def test_files_of_models_and_events_within_an_epoch(tmp_path, number):
     assert found == pytest.approx(expected, abs=1e-5) and found
 
 
-@pytest.mark.parametrize("devices", [None, TWO])
+@pytest.mark.thin
+@pytest.mark.parametrize("devices", [TWO, None])
 @pytest.mark.parametrize("on_epoch", [True, False])
 def test_averages_are_swapped_for_validation_and_files(tmp_path, devices, on_epoch):
     def make():
@@ -295,7 +298,7 @@ class Looks(keras.callbacks.Callback):
         self.look()
 
 
-@pytest.mark.parametrize("devices", [None, TWO])
+@pytest.mark.parametrize("devices", [TWO, None])
 def test_a_callback_evaluates_and_predicts(tmp_path, devices):
     def make():
         keras.utils.set_random_seed(3)

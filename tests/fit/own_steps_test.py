@@ -220,10 +220,10 @@ def test_own_steps_train_as_fit_does_on_ragged_batches(tmp_path, by_keras, name,
     ge.fit(make, data, epochs=1, validation_data=validation, config=config)
     result = ge.fit(make, data, epochs=2, validation_data=validation, config=config)
     for mine, theirs in zip(result.model.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, theirs, atol=1e-6)
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
     assert set(history) <= set(result.history) <= {*history, "loss"}
     for key, values in history.items():
-        np.testing.assert_allclose(result.history[key], values, atol=2e-6, rtol=1e-6, err_msg=key)
+        np.testing.assert_allclose(result.history[key], values, atol=1e-5, rtol=1e-6, err_msg=key)
 
 
 def result_of(output):
@@ -265,7 +265,7 @@ def test_two_workers_train_a_gan_as_one(tmp_path, gan_alone):
         results = [result_of(task.output) for task in both]
     for found in results:
         for mine, other in zip(found["weights"], gan_alone[0]["weights"], strict=True):
-            np.testing.assert_allclose(mine, other, atol=1e-6)
+            np.testing.assert_allclose(mine, other, atol=1e-5)
 
 
 class Joined(keras.Model):
@@ -290,12 +290,32 @@ def contrast(outputs):
     return tf.reduce_mean(tf.reduce_logsumexp(scores, -1) - tf.linalg.diag_part(scores))
 
 
+class Noise(keras.layers.Layer):
+    """Takes random numbers in place of its inputs, as the generator of a GAN does."""
+
+    def __init__(self):
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(1)
+
+    def call(self, x):
+        return keras.random.normal(keras.ops.shape(x), seed=self.seeds)
+
+
+def mean_of_squares(outputs):
+    return tf.reduce_mean(outputs**2)
+
+
 JOINS = {
     "negatives": (contrast, (), True),
     "sum": (lambda outputs: tf.reduce_sum(outputs**2), (), True),
-    "statistics": (lambda outputs: tf.reduce_mean(outputs**4), ["BatchNormalization"], True),
-    "mean": (lambda outputs: tf.reduce_mean(outputs**2), (), False),
-    "masks": (lambda outputs: tf.reduce_mean(outputs**2), ["Masking"], False),
+    "statistics": (
+        lambda outputs: tf.reduce_mean(outputs**4),
+        [keras.layers.BatchNormalization],
+        True,
+    ),
+    "mean": (mean_of_squares, (), False),
+    "masks": (mean_of_squares, [keras.layers.Masking], False),
+    "noise": (mean_of_squares, [Noise, lambda: keras.layers.Dense(2)], False),
 }
 
 
@@ -304,7 +324,7 @@ def test_a_step_that_joins_examples_is_warned_of(tmp_path, caplog, name):
     loss_of, kinds, joins = JOINS[name]
 
     def make():
-        model = Joined(loss_of, [getattr(keras.layers, kind)() for kind in kinds])
+        model = Joined(loss_of, [kind() for kind in kinds])
         model.compile("sgd")
         return model
 

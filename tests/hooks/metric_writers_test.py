@@ -9,13 +9,14 @@ import signal
 import socket
 import threading
 import time
+import urllib.request
 
 import pytest
 
 import gin_estimator as ge
 from gin_estimator.hooks import metric_writers_hook
 import tasks
-from small import eval_input, make, train_input
+from small import Do, eval_input, make, train_input
 
 
 def read_json_lines(path):
@@ -193,6 +194,33 @@ def test_wandb(tmp_path):
     assert wandb.run is None
 
 
+def scraped(port):
+    """Returns the metrics that a server answers, by name."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    found = dict(line.split() for line in text.splitlines() if not line.startswith("#"))
+    return {name.removeprefix("gin_estimator_"): float(value) for name, value in found.items()}
+
+
+def test_prometheus_scrapes_a_training(tmp_path):
+    pytest.importorskip("prometheus_client")
+    writer, scrapes = ge.writers.PrometheusWriter(port=0, address="127.0.0.1"), []
+    hook = Do(lambda run: scrapes.append(scraped(writer.port)), every_steps=4)
+    options = {"save_summary_steps": 2, "save_checkpoints_steps": 3}
+    one = make(tmp_path, metric_writers=[writer], **options)
+    one.train(train_input, [hook], max_steps=8)
+    assert [each["step"] for each in scrapes] == [4, 8]
+    speeds = {"steps_per_second", "examples_per_second"}
+    assert set(scrapes[1]) >= {"step", "loss", "goodput", *speeds}
+    assert scrapes[1]["loss"] > 0 and 0 <= scrapes[1]["goodput"] < 1
+    port = writer.port
+    with pytest.raises(OSError):
+        scraped(port)
+    # The port is kept for the next training, in which the history has the saves of this one.
+    one.train(train_input, [hook], max_steps=12)
+    assert writer.port == port and 0 < scrapes[-1]["seconds_since_checkpoint"] < 600
+
+
 def training(folder, writer, url, *sleep):
     """Starts a training with a writer of a server, which writes 6 points."""
     program = pathlib.Path(tasks.PROGRAMS, "remote_writer.py")
@@ -255,7 +283,14 @@ def test_a_server_that_is_killed_stops_nothing(writer, tmp_path):
     assert server.output.count("POINT") + int(dropped) in (6, 7)
 
 
-@pytest.mark.parametrize("package, kind", [("mlflow", "MlflowWriter"), ("wandb", "WandbWriter")])
+@pytest.mark.parametrize(
+    "package, kind",
+    [
+        ("mlflow", "MlflowWriter"),
+        ("wandb", "WandbWriter"),
+        ("prometheus", "PrometheusWriter"),
+    ],
+)
 def test_a_missing_package_is_named(package, kind, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=rf"pip install 'gin-estimator\[{package}\]'"):

@@ -126,7 +126,7 @@ _CTR_ARGUMENTS = (
     "--batch_size=64",
 )
 _TPU = ("GoogleCloudPlatform+cloudml-samples", "tpu/templates/{}/trainer.py")
-_MOVIES = ("--train-csv=train.csv", "--test-csv=test.csv", "--job-dir=model")
+_MOVIES = ("--train-csv=train.csv", "--test-csv=test.csv", "--job-dir=model", "--dropout=0")
 _INPUT_DATA = (("from {root}.examples.tutorials.mnist import input_data", "import input_data"),)
 _LISTS = ((r"= map\((.+)\)$", r"= list(map(\1))"),)
 _FILES = (
@@ -158,7 +158,10 @@ PROGRAMS = {
     **{name: _of(_TPU, name) for name in ("tpu_film_estimator", "tpu_grl_estimator")},
     **{
         f"recommender {name}": Program(
-            "yxtay+recommender-tensorflow", f"trainers/{name}.py", _MOVIES, movies
+            "yxtay+recommender-tensorflow",
+            f"trainers/{name}.py",
+            _MOVIES[: 3 if name == "linear" else 4],
+            movies,
         )
         for name in ("linear", "deep", "linear_deep", "deep_fm")
     },
@@ -327,6 +330,7 @@ def by_tensorflow(program, model_dir):
     from tensorflow_estimator.python.estimator.inputs import numpy_io
 
     tf.disable_v2_behavior()
+    _ = tf.layers.dense  # Loads tf.layers, whose names replace own ones.
     without_noise(tf2, tf.nn, tf.layers)
     numpy_input_fn = numpy_io.numpy_input_fn
     hook = [_TensorFlowHook(tf)]

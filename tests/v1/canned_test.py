@@ -65,3 +65,16 @@ def test_heads_reduce_as_those_of_tensorflow(tmp_path):
     assert found["accuracy/positive_threshold_0.6/a"] == pytest.approx(1.0)
     assert found["precision/positive_threshold_0.6/a"] == pytest.approx(1.0)
     assert found["accuracy/a"] == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), [("SGD", 0.2), (None, None)])
+def test_the_rate_of_a_named_optimizer_does_not_depend_on_the_columns(optimizer, rate, tmp_path):
+    x = {f"x{i}": np.zeros(4, "float32") for i in range(36)}
+    labels = np.arange(4, dtype="float32")
+    columns = [tf.feature_column.numeric_column(name) for name in x]
+    estimator = tf.estimator.LinearRegressor(columns, str(tmp_path), optimizer=optimizer)
+    estimator.train(lambda: tf.data.Dataset.from_tensor_slices((x, labels)).batch(4))
+    bias = estimator.get_variable_value("linear/linear_model/bias_weights")
+    # The first step of Ftrl moves by nearly its rate, 1 / sqrt(36).
+    expected = 2 * labels.sum() * rate if rate else 1 / 6
+    np.testing.assert_allclose(bias, expected, rtol=1e-2)

@@ -161,3 +161,13 @@ def test_rows_of_a_vocabulary_move(tmp_path):
     settings.var_name_to_vocab_info["other"] = settings.var_name_to_vocab_info["out"]
     with pytest.raises(ValueError, match=r"var_name_to_vocab_info has \['other'\]"):
         run("3", 3, warm_start_from=settings)
+
+
+def test_slots_of_a_variable_of_one_part_are_found(tmp_path):
+    """LinearClassifier of TensorFlow names slots `w/part_0/Ftrl`, and the variable `w`."""
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        value = tf1.get_variable("v", initializer=0.5)
+        session.run(tf1.global_variables_initializer())
+        saver = tf1.train.Saver({"w/part_0/Ftrl": value})
+        path = saver.save(session, str(tmp_path / "model.ckpt"))
+    assert tf.train.load_variable(path, "w/Ftrl") == 0.5
