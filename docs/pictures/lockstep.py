@@ -22,7 +22,7 @@ def _times(flags: tuple[str, ...]) -> dict[str, list[float]]:
     """Returns the times at which each worker had a batch, in the middle of the training."""
     with processes.folder() as path:
         output = processes.run(*processes.launch("lockstep", path, *flags))
-    found = re.findall(r"^\[worker \d\] BATCH (\d) ([\d.]+)", output, re.M)
+    found = re.findall(r"^\[worker \d\] BATCH (\d) \"?([\d.]+)", output, re.M)
     times = {f"worker {i}": sorted(float(t) for w, t in found if int(w) == i) for i in range(2)}
     middle = times["worker 1"][len(times["worker 1"]) // 2]
     return {

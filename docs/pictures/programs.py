@@ -34,10 +34,13 @@ def _modules(rate: float = 0.01, units: int = 16, outputs: int = 2) -> dict[str,
     }
 
 
+def _has_servers() -> bool:
+    return "ps" in json.loads(os.environ["TF_CONFIG"])["cluster"]
+
+
 def _config(folder: pathlib.Path, **fields: Any) -> ge.RunConfig:
-    tasks = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster")
-    if tasks:
-        fields["execution"] = "parameter_server" if "ps" in tasks else "multi_worker"
+    if "TF_CONFIG" in os.environ:
+        fields["execution"] = "parameter_server" if _has_servers() else "multi_worker"
     quiet = {"log_step_count_steps": None, "save_summary_steps": None, "progress": False}
     return ge.RunConfig(folder / "run", tf_random_seed=1, **quiet, **fields)
 
@@ -161,8 +164,8 @@ def roles(folder: pathlib.Path) -> None:
     estimator = ge.Estimator(model_fn, modules=_modules(), config=config)
     train_spec = ge.TrainSpec(input_fn, max_steps=20, saving_listeners=[_Saves()])
     eval_spec = ge.EvalSpec(input_fn, start_delay_secs=0, throttle_secs=0)
-    result = ge.train_and_evaluate(estimator, train_spec, eval_spec)
-    if result is not None and config.task_type != "evaluator":
+    ge.train_and_evaluate(estimator, train_spec, eval_spec)
+    if config.task_type == "chief" or (config.task_type == "worker" and not _has_servers()):
         for variable in estimator.state.modules["network"].trainable_variables:
             _did("variable", variable.value.device)
 

@@ -24,8 +24,9 @@ _FLAGS = (
     "--gin.EvalSpec.exporters=[]",
 )
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-_PAGE = "?darkMode=false&tagFilter=%5E(loss%7Caccuracy)%24&smoothing=0#timeseries"
-_SIZE = (1180, 520)
+# The tab Time Series stays empty without a real clock.
+_PAGE = "?darkMode=false#scalars&_smoothingWeight=0&tagFilter=%5E(loss%7Caccuracy)%24"
+_SIZE = (1100, 520)
 
 
 def measure() -> dict[str, Any]:
@@ -78,6 +79,6 @@ def _wait_for(url: str) -> None:
 def _shoot(browser: str, url: str, file: pathlib.Path) -> None:
     flags = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
     size = ",".join(map(str, _SIZE))
-    options = (f"--window-size={size}", "--virtual-time-budget=30000", f"--screenshot={file}")
+    options = (f"--window-size={size}", "--virtual-time-budget=40000", f"--screenshot={file}")
     profile = f"--user-data-dir={file.parent / 'profile'}"
     subprocess.run([browser, *flags, *options, profile, url], check=True, capture_output=True)
