@@ -16,7 +16,7 @@ PYTEST := -m pytest -n 2 --dist loadfile -q $(PYTEST_FLAGS)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PRECIOUS: %/bin/pip
-.PHONY: help demo lint test test-all test-oldest test-newest test-dist dist format clean
+.PHONY: help demo lint test test-all test-oldest test-newest test-dist docs dist format clean
 
 help:
 	@echo 'make demo         train, evaluate and export the digits in $(MODEL_DIR); again: resume'
@@ -57,12 +57,7 @@ test-newest: $(NEWEST)/.installed
 	@$(NEWEST)/bin/python -c 'import keras, tensorflow; print(tensorflow.__version__, keras.__version__)'
 	$(NEWEST)/bin/python $(PYTEST) -m oldest
 
-format: $(VENV)/.test-installed
-	$(VENV)/bin/ruff format .
-	$(VENV)/bin/ruff check --fix .
-
 # build/docs has the package and its folders under the names of an installation.
-.PHONY: docs
 docs: $(DOCS)/.installed
 	rm -rf build/docs && mkdir -p build/docs/gin_estimator
 	ln -s $(CURDIR)/pipeline/* $(CURDIR)/models $(CURDIR)/inputs build/docs/gin_estimator
