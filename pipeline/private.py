@@ -209,9 +209,11 @@ def set_batch_number(callback: Any, number: int) -> None:
     """Makes a TensorBoard take its next batch for the one of a number, from 1.
 
     Keras 3.6 to 3.16: `_global_train_batch`. It counts calls, and is not called in each batch.
+    Keras 3.6: `_train_step`, the step of its points, which stays 0 there.
     """
     if isinstance(callback, keras.callbacks.TensorBoard):
         callback._global_train_batch = number - 1
+        callback._train_step = number
 
 
 def set_eager_seed(seed: int | None, base: int | None) -> None:

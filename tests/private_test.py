@@ -142,8 +142,11 @@ def test_callbacks(tmp_path):
     board.on_train_begin()
     private.set_batch_number(board, 10)
     board.on_train_batch_begin(9)
-    assert tf.summary.experimental.get_step() == 10
+    board.on_train_batch_end(9, {"loss": 0.5})
     board.on_train_end()
+    [file] = tmp_path.glob("train/events*")
+    events = tf.compat.v1.train.summary_iterator(str(file))
+    assert [e.step for e in events if e.summary.value and "loss" in e.summary.value[0].tag] == [10]
     private.set_batch_number(stop, 10)  # Of another class nothing.
 
 
