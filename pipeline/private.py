@@ -108,12 +108,13 @@ def scale_rate(optimizer: Any, scale: Callable[[Any], tf.Tensor] | None) -> None
 
 
 def restore_methods(optimizer: Any) -> None:
-    """Undoes the functions above, which replace methods of the one object."""
+    """Undoes what replaces methods of the one object: the functions above, and RowOptimizer."""
     for name in (
         "_all_reduce_sum_gradients",
         "_clip_gradients",
         "_get_current_learning_rate",
         "_use_weight_decay",
+        "update_step",
     ):
         vars(optimizer).pop(name, None)
 
@@ -186,6 +187,14 @@ def names_of_new_process() -> Iterator[None]:
         yield
     finally:
         tracker.set_global_attribute(key, before)
+
+
+def compiles_by_default(model: keras.Model) -> bool:
+    """Returns whether `compile` takes its default `jit_compile="auto"` for True, as on a GPU.
+
+    Keras 3.6 to 3.16: `_resolve_auto_jit_compile`. Its result is stored as if it was given.
+    """
+    return model._resolve_auto_jit_compile()
 
 
 def choose_monitor_op(callback: Any) -> None:

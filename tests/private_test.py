@@ -120,6 +120,12 @@ def test_compile_arguments():
     assert not found["weighted_metrics"] and "jit_compile" in found
 
 
+def test_the_default_of_jit_compile():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    assert private.compiles_by_default(model) is model.jit_compile is False
+
+
 def test_names_of_new_process():
     before = [keras.layers.Dense(1).name for _ in range(2)][-1]
     with private.names_of_new_process():

@@ -113,8 +113,16 @@ def check_compiled(model: keras.Model, config: RunConfig) -> None:
         own_steps.check_own_steps(reason, config)
     options = private.compile_arguments(model)
     for name in ("run_eagerly", "jit_compile"):
+        if name == "jit_compile" and private.compiles_by_default(model):
+            continue  # It cannot be told from an argument.
         if options.get(name) is True and not getattr(config, name):
             raise SpecError(
                 f"{name} is True in model.compile: expected it in the RunConfig. Set "
                 f"config=RunConfig({name}=True), and leave it out in compile."
             )
+    if hasattr(model.optimizer, "inner_optimizer") and config.precision != "mixed_float16":
+        raise SpecError(
+            f"the optimizer of {type(model).__name__} scales the loss, and the precision is "
+            f"{config.precision!r}: expected 'mixed_float16'. Call keras.config.set_dtype_policy("
+            "'mixed_float16') at the start of the program, instead of dtype= in the model."
+        )

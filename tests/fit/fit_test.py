@@ -272,7 +272,18 @@ def model_of(layer, metrics=None):
     return model
 
 
+def in_float16():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.dtype_policy = "mixed_float16"
+    model.compile("sgd", "mse")
+    return model
+
+
 MISTAKES = {
+    "float16": (
+        {"make_model": in_float16},
+        r"scales the loss.*set_dtype_policy\('mixed_float16'\)",
+    ),
     "single examples": (
         {"x": lambda: tf.data.Dataset.from_tensor_slices((X, Y))},
         r"x yields single examples.*Return dataset.batch\(32\)",
@@ -304,6 +315,11 @@ MISTAKES = {
     ),
     "no callback": ({"callbacks": [print]}, "expected a list of Callback"),
 }
+
+
+def test_compile_as_on_a_gpu_where_its_default_is_xla(tmp_path, monkeypatch):
+    monkeypatch.setattr(keras.Model, "_resolve_auto_jit_compile", lambda self: True)
+    ge.fit(make_model, X, Y, config=ge.RunConfig(str(tmp_path)))
 
 
 def test_the_arguments_are_those_of_keras_and_wrong_names_are_errors_with_the_nearest():

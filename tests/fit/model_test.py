@@ -41,6 +41,9 @@ def test_the_model_is_trained_as_by_its_fit_and_goes_on(tmp_path, devices, make)
     assert result.model is model
     assert_same(model, result.history, expected, expected.fit(X, Y, verbose=0, **options))
     loss = result.estimator.evaluate(data)["loss"]
+    for each in (model, expected):  # It is a model of Keras as before, with its optimizer.
+        each.fit(X, Y, shuffle=False, verbose=0)
+    assert difference(model, expected) < 1e-5
     # Another call continues, also after a change, and in the end the model is one of Keras.
     for each in (model, expected):
         each.layers[0].trainable = False
