@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import csv
 import importlib
+import io
 import json
 import os
 import pathlib
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         folder = paths.normal(options.model_dir)
         if trials := _Files(folder).read(_TRIALS):
-            rows = list(csv.reader(trials.decode().splitlines()))
+            rows = list(csv.reader(io.StringIO(trials.decode(), newline="")))
             lines, page = job_output.aligned(rows), report_page.sweep_page(folder, rows)
         else:
             report = read(folder)
@@ -152,11 +153,12 @@ class _Files:
             claim = json.loads(content)
             if claim["host"] == socket.gethostname():
                 return _is_alive(int(claim["pid"]))
-        if self._gfile is None:
-            renewed = os.stat(f"{self._folder}/{_CLAIM}").st_mtime
-        else:
+        if self._gfile is not None:
             renewed = self._gfile.stat(f"{self._folder}/{_CLAIM}").mtime_nsec / 1e9
-        return time.time() - renewed < _CLAIM_SECS
+            return time.time() - renewed < _CLAIM_SECS
+        with contextlib.suppress(FileNotFoundError):  # The training has just ended.
+            return time.time() - os.stat(f"{self._folder}/{_CLAIM}").st_mtime < _CLAIM_SECS
+        return False
 
 
 def _is_alive(pid: int) -> bool:

@@ -199,7 +199,9 @@ class PrometheusWriter(MetricWriter):
         self._values: dict[str, float] = {}
 
     def begin(self, run: RunContext, hparams: Mapping[str, Any]) -> None:
-        """Starts the server, in a thread."""
+        """Starts the server, in a thread; not in an evaluator job."""
+        if run.is_evaluator:
+            return
         import prometheus_client
 
         self._path = os.path.join(run.model_dir, phases.HISTORY)
@@ -231,7 +233,9 @@ class PrometheusWriter(MetricWriter):
         from prometheus_client.core import GaugeMetricFamily
 
         lines = phases.parse(records.content(self._path)[0])
-        values = {**self._values, "goodput": phases.times(lines).goodput}
+        values = dict(self._values)
+        if lines:
+            values["goodput"] = phases.times(lines).goodput
         saves = [line.end for line in lines if line.phase == phases.SAVE]
         if saves:
             values["seconds_since_checkpoint"] = time.time() - saves[-1]

@@ -254,10 +254,13 @@ class KerasCallbacks(Hook):
         self._call("on_train_batch_end", batch, among=due, logs=_logs(run.report))
         if number == self.every_steps:  # The epoch ends.
             return
-        if self._stopped is None:
+        # All processes are here, and the end of an epoch synchronizes them.
+        if not run.agree(self._stopped is not None):
             self._begin_batch(due)
-        else:
-            self._take_results(run)
+            return
+        if self._stopped is None:
+            self._stopped = "a callback of another process set model.stop_training"
+        self._take_results(run)
 
     def after_step(self, run: RunContext) -> None:
         """Takes the results of the epoch; ends it if no evaluation follows."""

@@ -101,10 +101,21 @@ class History(Part):
             self.enter(phases.START)
         self._piece = _Piece(start.step, start.step)
         if not self._attempt:
-            lines = phases.parse(records.content(self._path)[0])
+            lines = self._read()
             self._attempt = 1 + max((each.attempt for each in lines), default=0)
-            self._add(time.time(), options=self._options, max_step=run.max_step)
+            max_step = None if run.max_step is None else int(run.max_step)  # It may be NumPy's.
+            self._add(time.time(), options=self._options, max_step=max_step)
             self._append()
+
+    def _read(self) -> list[Line]:
+        try:
+            return phases.parse(records.content(self._path)[0])
+        except (tf.errors.OpError, OSError) as error:
+            if storage_watchdog.is_watched(self._path) and storage_watchdog.is_outage(error):
+                raise
+            self._writes = False
+            logging.warning("%s was not read: %s. The run gets no report.", self._path, error)
+            return []
 
     def begin_steps(self) -> None:
         """Enters the phase of the steps; the first call of a training traces them."""

@@ -158,7 +158,8 @@ def parse(content: bytes) -> list[Line]:
         try:
             fields: Any = json.loads(text)
             line = Line(**{name: fields[name] for name in fields if name in _FIELDS})
-            if math.isfinite(line.begin + line.end + line.attempt + line.step):
+            known = line.phase in (START, TRACING, STEPS, SAVE, EVALUATION, EXPORT, END)
+            if known and math.isfinite(line.begin + line.end + line.attempt + line.step):
                 found.append(line)
         except (ValueError, TypeError, KeyError):
             continue

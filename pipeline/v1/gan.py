@@ -76,23 +76,27 @@ def gan_model(
     )
 
 
-def wasserstein_generator_loss(gan_model: GANModel, *_: Any, **__: Any) -> Any:
+def wasserstein_generator_loss(gan_model: GANModel, *, add_summaries: bool = False) -> Any:
     """Replaces `tf.contrib.gan.losses.wasserstein_generator_loss`."""
     return -tf.reduce_mean(gan_model.discriminator_gen_outputs)
 
 
-def wasserstein_discriminator_loss(gan_model: GANModel, *_: Any, **__: Any) -> Any:
+def wasserstein_discriminator_loss(gan_model: GANModel, *, add_summaries: bool = False) -> Any:
     """Replaces `tf.contrib.gan.losses.wasserstein_discriminator_loss`."""
     real, generated = gan_model.discriminator_real_outputs, gan_model.discriminator_gen_outputs
     return tf.reduce_mean(generated) - tf.reduce_mean(real)
 
 
-def modified_generator_loss(gan_model: GANModel, label_smoothing: float = 0.0, **_: Any) -> Any:
+def modified_generator_loss(
+    gan_model: GANModel, label_smoothing: float = 0.0, *, add_summaries: bool = False
+) -> Any:
     """Replaces `tf.contrib.gan.losses.modified_generator_loss`."""
     return _cross_entropy(gan_model.discriminator_gen_outputs, 1.0, label_smoothing)
 
 
-def minimax_generator_loss(gan_model: GANModel, label_smoothing: float = 0.0, **_: Any) -> Any:
+def minimax_generator_loss(
+    gan_model: GANModel, label_smoothing: float = 0.0, *, add_summaries: bool = False
+) -> Any:
     """Replaces `tf.contrib.gan.losses.minimax_generator_loss`."""
     generated = gan_model.discriminator_gen_outputs
     ones = _cross_entropy(tf.ones_like(generated), 1.0, label_smoothing)
@@ -100,7 +104,7 @@ def minimax_generator_loss(gan_model: GANModel, label_smoothing: float = 0.0, **
 
 
 def modified_discriminator_loss(
-    gan_model: GANModel, label_smoothing: float = 0.25, **_: Any
+    gan_model: GANModel, label_smoothing: float = 0.25, *, add_summaries: bool = False
 ) -> Any:
     """Replaces `tf.contrib.gan.losses.modified_discriminator_loss`."""
     real = _cross_entropy(gan_model.discriminator_real_outputs, 1.0, label_smoothing)
@@ -110,13 +114,19 @@ def modified_discriminator_loss(
 minimax_discriminator_loss = modified_discriminator_loss
 
 
-def least_squares_generator_loss(gan_model: GANModel, real_label: float = 1, **_: Any) -> Any:
+def least_squares_generator_loss(
+    gan_model: GANModel, real_label: float = 1, *, add_summaries: bool = False
+) -> Any:
     """Replaces `tf.contrib.gan.losses.least_squares_generator_loss`."""
     return 0.5 * tf.reduce_mean(tf.square(gan_model.discriminator_gen_outputs - real_label))
 
 
 def least_squares_discriminator_loss(
-    gan_model: GANModel, real_label: float = 1, fake_label: float = 0, **_: Any
+    gan_model: GANModel,
+    real_label: float = 1,
+    fake_label: float = 0,
+    *,
+    add_summaries: bool = False,
 ) -> Any:
     """Replaces `tf.contrib.gan.losses.least_squares_discriminator_loss`."""
     real, generated = gan_model.discriminator_real_outputs, gan_model.discriminator_gen_outputs
@@ -153,9 +163,21 @@ def gan_loss(
 
 
 def gan_train_ops(
-    model: GANModel, loss: GANLoss, generator_optimizer: Any, discriminator_optimizer: Any, **_: Any
+    model: GANModel,
+    loss: GANLoss,
+    generator_optimizer: Any,
+    discriminator_optimizer: Any,
+    check_for_unused_update_ops: bool = True,
+    *,
+    is_chief: bool = True,
+    summarize_gradients: bool = False,
+    **options: Any,
 ) -> GANTrainOps:
     """Replaces `tf.contrib.gan.gan_train_ops`; the results do not count the step."""
+    if unknown := sorted(name for name, value in options.items() if value is not None):
+        raise refusal(
+            f"gan_train_ops has {unknown}: expected none. Change the gradients in the optimizer."
+        )
     parts = (
         (loss.generator_loss, generator_optimizer, model.generator_variables),
         (loss.discriminator_loss, discriminator_optimizer, model.discriminator_variables),

@@ -85,7 +85,8 @@ def test_lines_written_twice_and_a_clock_set_back_count_no_time_twice():
 
 def test_a_file_with_damaged_lines_is_read():
     text = "".join(f"{each.to_json()}\n" for each in made_up())
-    damaged = f"\x00\nnull\n[]\n{{}}\n{text}" + '{"attempt": 3, "phase": "sta'
+    later = made_up()[0].to_json().replace('"start"', '"a phase of a later release"')
+    damaged = f"\x00\nnull\n[]\n{{}}\n{later}\n{text}" + '{"attempt": 3, "phase": "sta'
     assert phases.parse(damaged.encode()) == made_up()
     assert phases.times([]).goodput == 0.0
 

@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.request
 
+import numpy as np
 import pytest
 
 import gin_estimator as ge
@@ -208,7 +209,7 @@ def test_prometheus_scrapes_a_training(tmp_path):
     hook = Do(lambda run: scrapes.append(scraped(writer.port)), every_steps=4)
     options = {"save_summary_steps": 2, "save_checkpoints_steps": 3}
     one = make(tmp_path, metric_writers=[writer], **options)
-    one.train(train_input, [hook], max_steps=8)
+    one.train(train_input, [hook], max_steps=np.int64(8))
     assert [each["step"] for each in scrapes] == [4, 8]
     speeds = {"steps_per_second", "examples_per_second"}
     assert set(scrapes[1]) >= {"step", "loss", "goodput", *speeds}
@@ -219,6 +220,19 @@ def test_prometheus_scrapes_a_training(tmp_path):
     # The port is kept for the next training, in which the history has the saves of this one.
     one.train(train_input, [hook], max_steps=12)
     assert writer.port == port and 0 < scrapes[-1]["seconds_since_checkpoint"] < 600
+    other = ge.writers.PrometheusWriter(port=port, address="127.0.0.1")
+    other.begin(ge.RunContext(str(tmp_path), 0, None, is_evaluator=True), {})  # It serves nothing.
+    with pytest.raises(OSError):
+        scraped(port)
+
+
+def test_a_training_without_checkpoints_serves_no_goodput(tmp_path):
+    writer, scrapes = ge.writers.PrometheusWriter(port=0, address="127.0.0.1"), []
+    hook = Do(lambda run: scrapes.append(scraped(writer.port)), every_steps=2)
+    make(tmp_path, metric_writers=[writer], save_checkpoints_steps=0).train(
+        train_input, [hook], max_steps=np.int64(2)
+    )
+    assert "step" in scrapes[0] and "goodput" not in scrapes[0]
 
 
 def training(folder, writer, url, *sleep):
