@@ -21,7 +21,7 @@ PYTEST := -m pytest -n 2 --dist loadfile -q $(PYTEST_FLAGS)
 help:
 	@echo 'make demo         train, evaluate and export the digits in $(MODEL_DIR); again: resume'
 	@echo 'make docs         the site of docs/ in build/site; installs no TensorFlow'
-	@echo 'make test         lint and the tests, about 5 minutes on two cores'
+	@echo 'make test         lint and the tests, about 10 minutes on two cores'
 	@echo 'make test-all     the slow tests: kill loops, large matrices'
 	@echo 'make test-oldest  the main tests on the oldest supported TensorFlow and Keras'
 	@echo 'make test-newest  the same tests on the newest ones that pip finds, pre-releases too'
