@@ -41,9 +41,16 @@ class GivenModel:
 
         Raises:
           SpecError: the model is not compiled.
-          UserValueError: a copy is impossible, or another model.
+          UserValueError: the model has a strategy; a copy is impossible, or another model.
         """
         compile_parts(model)
+        scope = type(model.distribute_strategy)
+        if scope is not type(tf.distribute.get_strategy()):
+            raise UserValueError(
+                f"make_model is {repr_short(model)}, which was made in the scope of "
+                f"{scope.__name__}: expected no scope, since fit has its own. Leave it out, and "
+                "set RunConfig(devices=...) or RunConfig(execution=...)."
+            )
         build(model, batch)
         self._model, self._config = model, None
         self._optimizer = compile_parts(model).optimizer

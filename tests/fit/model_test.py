@@ -199,6 +199,13 @@ def own_step():
     return model
 
 
+def test_a_model_of_another_scope_is_refused(tmp_path):
+    with tf.distribute.OneDeviceStrategy("CPU:0").scope():
+        model = make_model()
+    with pytest.raises(ge.UserError, match="in the scope of OneDeviceStrategy.*devices="):
+        ge.fit(model, X, Y, config=config(tmp_path))
+
+
 def test_a_model_with_its_own_step_is_trained_itself_and_not_made_again(tmp_path):
     model, expected = own_step(), own_step()
     options = {"batch_size": 16, "epochs": 2, "shuffle": False}
