@@ -14,6 +14,9 @@ from ..errors import SpecError, UserTypeError
 from . import own_steps
 from .compiled import compile_parts
 
+# The initial scale, and updates until it doubles: Keras' defaults, which `LossScale` has as well.
+_LOSS_SCALE = (2.0**15, 2000)
+
 
 def compiled_modules(
     make_model: Callable[[], keras.Model], check: Callable[[keras.Model], None] | None = None
@@ -120,9 +123,28 @@ def check_compiled(model: keras.Model, config: RunConfig) -> None:
                 f"{name} is True in model.compile: expected it in the RunConfig. Set "
                 f"config=RunConfig({name}=True), and leave it out in compile."
             )
-    if hasattr(model.optimizer, "inner_optimizer") and config.precision != "mixed_float16":
+    _check_loss_scale(model, config.precision)
+
+
+def _check_loss_scale(model: keras.Model, precision: str) -> None:
+    """Refuses another loss scale than the driver's."""
+    name, scales = type(model).__name__, hasattr(model.optimizer, "inner_optimizer")
+    if precision != "mixed_float16":
+        if scales:
+            raise SpecError(
+                f"the optimizer of {name} scales the loss, and the precision is {precision!r}: "
+                "expected 'mixed_float16'. Call keras.config.set_dtype_policy('mixed_float16') at "
+                "the start of the program, instead of dtype= in the model."
+            )
+        return
+    if model.dtype_policy.name == "mixed_float16" and not scales:
         raise SpecError(
-            f"the optimizer of {type(model).__name__} scales the loss, and the precision is "
-            f"{config.precision!r}: expected 'mixed_float16'. Call keras.config.set_dtype_policy("
-            "'mixed_float16') at the start of the program, instead of dtype= in the model."
+            "auto_scale_loss is False in model.compile: expected True in mixed_float16, where "
+            "small gradients become 0 without a loss scale. Leave it out in compile."
+        )
+    own = scales and (model.optimizer.initial_scale, model.optimizer.dynamic_growth_steps)
+    if own and own != _LOSS_SCALE:
+        raise SpecError(
+            f"initial_scale and dynamic_growth_steps of the LossScaleOptimizer are {own}: "
+            f"expected {_LOSS_SCALE}. Give compile the optimizer inside of it; ge.fit scales."
         )

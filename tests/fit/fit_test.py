@@ -272,17 +272,32 @@ def model_of(layer, metrics=None):
     return model
 
 
-def in_float16():
+def in_float16(optimizer="sgd", **options):
     model = keras.Sequential([keras.layers.Dense(1)])
     model.dtype_policy = "mixed_float16"
-    model.compile("sgd", "mse")
+    model.compile(optimizer, "mse", **options)
     return model
+
+
+def scaled():
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(), initial_scale=8.0)
+
+
+FLOAT16 = ge.RunConfig("m", precision="mixed_float16")
 
 
 MISTAKES = {
     "float16": (
         {"make_model": in_float16},
         r"scales the loss.*set_dtype_policy\('mixed_float16'\)",
+    ),
+    "auto_scale_loss": (
+        {"make_model": lambda: in_float16(auto_scale_loss=False), "config": FLOAT16},
+        "auto_scale_loss is False in model.compile: expected True in mixed_float16",
+    ),
+    "loss scale": (
+        {"make_model": lambda: in_float16(scaled()), "config": FLOAT16},
+        r"LossScaleOptimizer are \(8.0, 2000\): expected \(32768.0, 2000\)",
     ),
     "single examples": (
         {"x": lambda: tf.data.Dataset.from_tensor_slices((X, Y))},
