@@ -15,9 +15,9 @@ SIGTERM, Ctrl-C and SIGHUP are passed on to the tasks; a second Ctrl-C kills the
 fails ends the others; with --max_restarts=N all are started again from the last checkpoint. An
 evaluator, or a worker next to parameter servers, is started again alone. No process is left.
 
-With --min_workers=N a failure after a new checkpoint starts all again. If they fail again before
-the next one, one worker fewer is started, at least N; --retry_secs and a checkpoint later the
-tasks save, and all workers are started. These restarts do not count.
+With --min_workers=N a failure starts all workers again; if they fail before the next checkpoint,
+one worker fewer, at least N. --retry_secs and a checkpoint later the tasks save, and all workers
+are started. These restarts do not count.
 
 Exit codes: 0 if every task's is 0; else that of the first task that failed, 128 + n for signal
 n; 1 if tasks did not end after the leading one; 2 if an argument is wrong.

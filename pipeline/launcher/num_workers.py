@@ -15,7 +15,7 @@ class NumWorkers:
     """Chooses the number of workers, from `least` to `most`.
 
     if a start failed after it had written a checkpoint: start all workers again
-    if it failed before: start the same number once more, then one fewer at each failure
+    if it failed before: start one worker fewer
     while fewer than `most` train: after `retry_secs` and a checkpoint, start all again
 
     `retry_secs` doubles with each start of all workers that fails. On one machine workers differ
@@ -39,7 +39,6 @@ class NumWorkers:
         self.most = self.now = most
         self._least, self._model_dir, self._clock = least, model_dir, clock
         self._retry_secs = self._wait_secs = retry_secs
-        self._is_retry = False  # A start of as many workers has failed since the last checkpoint.
         self._step = -1  # Largest step that was saved before this start.
         self._began = self._looked_at = clock()
 
@@ -55,9 +54,7 @@ class NumWorkers:
           A line for the log; '' if even the smallest number failed.
         """
         if self._has_saved():
-            self._start_all(is_retry=self.now < self.most)
-        elif not self._is_retry:
-            self._is_retry = True
+            self._start_all()
         elif self.now == self._least:
             return ""
         else:
@@ -81,12 +78,12 @@ class NumWorkers:
         self._looked_at = now
         if not self._has_saved():
             return False
-        self._start_all(is_retry=True)
+        self._start_all()
         return True
 
-    def _start_all(self, *, is_retry: bool) -> None:
-        self.now, self._is_retry = self.most, is_retry
-        self._wait_secs = 2 * self._wait_secs if is_retry else self._retry_secs
+    def _start_all(self) -> None:
+        self._wait_secs = 2 * self._wait_secs if self.now < self.most else self._retry_secs
+        self.now = self.most
 
     def _has_saved(self) -> bool:
         return newest_step(self._model_dir) > self._step

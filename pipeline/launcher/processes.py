@@ -112,8 +112,9 @@ def run(
                     time.sleep(_POLL_SECS)
                     cluster.step(received)
                 code = cluster.code()
-            # A refusal would repeat itself.
-            if cluster.signals or code in (0, EXIT_REFUSED):
+            # A refusal would repeat itself, unless it is of a smaller number of workers.
+            is_smaller = workers and workers.now < workers.most
+            if cluster.signals or not code or (code == EXIT_REFUSED and not is_smaller):
                 return code
             max_restarts = cluster.restarts_left
             if cluster.grows:
