@@ -251,7 +251,8 @@ class _Cluster:
 
     def _log_state(self) -> None:
         now = time.monotonic()
-        if now - self._state_at < (_LAST_SECS if self._ends else _STATE_SECS):
+        secs = _LAST_SECS if self._ends else _STATE_SECS
+        if self._code is not None or now - self._state_at < secs:
             return
         self._state_at = now
         parts = [f"running for {clock(now - self._began)}: {', '.join(self.running)}"]
