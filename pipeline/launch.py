@@ -3,6 +3,7 @@
 
     gin-estimator launch --workers=2 -- --gin_file=gin/digits.gin --model_dir=runs/two
     gin-estimator launch --workers=2 --ps=1 --evaluator -- --gin_file=gin/digits.gin ...
+    gin-estimator launch --workers=4 --min_workers=2 -- --gin_file=gin/digits.gin ...
     gin-estimator launch --workers=2 -- my_program.py --steps=1000
     gin-estimator launch --workers=2 --module=my_package.train -- --steps=1000
 
@@ -14,6 +15,10 @@ SIGTERM, Ctrl-C and SIGHUP are passed on to the tasks; a second Ctrl-C kills the
 fails ends the others; with --max_restarts=N all are started again from the last checkpoint. An
 evaluator, or a worker next to parameter servers, is started again alone. No process is left.
 
+With --min_workers=N a failure starts all workers again; if they fail before the next checkpoint,
+one worker fewer, at least N. --retry_secs and a checkpoint later the tasks save, and all workers
+are started. These restarts do not count.
+
 Exit codes: 0 if every task's is 0; else that of the first task that failed, 128 + n for signal
 n; 1 if tasks did not end after the leading one; 2 if an argument is wrong.
 """
@@ -23,9 +28,11 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from .contract import paths
 from .launcher import processes
 from .launcher.addresses import free_addresses, tf_config
 from .launcher.flags import COMMAND, MAIN, Parser, seconds, whole
+from .launcher.num_workers import NumWorkers
 from .run import log
 
 
@@ -43,12 +50,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options, arguments = parser.split(argv)
     command = [sys.executable, *_program(parser, options, arguments)]
-    sizes = {"workers": options.workers, "ps": options.ps, "evaluator": options.evaluator}
+    workers = _num_workers(parser, options, arguments)
+    sizes = {"ps": options.ps, "evaluator": options.evaluator}
     return processes.run(
-        lambda: _tasks(free_addresses(**sizes), command),
+        lambda: _tasks(
+            free_addresses(workers=workers.now if workers else options.workers, **sizes), command
+        ),
         grace_secs=options.grace_secs,
         exit_secs=options.exit_secs,
         max_restarts=options.max_restarts,
+        workers=workers,
     )
 
 
@@ -57,6 +68,13 @@ def _parser() -> Parser:
     parser = Parser("launch", __doc__, example)
     add = parser.add_argument
     add("--workers", type=whole(1), default=1, help="Workers. Default: 1.")
+    add("--min_workers", type=whole(1), help="Workers that are enough. Default: all.")
+    add(
+        "--retry_secs",
+        type=seconds,
+        default=60.0,
+        help="Time until all workers are tried again after one was lost. Default: 60.",
+    )
     add("--ps", type=whole(0), default=0, help="Parameter servers; they add a chief. Default: 0.")
     add("--evaluator", action="store_true", help="An evaluator: the others only train.")
     add("--module", help=f"Module of yours that each task runs. Default: that of {COMMAND}.")
@@ -96,6 +114,33 @@ def _program(parser: Parser, options: argparse.Namespace, arguments: Sequence[st
             f"expected {needed}, or leave it out"
         )
     return ["-m", MAIN, *arguments, *([] if given else [f"--execution={needed}"])]
+
+
+def _num_workers(
+    parser: Parser, options: argparse.Namespace, arguments: Sequence[str]
+) -> NumWorkers | None:
+    """Returns how to change the number of workers; None without --min_workers."""
+    least, model_dir = options.min_workers, _value_of("model_dir", arguments)
+    if least is None:
+        return None
+    if options.ps:
+        parser.error(
+            "--min_workers is for workers in lockstep: expected no --ps, whose workers are "
+            "started again alone. Set --max_restarts"
+        )
+    if least > options.workers:
+        parser.error(
+            f"--min_workers is {least} with --workers={options.workers}: expected a number from 1 "
+            f"to {options.workers}"
+        )
+    if not model_dir or "://" in paths.expanded(model_dir):
+        parser.error(
+            f"--model_dir is {model_dir or 'missing'} after -- with --min_workers: expected a "
+            "local directory, whose checkpoints show the launcher that training continues"
+        )
+    return NumWorkers(
+        options.workers, least, model_dir=paths.expanded(model_dir), retry_secs=options.retry_secs
+    )
 
 
 def _value_of(name: str, arguments: Sequence[str]) -> str | None:

@@ -127,6 +127,16 @@ def test_the_pods_agree_on_a_cluster(path, tmp_path):
     assert all(re.fullmatch(r"digits-[a-z0-9-]+\.digits:2222", host) for host in hosts)
 
 
+def test_the_page_changes_the_number_of_pods():
+    [script] = re.findall(r"^sed '(.*)'", (ROOT / "docs/clusters.md").read_text(), re.MULTILINE)
+    command = ["sed", script, FOLDER / "kubernetes/job.yaml"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    spec = list(yaml.safe_load_all(text))[1]["spec"]
+    [container] = spec["template"]["spec"]["containers"]
+    assert container["env"] == [{"name": "WORKERS", "value": "3"}]
+    assert spec["completions"] == spec["parallelism"] == 3
+
+
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_a_script_of_slurm_has_valid_commands(path):
     subprocess.run(["bash", "-n", path], check=True)

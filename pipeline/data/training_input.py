@@ -77,7 +77,8 @@ class TrainingInput(OpenInput):
         if saved is None:
             logging.info("The checkpoint has no position in the input: skipping %d steps.", step)
             saved = Position(self._start.seed, elements=step * data.elements_per_step)
-        change = saved.change(self._start, splits=data.splits)
+        # Of one process too: the global batches that it reads may have been split before.
+        change = saved.change(self._start, splits=data.source.yields_global_batches)
         if begins(change, changed_input):
             self._begin(step, saved.number + 1)
         else:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..contract.hooks import Hook
 from ..contract.run_config import RunConfig
+from .cluster_hook import ClusterHook
 from .logging_hook import LoggingHook
 from .metric_writers_hook import MetricWritersHook
 from .progress_hook import ProgressHook
@@ -39,6 +40,10 @@ def stock_hooks(
     stock.append(DescriptionHook(modules, hparams, writes_events=bool(saves and every_steps)))
     if config.metric_writers:
         stock.append(MetricWritersHook(config, hparams))
+    tasks = config.cluster.tasks
+    if len(tasks) > 1 and config.cluster.is_chief:
+        others = {name: tasks[name] for name in tasks if name != config.cluster.name}
+        stock.append(ClusterHook(others))
     if config.progress and is_chief:
         stock.append(ProgressHook())
     return stock

@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO
 
 from ..errors import EXIT_REFUSED, EXIT_RESTART
+from ..run.durations import clock
 from ..run.signals import SIGNALS
 from .group import ProcessGroup
+from .num_workers import NumWorkers
 
 _POLL_SECS = 0.1
 # A task that loses another one may end before that one does.
@@ -25,7 +27,10 @@ _BLAME_SECS = 5.0
 _LAST_LINES_SECS = 1.0
 # Silence of all tasks after which the launcher logs what each of them wrote last.
 _SILENCE_SECS = 60.0
+# Seconds between two lines about the state: while all run, and while the last ones run.
+_STATE_SECS, _LAST_SECS = 600.0, 60.0
 _PREFIX = re.compile(rb"[IWEF]\d{4} [\d:.]+ +\d+ \S+\] ")  # Of absl.
+_STEP = re.compile(rb"\] train \| step (\d+)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,6 +85,7 @@ def run(
     grace_secs: float,
     exit_secs: float,
     max_restarts: int,
+    workers: NumWorkers | None = None,
 ) -> int:
     """Runs tasks until all have ended; no process is left.
 
@@ -88,6 +94,8 @@ def run(
       grace_secs: seconds from asking tasks to end until SIGKILL.
       exit_secs: seconds in which the others must end after the leading task ended with 0.
       max_restarts: number of restarts after a failure, of a replaceable task or of all.
+      workers: chooses the number of workers that `make_tasks` makes; None if it never changes.
+        Its restarts do not count.
 
     Returns:
       0 if every exit code was 0, or that of the first failure; 128 + n for signal n.
@@ -95,16 +103,28 @@ def run(
     with caught_signals() as received:
         while True:
             with ProcessGroup() as group:
-                cluster = _Cluster(group, grace_secs, exit_secs, max_restarts)
+                cluster = _Cluster(group, grace_secs, exit_secs, max_restarts, workers)
+                if workers:
+                    workers.begin()
                 for task in make_tasks():
                     cluster.start(task)
                 while cluster.running:
                     time.sleep(_POLL_SECS)
                     cluster.step(received)
                 code = cluster.code()
-            max_restarts = cluster.restarts_left - 1
-            # A refusal would repeat itself.
-            if cluster.signals or code in (0, EXIT_REFUSED) or max_restarts < 0:
+            # A refusal would repeat itself, unless it is of a smaller number of workers.
+            is_smaller = workers and workers.now < workers.most
+            if cluster.signals or not code or (code == EXIT_REFUSED and not is_smaller):
+                return code
+            max_restarts = cluster.restarts_left
+            if cluster.grows:
+                continue
+            is_worker = cluster.failure and not cluster.failure.task.replaceable
+            if workers and is_worker and (text := workers.failed()):
+                log(text)
+                continue
+            max_restarts -= 1
+            if max_restarts < 0:
                 return code
             log(f"starting all tasks again, {max_restarts} restarts left")
 
@@ -117,20 +137,31 @@ class _Cluster:
     unless the tasks are ending already:
         start a replaceable task again if it failed
         ask all to end if a task failed, or did not follow the leading one
-        log what each task wrote last if all have been silent for long
+        ask all to end if more workers can be started
+        log the state at times, and what each task wrote last if all have been silent for long
     if they were asked to end grace_secs ago: kill them
     """
 
     def __init__(
-        self, group: ProcessGroup, grace_secs: float, exit_secs: float, restarts_left: int
+        self,
+        group: ProcessGroup,
+        grace_secs: float,
+        exit_secs: float,
+        restarts_left: int,
+        workers: NumWorkers | None,
     ) -> None:
         self.running: dict[str, tuple[Task, subprocess.Popen[bytes]]] = {}
         self.restarts_left = restarts_left
         self.signals: list[signal.Signals] = []  # To the launcher.
+        self.failure: End | None = None  # The one that ended the others.
+        self.grows = False  # The tasks end so that more workers can start.
         self._group, self._grace_secs, self._exit_secs = group, grace_secs, exit_secs
+        self._workers = workers
         self._threads: dict[str, list[threading.Thread]] = {}
         self._last: dict[str, bytes] = {}  # The last line of each task.
-        self._silent_since, self._report_secs = time.monotonic(), _SILENCE_SECS
+        self._began = self._state_at = self._silent_since = time.monotonic()
+        self._report_secs = _SILENCE_SECS
+        self._step: tuple[int, float] | None = None  # The last step in a line, and when.
         self._ends: list[End] = []
         self._code: int | None = None  # Known when a failure ends the others.
         self._kill_at = math.inf
@@ -153,6 +184,8 @@ class _Cluster:
         if self._code is None and not self.signals:
             self._replace()
             self._judge()
+            self._grow()
+            self._log_state()
             self._log_silence()
         elif self.running and time.monotonic() >= self._kill_at:
             self._kill(f"{', '.join(self.running)} did not end within {self._grace_secs:g} s")
@@ -161,10 +194,10 @@ class _Cluster:
         """Returns the exit code, after the last task has ended."""
         if self._code is not None:
             return self._code
-        failure = self._first_failure()
-        if failure is not None:
-            log(str(failure))
-            return failure.code
+        self.failure = self._first_failure()
+        if self.failure is not None:
+            log(str(self.failure))
+            return self.failure.code
         return 128 + self.signals[0] if self._killed else 0
 
     def _note_ends(self) -> None:
@@ -201,7 +234,7 @@ class _Cluster:
     def _judge(self) -> None:
         leader = next((end for end in self._ends if end.task.is_chief), None)
         if failure := self._first_failure():
-            self._code, reason = failure.code, str(failure)
+            self.failure, self._code, reason = failure, failure.code, str(failure)
         elif leader and self.running and time.monotonic() - leader.at >= self._exit_secs:
             late = f"{', '.join(self.running)} did not end within {self._exit_secs:g} s"
             self._code = 1
@@ -209,12 +242,32 @@ class _Cluster:
         if self._code is not None:
             self._ask_to_end(signal.SIGTERM, reason)
 
+    def _grow(self) -> None:
+        may_grow = self._code is None and self._workers and not self._ends
+        if may_grow and self._workers.grows():
+            self.grows, self._code = True, EXIT_RESTART
+            reason = f"a checkpoint was written: starting all {self._workers.most} workers"
+            self._ask_to_end(signal.SIGTERM, reason)
+
+    def _log_state(self) -> None:
+        now = time.monotonic()
+        secs = _LAST_SECS if self._ends else _STATE_SECS
+        if self._code is not None or now - self._state_at < secs:
+            return
+        self._state_at = now
+        parts = [f"running for {clock(now - self._began)}: {', '.join(self.running)}"]
+        parts += [f"{end} {clock(now - end.at)} ago" for end in self._ends]
+        if self._step:
+            step, at = self._step
+            parts.append(f"step {step}, {clock(now - at)} ago")
+        log(f"state | {' | '.join(parts)}")
+
     def _log_silence(self) -> None:
         secs = time.monotonic() - self._silent_since
         if secs < _SILENCE_SECS:
             self._report_secs = _SILENCE_SECS
         elif secs >= self._report_secs:
-            self._report_secs *= 2
+            self._report_secs = min(2 * self._report_secs, self._report_secs + _STATE_SECS)
             for name, (_, process) in self.running.items():
                 last = _PREFIX.sub(b"", self._last.get(name, b"nothing")).decode(errors="replace")
                 log(f"no line for {secs:.0f} s | {name}, process {process.pid}, wrote: {last}")
@@ -242,6 +295,8 @@ class _Cluster:
             for line in pipe:
                 self._last[name] = line.removesuffix(b"\n")
                 self._silent_since = time.monotonic()
+                if step := _STEP.search(line):
+                    self._step = int(step[1]), self._silent_since
                 try:
                     _write(to, b"[%s] %s\n" % (name.encode(), self._last[name]))
                 except OSError:  # Nobody reads there any more. The guard ends the tasks.

@@ -1,6 +1,8 @@
 """Hooks of a training: the steps of their calls, their reports, and the files of stock hooks."""
 
 import dataclasses
+import re
+import time
 
 import keras
 import numpy as np
@@ -8,6 +10,9 @@ import pytest
 import tensorflow as tf
 
 import gin_estimator as ge
+from gin_estimator.cluster.stuck_tasks import Answer
+from gin_estimator.contract.hooks import RunContext
+from gin_estimator.hooks import cluster_hook
 from small import checkpoints, eval_input, make, model_fn, points, poisoned, train_input
 
 
@@ -328,3 +333,30 @@ def test_steps_that_end_got_are_not_reported_again_after_a_stop_by_an_evaluation
     ge.train_and_evaluate(make(tmp_path, **options), spec, ge.EvalSpec(eval_input))
     make(tmp_path, **options).train(train_input, [second], max_steps=10)
     assert [row[1] for row in second.found] == [6]
+
+
+def test_the_chief_logs_which_tasks_answer(monkeypatch, caplog):
+    caplog.set_level("INFO", "absl")
+    answers = {"a:1": Answer.RUNS, "b:1": Answer.RUNS}
+    monkeypatch.setattr(cluster_hook, "ask", lambda address: answers[address])
+    monkeypatch.setattr(cluster_hook, "_ASK_SECS", 0.05)
+    hook = cluster_hook.ClusterHook({"worker 1": "a:1", "worker 2": "b:1"})
+    run = RunContext("m", 7)
+
+    def wait_for(pattern):
+        end = time.monotonic() + 30
+        while not any(re.search(pattern, text) for text in caplog.messages):
+            assert time.monotonic() < end, caplog.messages
+            hook.after_loop(run)  # Steps are made, so that only changes are logged.
+
+    hook.begin(run)
+    try:
+        while len(hook._answers) < 2:
+            hook.after_loop(run)
+        answers["b:1"] = Answer.ENDED
+        both = r"worker 1 answers for 0:\d\d:\d\d, worker 2 is away for 0:00:0\d"
+        wait_for(rf"^cluster \| step 7, 0:00:00 ago \| {both}")
+        answers["b:1"] = Answer.RUNS
+        wait_for("worker 2 answers")
+    finally:
+        hook.close()

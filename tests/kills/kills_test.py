@@ -4,9 +4,11 @@ The moments are random: while the program starts, after some step, after a SIGTE
 in the error; KILLS_SEED=7 takes another one. Programs also kill themselves at each place of a save.
 """
 
+import json
 import os
 import pathlib
 import random
+import re
 import signal
 import time
 
@@ -35,12 +37,16 @@ PLACES = ("position", "data", "half_index", "index", "commit", "deletion")
 
 
 class Training:
-    """One training in one or several processes, which are started again after each kill."""
+    """One training in one or several processes, which are started again after each kill.
+
+    `num_workers` is their number, or a list of the numbers of all starts.
+    """
 
     def __init__(self, pipeline, folder, num_workers=1, program=""):
         self._arguments = pipeline, folder / "model", folder / "weights-{index}.npy"
         self._folder, self._program = folder, program
         self._num_workers = num_workers
+        self._num_starts = 0
         self._random = random.Random(f"{SEED} {pipeline} {num_workers}")
         self.log = []
 
@@ -76,6 +82,7 @@ class Training:
                 task.send(signal.SIGKILL)
             codes = {task.wait(30) for task in started}
             assert codes <= {-signal.SIGKILL, 75}, (self.log, [t.output[-3000:] for t in started])
+            assert "some examples may come twice" not in started[0].output
 
     def kill_in_save(self, place):
         """Starts it, and kills it at a place of a save."""
@@ -89,12 +96,16 @@ class Training:
         assert code == -signal.SIGKILL, (self.log, [t.output[-3000:] for t in started])
 
     def _start(self, last_step, victim=0, **environment_of_victim):
-        addresses = tasks.free_addresses(self._num_workers)
+        number, has_config = self._num_workers, self._num_workers != 1
+        if not isinstance(number, int):
+            number = number[self._num_starts]
+        self._num_starts += 1
+        addresses = tasks.free_addresses(number)
         started = []
-        for index in range(self._num_workers):
-            environment = tasks.tf_config(addresses, index) if self._num_workers > 1 else {}
+        for index in range(number):
+            environment = tasks.tf_config(addresses, index) if has_config else {}
             environment = {**environment, "PROGRAM": self._program}
-            if index == victim % self._num_workers:
+            if index == victim % number:
                 environment = {**environment, **environment_of_victim}
             name = f"task-{index}"
             (self._folder / f"{name}.log").unlink(missing_ok=True)
@@ -173,3 +184,27 @@ def test_two_workers_are_killed_once(tmp_path):
 def test_two_workers(pipeline, tmp_path):
     weights, expected, kills = results(pipeline, tmp_path, 2, 10)
     np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-6, err_msg=kills)
+
+
+@pytest.mark.slow
+def test_the_number_of_workers_changes(tmp_path):
+    """Each start has its own TF_CONFIG; KILLS_SCHEDULES=50 tries more numbers of workers."""
+    (tmp_path / "whole").mkdir()
+    expected = Training("numbers", tmp_path / "whole", 1, "counted").run()
+    text = (tmp_path / "whole" / "task-0.log").read_text()
+    counts = json.loads(re.findall("COUNTS (.*)", text)[-1])
+    assert {*counts} == {76, 77} and sum(counts) == NUM_STEPS * 31  # 76.7 passes.
+    moments = random.Random(SEED)
+    schedules = [[3, 2, 1, 4]]
+    while len(schedules) < int(os.environ.get("KILLS_SCHEDULES", "1")):
+        schedules.append([moments.randint(1, 4) for _ in range(3)])
+    for index, schedule in enumerate(schedules):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        training = Training("numbers", folder, schedule, "counted")
+        training.kill(len(schedule) - 1)
+        weights = training.run()
+        text = f"seed {SEED}: {schedule}, {training.log}"
+        np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-5, err_msg=text)
+        output = (folder / "task-0.log").read_text()
+        assert json.loads(re.findall("COUNTS (.*)", output)[-1]) == counts, text

@@ -1,7 +1,7 @@
 """Trains on one of ten pipelines: `train.py PIPELINE MODEL_DIR RESULT LAST_STEP`.
 
 PROGRAM=average accumulates gradients and averages weights; PROGRAM=gan trains two networks on
-two replicas.
+two replicas; PROGRAM=counted also counts the examples, by `numbers`.
 
 Prints `STEP n`, and stops at step LAST_STEP to wait for its end, if that is before NUM_STEPS.
 At NUM_STEPS it writes the weights to RESULT. KILL_AT=PLACE kills it in its third save.
@@ -101,11 +101,15 @@ def numpy_function():
     return data.map(doubled).batch(31)
 
 
+def numbers():
+    return Dataset.range(ROWS).shuffle(ROWS).repeat().batch(31)
+
+
 PIPELINES = {
     fn.__name__: fn
     for fn in (
         shuffle, nested_shuffles, interleave, cache, zipped, flat_map, padded_batch, repeats,
-        records, numpy_function,
+        records, numpy_function, numbers,
     )
 }  # fmt: skip
 
@@ -149,6 +153,15 @@ def gan_fn(features, labels, mode, network, optimizer, critic, critic_optimizer)
     )
 
 
+def counted_fn(features, mode, network, optimizer, counts, counter):
+    """Adds 1 to `counts` for each example, by the gradient of the sum of a batch."""
+    spec = model_fn(tf.gather(X, features), tf.gather(Y, features), mode, network, optimizer)
+    each = -31 * tf.gather(counts, features)
+    return ge.EstimatorSpec(
+        mode, loss=spec.loss, train_op=[*spec.train_op, ge.TrainOp(counter, [counts], loss=each)]
+    )
+
+
 def adam():
     return keras.optimizers.Adam(0.01)
 
@@ -165,6 +178,17 @@ PROGRAMS = {
         gan_fn,
         {"critic": lambda: keras.layers.Dense(1), "critic_optimizer": adam},
         {"devices": ("CPU:0", "CPU:1")},
+    ),
+    "counted": (
+        counted_fn,
+        {
+            "network": lambda: keras.Sequential(
+                [keras.layers.Dense(16, "relu"), keras.layers.Dense(3)]
+            ),
+            "counts": lambda: tf.Variable(tf.zeros([ROWS])),
+            "counter": lambda: keras.optimizers.SGD(1.0),
+        },
+        {},
     ),
 }
 
@@ -246,3 +270,5 @@ if __name__ == "__main__":
     estimator.train(PIPELINES[name], max_steps=NUM_STEPS, hooks=hooks)
     weights = [variable.numpy().ravel() for variable in estimator.state.variables().values()]
     np.save(result, np.concatenate(weights))
+    if "counts" in modules:
+        print("COUNTS", estimator.state.modules["counts"].numpy().tolist())

@@ -1,5 +1,6 @@
 """The launcher with small programs as tasks, which need no TensorFlow."""
 
+import json
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ import pytest
 from gin_estimator import launch
 from gin_estimator.cluster import tf_config
 from gin_estimator.launcher import addresses, processes
+from gin_estimator.launcher.num_workers import NumWorkers
 from tasks import Task
 
 PROGRAM = """
@@ -148,6 +150,10 @@ MODEL_DIR = "--model_dir=m"
             "--execution is 'single_host'.*multi_worker",
         ),
         (["--ps=1", "--", MODEL_DIR, "--execution", "multi_worker"], "expected parameter_server"),
+        (["--min_workers=2", "--ps=1", "--", MODEL_DIR], "--min_workers is for .* no --ps"),
+        (["--min_workers=2", "--", MODEL_DIR], "--min_workers is 2 with --workers=1: expected"),
+        (["--min_workers=1", "--", __file__], "--model_dir is missing after -- with --min_workers"),
+        (["--min_workers=1", "--", "--model_dir=gs://b"], "--model_dir is gs://b.*a local"),
     ],
 )
 def test_wrong_arguments(arguments, message, capsys):
@@ -223,19 +229,22 @@ while not os.path.exists({str(stop)!r}):
 
     def log(text):
         lines.append(text)
-        if "step 3" in text:
+        if "wrote: train | step 3" in text:
             stop.touch()
 
     monkeypatch.setattr(processes, "log", log)
-    monkeypatch.setattr(processes, "_SILENCE_SECS", 0.2)
+    monkeypatch.setattr(processes, "_SILENCE_SECS", 0.4)
+    monkeypatch.setattr(processes, "_STATE_SECS", 0.3)
     task = processes.Task(
         name="worker 0", command=[sys.executable, "-c", program], environment=os.environ
     )
     options = {"grace_secs": 1.0, "exit_secs": 1.0, "max_restarts": 0}
     assert processes.run(lambda: [task], **options) == 0
-    assert re.fullmatch(
-        r"no line for \d+ s \| worker 0, process \d+, wrote: train \| step 3", lines[-1]
-    )
+    for expected in (
+        r"no line for \d+ s \| worker 0, process \d+, wrote: train \| step 3",
+        r"state \| running for 0:00:0\d: worker 0 \| step 3, 0:00:0\d ago",
+    ):
+        assert any(re.fullmatch(expected, line) for line in lines), lines
 
 
 def test_the_first_failure_ends_all(start):
@@ -277,6 +286,69 @@ def test_all_tasks_are_started_again_on_new_ports(start, failures, code, starts)
         "worker 1 was killed by SIGKILL; SIGTERM to worker 0"
     ) == starts - (code == 0)
     assert len(set(launched.starts("worker 0"))) == starts
+
+
+def test_a_lost_worker_is_left_out_until_a_checkpoint(start):
+    """The last of four fails, three are refused, two save, and all are started again."""
+    launched = start(
+        """
+        number = len(json.loads(config)["cluster"]["worker"])
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+        started()
+        if number == 4 and os.path.exists("m"):
+            sys.exit(0)
+        if task == "worker 3":
+            for name in ("worker 0", "worker 1", "worker 2"):
+                wait_for(name)
+            sys.exit(3)
+        if number == 3:
+            sys.exit(2)
+        if number == 2 and task == "worker 0":
+            os.makedirs("m")
+            pathlib.Path("m/model.ckpt-10.index").touch()
+        time.sleep(60)
+        """,
+        "--workers=4",
+        "--min_workers=2",
+        "--retry_secs=0.1",
+        after=["program.py", "--model_dir=m"],
+    )
+    assert launched.wait() == 0, launched.output
+    configs = map(json.loads, launched.starts("worker 0"))
+    assert [len(each["cluster"]["worker"]) for each in configs] == [4, 3, 2, 4]
+    assert "worker 3 exited with 3; SIGTERM to worker 0, worker 1" in launched.output
+    assert "starting 2 of 4 workers, and all again after the next checkpoint" in launched.output
+    assert "a checkpoint was written: starting all 4 workers; SIGTERM" in launched.output
+
+
+def test_the_number_of_workers_of_each_start(tmp_path):
+    now = [0.0]
+    workers = NumWorkers(4, 2, model_dir=str(tmp_path), retry_secs=60, clock=lambda: now[0])
+
+    def fails(saved=None):
+        workers.begin()
+        assert not workers.grows()
+        if saved is not None:
+            (tmp_path / f"model.ckpt-{saved}.index").touch()
+        return workers.now if workers.failed() else None
+
+    assert [fails(), fails(), fails()] == [3, 2, None]
+    assert fails(saved=10) == 4  # All are tried again, since training continued.
+    assert [fails(), fails(saved=20)] == [3, 4]
+    assert [fails(saved=30), fails(saved=30)] == [4, 3]  # The same step is no progress.
+    workers.begin()
+    (tmp_path / "model.ckpt-40.index").touch()
+    grown = []
+    for _ in range(3):  # 60 s, then twice as long after each failure of all.
+        before = now[0]
+        while not workers.grows():
+            now[0] += 1
+        grown.append(now[0] - before)
+        assert workers.now == 4
+        assert fails() == 3
+        workers.begin()
+        (tmp_path / f"model.ckpt-{50 + now[0]:.0f}.index").touch()
+    assert grown == [60, 120, 240]
 
 
 def test_a_refusal_is_not_repeated(start):
