@@ -425,6 +425,20 @@ class TPUEstimator(Estimator):
     def _batch_size(self, mode: str) -> int | None:
         return self._sizes[mode]
 
+    def _call(self, features: Any, labels: Any, mode: str, config: Any) -> Any:
+        """Gives a replica's part of a batch the static shape that programs for TPUs need."""
+        context = tf.distribute.get_replica_context()
+        replicas, size = context.num_replicas_in_sync if context else 1, self._sizes[mode]
+        is_known = size is None or size % replicas or isinstance(num_rows(features), int)
+        if mode == ModeKeys.TRAIN and not is_known:
+
+            def with_rows(x: Any) -> Any:
+                is_dense = isinstance(x, tf.Tensor)
+                return tf.ensure_shape(x, [size // replicas, *x.shape[1:]]) if is_dense else x
+
+            features, labels = tf.nest.map_structure(with_rows, (features, labels))
+        return super()._call(features, labels, mode, config)
+
     def _model_params(self, mode: str, features: Any) -> Any:
         """Returns the `params` of a model_fn, with the batch size of one replica."""
         params, size, rows = self.params, self._sizes[mode], num_rows(features)

@@ -189,8 +189,9 @@ def test_sums_of_a_program_for_tpus_are_found(tmp_path):
     """Its shapes depend on params['batch_size'], the rows of one replica."""
 
     def model_fn(features, labels, mode, params):
-        w = tf.get_variable("w", [3, 1], initializer=tf.constant_initializer(0.5))
-        errors = tf.reshape(tf.matmul(features, w) - labels, [params["batch_size"], 1])
+        x = tf.reshape(features, [params["batch_size"], -1])
+        w = tf.get_variable("w", [x.shape[1], 1], initializer=tf.constant_initializer(0.5))
+        errors = tf.matmul(x, w) - labels
         loss = tf.reduce_sum(tf.square(errors))
         train_op = tf.train.GradientDescentOptimizer(0.01).minimize(loss)
         return tf.estimator.tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
