@@ -19,7 +19,7 @@ from benchmarks import models
 from benchmarks.rounds import Run, compare, timed
 
 
-class _Clock(ge.Hook):
+class Clock(ge.Hook):
     """Notes when steps are reached."""
 
     def __init__(self, every_steps: int) -> None:
@@ -27,6 +27,7 @@ class _Clock(ge.Hook):
         self.times: list[float] = []
 
     def after_step(self, run: ge.RunContext) -> None:
+        """Notes the time."""
         self.times.append(time.perf_counter())
 
 
@@ -64,7 +65,7 @@ class Task:
         def run(num_steps: int) -> float:
             whole_slices = -(-warm_up_steps // num_steps)
             step = estimator.state.step
-            clock = _Clock(num_steps)
+            clock = Clock(num_steps)
             estimator.train(
                 input_fn, max_steps=step + (whole_slices + 1) * num_steps, hooks=[clock]
             )

@@ -22,7 +22,7 @@ def losses_of(model_fn: BoundModelFn, batch: tuple[Any, Any]) -> tuple[float, fl
       batch: features and labels.
 
     Returns:
-      None if the loss is not a scalar, or model_fn takes one batch size only, or sparse tensors.
+      None if the loss is not a scalar, or model_fn takes one batch size only.
     """
 
     def loss(features: Any, labels: Any) -> tf.Tensor:
@@ -43,4 +43,6 @@ def is_sum(losses: tuple[float, float]) -> bool:
 
 
 def _twice(leaf: Any) -> Any:
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.sparse.concat(0, [leaf, leaf])
     return leaf if leaf is None or leaf.shape.rank == 0 else tf.concat([leaf, leaf], axis=0)

@@ -15,7 +15,7 @@ from ..contract import signatures
 from ..contract.hooks import Hook
 from ..contract.spec import EstimatorSpec as DriverSpec
 from ..contract.spec import ModeKeys
-from ..data.batch import as_pair
+from ..data.batch import as_pair, num_rows
 from ..data.source import InputContext, Source
 from ..estimator import estimator as driver
 from ..export import exporters as driver_exporters
@@ -54,7 +54,7 @@ class Estimator(driver.Estimator):
         self._train_hooks: list[Any] = []  # Those of the call of `train`.
         self._is_sum = False
         settings = checkpoints.settings(
-            lambda: self.model_dir, warm_start_from, lambda: self._own_state
+            lambda: self.config, warm_start_from, lambda: self._own_state
         )
         super().__init__(
             self._new_model_fn(),
@@ -79,7 +79,7 @@ class Estimator(driver.Estimator):
         """Returns the module with the variables."""
         return Model()
 
-    def _model_params(self, mode: str) -> Any:
+    def _model_params(self, mode: str, features: Any) -> Any:
         """Returns the `params` of a model_fn."""
         return self.params
 
@@ -113,7 +113,7 @@ class Estimator(driver.Estimator):
 
     def _call(self, features: Any, labels: Any, mode: str, config: Any) -> Any:
         """Calls the program's model_fn with the arguments that it takes."""
-        params = self._model_params(mode)
+        params = self._model_params(mode, features)
         given = {"labels": labels, "mode": mode, "params": params, "config": config}
         parameters = inspect.signature(self._program).parameters
         if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
@@ -121,7 +121,8 @@ class Estimator(driver.Estimator):
         return self._program(features, **given)
 
     def _input(self, input_fn: Any, mode: str) -> Any:
-        checkpoints.taken_over(self.model_dir)  # Before the driver looks for its own.
+        # Before the driver looks for its own.
+        checkpoints.taken_over(self.model_dir, is_chief=self.config.is_chief)
         params = None if self._given_params is None else self.params
         return inputs.adapted(input_fn, params, self._batch_size(mode))
 
@@ -178,6 +179,11 @@ class Estimator(driver.Estimator):
         model = other.on_one_device()
         model.build(mode, tf.nest.map_structure(tf.type_spec_from_value, batch))
         losses = doubled_batch.losses_of(model.in_mode(mode), batch)
+        if losses is None:
+            logging.warning(
+                "train | model_fn fails on twice the batch: its loss counts as a mean over the "
+                "batch, also if it is a sum"
+            )
         is_sum = losses is not None and doubled_batch.is_sum(losses)
         self._is_sum = self.state.replicas.any(is_sum)
         if self._is_sum:
@@ -419,13 +425,27 @@ class TPUEstimator(Estimator):
     def _batch_size(self, mode: str) -> int | None:
         return self._sizes[mode]
 
-    def _model_params(self, mode: str) -> Any:
+    def _call(self, features: Any, labels: Any, mode: str, config: Any) -> Any:
+        """Gives a replica's part of a batch the static shape that programs for TPUs need."""
+        context = tf.distribute.get_replica_context()
+        replicas, size = context.num_replicas_in_sync if context else 1, self._sizes[mode]
+        is_known = size is None or size % replicas or isinstance(num_rows(features), int)
+        if mode == ModeKeys.TRAIN and not is_known:
+
+            def with_rows(x: Any) -> Any:
+                is_dense = isinstance(x, tf.Tensor)
+                return tf.ensure_shape(x, [size // replicas, *x.shape[1:]]) if is_dense else x
+
+            features, labels = tf.nest.map_structure(with_rows, (features, labels))
+        return super()._call(features, labels, mode, config)
+
+    def _model_params(self, mode: str, features: Any) -> Any:
         """Returns the `params` of a model_fn, with the batch size of one replica."""
-        params, size = self.params, self._sizes[mode]
+        params, size, rows = self.params, self._sizes[mode], num_rows(features)
         if size is None:
             return params
         context = tf.distribute.get_replica_context()
         replicas = context.num_replicas_in_sync if context else 1
         params = dict(params) if isinstance(params, Mapping) else params
-        params["batch_size"] = size // replicas
+        params["batch_size"] = rows if isinstance(rows, int) else size // replicas
         return params

@@ -74,11 +74,6 @@ class RunConfig(DriverRunConfig):
         """No master: there are no sessions."""
         return ""
 
-    @property
-    def num_worker_replicas(self) -> int:
-        """Number of tasks that train."""
-        return max(1, getattr(self.cluster, "num_workers", 1) or 1) if self.cluster else 1
-
 
 def _execution() -> str:
     """Returns the execution that TF_CONFIG asks for: servers, several workers, or this host."""

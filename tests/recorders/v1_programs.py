@@ -8,6 +8,10 @@ The texts are not in this repository: CHECKOUTS has a folder `OWNER+NAME` for ea
 
 The second command reads `OUT/NAME/tensorflow/model.ckpt-0`, and prints a row of a table. Data is
 made up, in the same order for both; dropout is off, and the program ends after 20 steps.
+
+In place of `v1` a mode compares with the losses and weights of `v1`, which has run before:
+`mirrored` (two logical CPUs), `workers` (two), `servers` (a chief, two workers and a parameter
+server: means of five steps), or `killed` (at step 10, and continued from step 7).
 """
 
 import contextlib
@@ -23,17 +27,25 @@ import pathlib
 import re
 import runpy
 import shutil
+import signal
+import subprocess
 import sys
 import types
 
 import numpy as np
 
 STEPS = 20
+# What a mode adds to the RunConfig and the hooks of a program.
+OPTIONS: dict = {}
+HOOKS: list = []
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A program: its repository, file, arguments, data and edits (for Python 3, or of imports)."""
+    """A program: its repository, file, arguments, data and edits (for Python 3, or of imports).
+
+    `v1_arguments` follow the arguments in v1.
+    """
 
     repository: str
     path: str
@@ -41,6 +53,7 @@ class Program:
     make_data: object = lambda: None
     edits: tuple = ()
     root: str = "."
+    v1_arguments: tuple = ()
 
 
 def mnist_module():
@@ -155,7 +168,10 @@ PROGRAMS = {
                   (), mnist_module, _INPUT_DATA)
         for name in ("neural_network", "convolutional_network")
     },
-    **{name: _of(_TPU, name) for name in ("tpu_film_estimator", "tpu_grl_estimator")},
+    **{
+        name: _of(_TPU, name, v1_arguments=("--use-tpu",))  # TensorFlow's needs a TPU.
+        for name in ("tpu_film_estimator", "tpu_grl_estimator")
+    },
     **{
         f"recommender {name}": Program(
             "yxtay+recommender-tensorflow",
@@ -241,11 +257,11 @@ def patched(cls, hook, model_dir, run_config):
 
     def own_init(self, model_fn, model_dir_=None, config=None, *args, **kwargs):
         kwargs.pop("model_dir", None)
-        config = (config or run_config()).replace(model_dir=model_dir)
-        init(self, model_fn, model_dir, config, *args, **kwargs)
+        config = (config or run_config()).replace(**{"model_dir": model_dir, **OPTIONS})
+        init(self, model_fn, config.model_dir, config, *args, **kwargs)
 
     def own_train(self, input_fn, hooks=None, *_, **__):
-        train(self, seeded(input_fn), hooks=[*hook], max_steps=STEPS)
+        train(self, seeded(input_fn), hooks=[*hook, *HOOKS], max_steps=STEPS)
         raise Done
 
     cls.__init__, cls.train = own_init, own_train
@@ -419,11 +435,13 @@ def by_v1(program, model_dir):
     keras.layers.Dropout.call = lambda self, inputs, **_: inputs
 
     class Hook(ge.Hook):
-        wants_losses, every_steps = True, 1
+        on_servers = tf.estimator.RunConfig().cluster.has_servers
+        wants_losses, every_steps = not on_servers, 5 if on_servers else 1
         losses: list = []
 
         def after_step(self, run):
-            self.losses += [float(each) for each in run.report.losses]
+            found = [run.report.loss] if self.on_servers else run.report.losses
+            self.losses += [float(each) for each in found]
 
     numpy_input_fn = tf.estimator.inputs.numpy_input_fn
     tf.estimator.inputs.numpy_input_fn = lambda *args, shuffle=None, **kwargs: numpy_input_fn(
@@ -442,7 +460,11 @@ def by_v1(program, model_dir):
 
 
 def main(side, name, checkouts, out):
-    """Runs one program by one side."""
+    """Runs one program by one side, or in a mode."""
+    if side in MODES:
+        return in_mode(side, name, checkouts, out)
+    if side.partition("-")[0] in MODES:
+        return part_of_mode(*side.split("-"), name, checkouts, out)
     program, folder = PROGRAMS[name], pathlib.Path(out).resolve() / name.replace("/", "_")
     checkouts, model_dir = pathlib.Path(checkouts).resolve(), str(folder / side)
     work = folder / f"{side}_work"
@@ -459,7 +481,7 @@ def main(side, name, checkouts, out):
     os.chdir(where)
     program.make_data()
     sys.path.insert(0, str(where))
-    sys.argv = [str(path), *program.arguments]
+    sys.argv = [str(path), *program.arguments, *(program.v1_arguments if side == "v1" else ())]
     with contextlib.suppress(Done):
         if is_package:
             runpy.run_module(
@@ -468,13 +490,84 @@ def main(side, name, checkouts, out):
         else:
             runpy.run_path(str(path), run_name="__main__")
     (folder / f"{side}.json").write_text(json.dumps(losses))
-    if side == "v1":
+    if side == "v1" and (folder / "tensorflow.json").exists():
         golden = json.loads((folder / "tensorflow.json").read_text())
         pairs = list(zip(golden, losses, strict=True))
         worst = max(abs(a - b) / abs(a) for a, b in pairs)
         author = program.repository.partition("+")[0]
         row = f"| {name} | {author} | {changed} | {len(pairs)} | {worst:.0e} |"
         print(row, pairs[0], pairs[-1])  # noqa: T201
+
+
+# Flags of gin-estimator launch for the parts of a mode, which run one after the other.
+MODES = {
+    "mirrored": [()],
+    "workers": [("--workers=2",)],
+    "servers": [("--workers=2", "--ps=1")],
+    "killed": [(), ()],
+}
+
+
+def in_mode(mode, name, checkouts, out):
+    """Trains in the processes of a mode, and prints the differences from one process."""
+    out, folder = pathlib.Path(out).resolve(), name.replace("/", "_")
+    one, model_dir = out / folder, out / mode / "model" / folder
+    for path in [model_dir, *(out / mode).glob(f"*/{folder}")]:
+        shutil.rmtree(path, ignore_errors=True)
+    model_dir.mkdir(parents=True)
+    for path in (one / "tensorflow").glob("model.ckpt-0.*"):
+        shutil.copy(path, model_dir)
+    (model_dir / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-0"\n')
+    for part, flags in enumerate(MODES[mode]):
+        launch = ["-m", "gin_estimator.launch", *flags, "--"] if flags else []
+        command = [sys.executable, *launch, __file__, f"{mode}-{part}", name, checkouts, str(out)]
+        code = subprocess.run(command).returncode
+        assert code == (-signal.SIGKILL if (mode, part) == ("killed", 0) else 0), code
+    losses = max(
+        (json.loads(p.read_text()) for p in out.glob(f"{mode}/*/{folder}/v1.json")), key=len
+    )
+    golden = json.loads((one / "v1.json").read_text())
+    if mode == "servers":
+        print(f"| {name} |", losses, np.reshape(golden, [-1, 5]).mean(axis=1))  # noqa: T201
+        return
+    pairs = list(zip(golden[-len(losses) :], losses, strict=True))
+    worst = max(abs(a - b) / abs(a) for a, b in pairs)
+    of_weights = difference(one / "v1", model_dir)
+    row = f"| {name} | {mode} | {len(pairs)} | {worst:.0e} | {of_weights:.0e} |"
+    print(row, pairs[0], pairs[-1])  # noqa: T201
+
+
+def difference(*folders):
+    """Returns the largest difference between floating-point variables of two checkpoints."""
+    import tensorflow as tf
+
+    first, second = (tf.train.load_checkpoint(str(folder)) for folder in folders)
+    names = [n for n, dtype in first.get_variable_to_dtype_map().items() if dtype.is_floating]
+    return max(np.abs(first.get_tensor(n) - second.get_tensor(n)).max() for n in names)
+
+
+def part_of_mode(mode, part, name, checkouts, out):
+    """Trains in one process of a mode; all of them share a model_dir."""
+    import gin_estimator as ge
+
+    class Kill(ge.Hook):
+        every_steps = 10
+
+        def after_step(self, run):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    out, folder = pathlib.Path(out), name.replace("/", "_")
+    task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {})
+    own = out / mode / "-".join([part, *map(str, task.values())])
+    OPTIONS["model_dir"] = str(out / mode / "model" / folder)
+    if mode == "mirrored":
+        OPTIONS["devices"] = ("CPU:0", "CPU:1")
+    if mode == "killed":
+        OPTIONS.update(save_checkpoints_steps=7, async_checkpoint=False)
+        HOOKS.extend([Kill()] if part == "0" else [])
+    (own / folder).mkdir(parents=True)
+    (own / folder / "tensorflow").symlink_to(out / folder / "tensorflow")
+    main("v1", name, checkouts, own)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import gin_estimator.v1 as tf
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import canned_cases as cases  # noqa: E402
 
+pytestmark = pytest.mark.oldest
+
 GOLDEN = json.loads(pathlib.Path(__file__).with_name("canned.json").read_text())
 
 

@@ -1,10 +1,13 @@
 """Initial values from checkpoints, and a model_dir of TensorFlow 1."""
 
+import shutil
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
 import gin_estimator.v1 as tf
+from tasks import workers
 
 pytestmark = pytest.mark.oldest
 
@@ -58,10 +61,20 @@ def session_run(tmp_path_factory):
         return folder, half, {v.op.name: session.run(v) for v in tf1.global_variables()}
 
 
+@pytest.mark.slow
+def test_workers_continue_a_model_dir_of_tensorflow_1(session_run, tmp_path):
+    folder, _, values = session_run
+    shutil.copytree(folder, tmp_path / "model")
+    with workers(tmp_path, tmp_path / "model", program="v1_workers.py") as tasks:
+        assert [task.wait() for task in tasks] == [0, 0], tasks[1].output
+    for name, value in values.items():
+        found = tf.train.load_variable(str(tmp_path / "model"), name)
+        np.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-7, err_msg=name)
+
+
 def test_a_model_dir_of_tensorflow_1_is_continued(session_run, tmp_path):
     folder, half, values = session_run
-    for name in tf.gfile.ListDirectory(str(folder)):
-        tf.gfile.Copy(f"{folder}/{name}", f"{tmp_path}/{name}")
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     # Its "checkpoint" has relative paths. A new process: evaluate, then train.
     found = estimator(tmp_path)
     assert found.evaluate(input_fn)["global_step"] in (0, 3)

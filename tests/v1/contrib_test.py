@@ -26,6 +26,7 @@ def paths(row):
     }
 
 
+@pytest.mark.oldest
 def test_crf_normalizes_by_all_sequences():
     found, _ = tf.contrib.crf.crf_log_likelihood(SCORES, TAGS, LENGTHS, MOVES)
     for row in range(3):
@@ -36,6 +37,7 @@ def test_crf_normalizes_by_all_sequences():
         )
 
 
+@pytest.mark.oldest
 def test_crf_decodes_the_best_sequence():
     tags, best = tf.contrib.crf.crf_decode(SCORES, MOVES, LENGTHS)
     for row in range(3):
@@ -47,6 +49,7 @@ def test_crf_decodes_the_best_sequence():
     assert one == list(tags[0]) and score == pytest.approx(float(best[0]), rel=1e-5)
 
 
+@pytest.mark.oldest
 def test_tables_know_words_and_positions():
     words = ["a", "b"]
     table = tf.contrib.lookup.index_table_from_tensor(words)
@@ -58,6 +61,7 @@ def test_tables_know_words_and_positions():
     assert found == [b"a", b"UNK"]
 
 
+@pytest.mark.oldest
 def test_tables_of_files_in_a_model_fn(tmp_path):
     (tmp_path / "words").write_text("a\nb\n")
 
@@ -128,6 +132,7 @@ def test_fused_cells_are_cells_step_by_step(options, tmp_path):
     assert found["error"] < 1e-6 and found["size"] > 0.1
 
 
+@pytest.mark.oldest
 def test_metrics_are_added(tmp_path):
     def model_fn(features, labels, mode):
         w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
@@ -150,6 +155,7 @@ def test_metrics_are_added(tmp_path):
 Z, REAL = SCORES.reshape(36, 1)[:8], SCORES.reshape(36, 1)[8:16]
 
 
+@pytest.mark.oldest
 def test_a_gan_estimator_updates_both_networks(tmp_path):
     """One number each: g * z and d * x, with the losses of Wasserstein."""
     gan = tf.contrib.gan

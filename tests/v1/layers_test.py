@@ -13,6 +13,8 @@ import gin_estimator.v1 as tf
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import cases  # noqa: E402
 
+pytestmark = pytest.mark.oldest
+
 GOLDEN = json.loads(pathlib.Path(__file__).with_name("layers.json").read_text())
 
 

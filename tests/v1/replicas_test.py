@@ -1,5 +1,6 @@
 """Two replicas train as one: losses that are sums, clipping, and optimizers of the program."""
 
+import json
 import re
 
 import numpy as np
@@ -165,3 +166,51 @@ def test_clips_of_contrib_are_of_the_gradient_of_all_replicas(tmp_path):
     np.testing.assert_allclose(weights("wrapped", TWO, wrapped), one, rtol=1e-5)
     np.testing.assert_allclose(weights("optimized", TWO[:1], optimized), one, rtol=1e-5)
     np.testing.assert_allclose(weights("optimized", TWO, optimized), one, rtol=1e-5)
+
+
+def test_sums_over_sparse_features_are_found(tmp_path):
+    """The loss of a canned estimator is a sum."""
+    words = RNG.integers(3, size=[48, 2])
+
+    def input_fn():
+        data = tf.data.Dataset.from_tensor_slices((words, Y)).batch(8)
+        return data.map(lambda x, y: ({"word": tf.sparse.from_dense(x)}, y))
+
+    def weights(devices):
+        column = tf.feature_column.categorical_column_with_identity("word", 3)
+        config = tf.estimator.RunConfig(f"{tmp_path}/{len(devices)}", devices=devices)
+        estimator = tf.estimator.LinearRegressor([column], config=config).train(input_fn)
+        return estimator.get_variable_value("linear/linear_model/word/weights")
+
+    np.testing.assert_allclose(weights(TWO), weights(TWO[:1]), rtol=1e-5)
+
+
+def test_sums_of_a_program_for_tpus_are_found(tmp_path):
+    """Its shapes depend on params['batch_size'], the rows of one replica."""
+
+    def model_fn(features, labels, mode, params):
+        x = tf.reshape(features, [params["batch_size"], -1])
+        w = tf.get_variable("w", [x.shape[1], 1], initializer=tf.constant_initializer(0.5))
+        errors = tf.matmul(x, w) - labels
+        loss = tf.reduce_sum(tf.square(errors))
+        train_op = tf.train.GradientDescentOptimizer(0.01).minimize(loss)
+        return tf.estimator.tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    def input_fn(params):
+        data = tf.data.Dataset.from_tensor_slices((X, Y))
+        return data.batch(params["batch_size"], drop_remainder=True)
+
+    def weights(devices):
+        config = tf.estimator.tpu.RunConfig(f"{tmp_path}/{len(devices)}", devices=devices)
+        estimator = tf.estimator.tpu.TPUEstimator(model_fn, config=config, train_batch_size=8)
+        return estimator.train(input_fn).get_variable_value("w")
+
+    np.testing.assert_allclose(weights(TWO), weights(TWO[:1]), rtol=1e-5)
+
+
+def test_a_program_knows_the_number_of_workers(monkeypatch):
+    task = {"type": "worker", "index": 1}
+    cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": task}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    config = tf.estimator.RunConfig()
+    assert (config.num_worker_replicas, config.global_id_in_cluster) == (2, 1)
