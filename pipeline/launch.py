@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a cluster on this machine.
+"""Starts a cluster on this machine, or a TPU of Google Cloud.
 
     gin-estimator launch --workers=2 -- --gin_file=gin/digits.gin --model_dir=runs/two
     gin-estimator launch --workers=2 --ps=1 --evaluator -- --gin_file=gin/digits.gin ...
     gin-estimator launch --workers=2 -- my_program.py --steps=1000
     gin-estimator launch --workers=2 --module=my_package.train -- --steps=1000
+    gin-estimator launch --tpu=v5litepod-8 --zone=us-central1-a --bucket=gs://B -- --gin_file=...
 
 Each task gets the arguments after -- and its own TF_CONFIG, with free ports. Without --ps the
 workers train in lockstep and worker 0 leads; with --ps there is a chief, which leads. A program
@@ -14,18 +15,22 @@ SIGTERM, Ctrl-C and SIGHUP are passed on to the tasks; a second Ctrl-C kills the
 fails ends the others; with --max_restarts=N all are started again from the last checkpoint. An
 evaluator, or a worker next to parameter servers, is started again alone. No process is left.
 
+With --tpu, gcloud creates the machine, copies the files of `git ls-files`, installs them, trains,
+and deletes the machine at the end, also after Ctrl-C. Exit code 75 and preemptions start again.
+
 Exit codes: 0 if every task's is 0; else that of the first task that failed, 128 + n for signal
 n; 1 if tasks did not end after the leading one; 2 if an argument is wrong.
 """
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
-from .launcher import processes
+from .launcher import processes, tpu
 from .launcher.addresses import free_addresses, tf_config
-from .launcher.flags import COMMAND, MAIN, Parser, seconds, whole
+from .launcher.flags import COMMAND, MAIN, Parser, add_tpu, check_tpu, seconds, value_of, whole
 from .run import log
 
 
@@ -42,13 +47,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     log.open_standard_streams()
     parser = _parser()
     options, arguments = parser.split(argv)
+    arguments = check_tpu(parser, options, arguments)
+    if options.tpu:
+        if not options.print_commands:
+            return tpu.run(options, arguments)
+        for name, line in tpu.commands(options, arguments).items():
+            sys.stdout.write(f"# {name}\n{shlex.join(line)}\n")
+        return 0
     command = [sys.executable, *_program(parser, options, arguments)]
     sizes = {"workers": options.workers, "ps": options.ps, "evaluator": options.evaluator}
     return processes.run(
         lambda: _tasks(free_addresses(**sizes), command),
         grace_secs=options.grace_secs,
         exit_secs=options.exit_secs,
-        max_restarts=options.max_restarts,
+        max_restarts=options.max_restarts or 0,
     )
 
 
@@ -60,7 +72,7 @@ def _parser() -> Parser:
     add("--ps", type=whole(0), default=0, help="Parameter servers; they add a chief. Default: 0.")
     add("--evaluator", action="store_true", help="An evaluator: the others only train.")
     add("--module", help=f"Module of yours that each task runs. Default: that of {COMMAND}.")
-    add("--max_restarts", type=whole(0), default=0, help="Restarts after failures. Default: 0.")
+    add("--max_restarts", type=whole(0), help="Restarts after failures. Default: 0; of --tpu 100.")
     add(
         "--grace_secs",
         type=seconds,
@@ -73,6 +85,7 @@ def _parser() -> Parser:
         default=300.0,
         help="Time to end after the leader. Default: 300.",
     )
+    add_tpu(parser)
     return parser
 
 
@@ -86,26 +99,16 @@ def _program(parser: Parser, options: argparse.Namespace, arguments: Sequence[st
         if not os.path.isfile(arguments[0]):
             parser.error(f"the program is {arguments[0]!r}: expected a file, or --module=NAME")
         return list(arguments)
-    if not _value_of("model_dir", arguments):
+    if not value_of("model_dir", arguments):
         parser.error("--model_dir is missing after --: expected a directory that all tasks share")
     needed = "parameter_server" if options.ps else "multi_worker"
-    given = _value_of("execution", arguments)
+    given = value_of("execution", arguments)
     if given not in (None, needed):
         parser.error(
             f"--execution is {given!r} with --workers={options.workers} --ps={options.ps}: "
             f"expected {needed}, or leave it out"
         )
     return ["-m", MAIN, *arguments, *([] if given else [f"--execution={needed}"])]
-
-
-def _value_of(name: str, arguments: Sequence[str]) -> str | None:
-    """Returns the last value of a flag, `--flag=value` or `--flag value`; None without it."""
-    value = None
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        flag, equals, text = argument.partition("=")
-        if flag in (f"--{name}", f"-{name}"):
-            value = text if equals else following
-    return value
 
 
 def _tasks(jobs: Mapping[str, Sequence[str]], command: Sequence[str]) -> list[processes.Task]:
