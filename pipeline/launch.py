@@ -5,7 +5,7 @@
     gin-estimator launch --workers=2 --ps=1 --evaluator -- --gin_file=gin/digits.gin ...
     gin-estimator launch --workers=2 -- my_program.py --steps=1000
     gin-estimator launch --workers=2 --module=my_package.train -- --steps=1000
-    gin-estimator launch --tpu=v5litepod-8 --zone=us-central1-a --bucket=gs://B -- --gin_file=...
+    gin-estimator launch --tpu=v5litepod-8 --zone=Z --bucket=gs://B -- --gin_file=gin/digits.gin
 
 Each task gets the arguments after -- and its own TF_CONFIG, with free ports. Without --ps the
 workers train in lockstep and worker 0 leads; with --ps there is a chief, which leads. A program

@@ -70,7 +70,8 @@ def commands(
         ),
         "follow": ssh(
             "until [ -s pid ]; do sleep 0.5; done; tail -n 100 -s 0.2 -F --pid=$(cat pid) log; "
-            "until [ -s exit_code ]; do sleep 0.5; done; exit $(cat exit_code)"
+            # There is no code if the machine was started again.
+            f"[ -s exit_code ] || sleep 5; exit $(cat exit_code || echo {EXIT_RESTART})"
         ),
         "save": ssh("kill -TERM $(cat pid)"),
         "delete": gcloud("queued-resources", "delete", name, "--force"),
