@@ -195,10 +195,6 @@ class _Machine:
         )
         asked = name != "follow"
         while True:
-            try:
-                return process.wait(0.1)
-            except subprocess.TimeoutExpired:
-                pass
             if self._received and not asked:
                 asked = True
                 log("the training is asked to save; a second signal ends it at once")
@@ -207,3 +203,7 @@ class _Machine:
                 os.killpg(process.pid, signal.SIGTERM)
                 process.wait()
                 raise _EndError(128 + self._received[0])
+            try:
+                return process.wait(0.1)
+            except subprocess.TimeoutExpired:
+                pass

@@ -13,8 +13,12 @@ from gin_estimator.launcher import tpu
 GCLOUD = r"""#!/bin/bash
 echo "$3 $4 $*" | cut -d' ' -f1,2 >> $VM/../calls
 case "$3 $4" in
-  "queued-resources create") echo ACTIVE > $VM/state; echo "$*" >> $VM/../created;;
-  "queued-resources describe") cat $VM/state 2> /dev/null;;
+  "queued-resources create")
+    echo WAITING_FOR_RESOURCES > $VM/state; echo "$*" >> $VM/../created;;
+  "queued-resources describe")
+    state=$(cat $VM/state 2> /dev/null); echo $state
+    [ "$state" = WAITING_FOR_RESOURCES ] && cat $VM/becomes > $VM/state
+    [ "$state" = QUEUED ] && kill -INT $LAUNCHER;;
   "queued-resources delete") [ -f $VM/keep ] && exit 1; rm -f $VM/state;;
   "tpu-vm scp") cp "$5" $VM/code.tar.gz;;
   "tpu-vm ssh")
@@ -53,6 +57,7 @@ def project(tmp_path, monkeypatch):
     """A project of git, in the working directory, with a fake gcloud on PATH."""
     for name, text in {
         "bin/gcloud": GCLOUD,
+        "vm/becomes": "ACTIVE",
         "vm/bin/python3": "#!/bin/sh\n",
         "vm/.local/bin/uv": UV,
         "project/conf/run.gin": "",
@@ -88,7 +93,7 @@ def test_a_training_starts_again_on_75_and_the_machine_is_deleted(project, capfd
     assert [each for each in calls if not each.startswith("pip")] == [
         "queued-resources describe",  # No machine has this name yet.
         CREATED,
-        "queued-resources describe",
+        *["queued-resources describe"] * 2,
         "tpu-vm scp",
         *[ssh] * 5,  # Installs; starts and follows, twice.
         "queued-resources delete",
@@ -126,6 +131,14 @@ def test_the_machine_is_always_deleted(codes, flags, expected, created, project)
     assert code == expected and len(trainings) == len(codes)
     assert calls.count(CREATED) == calls.count("queued-resources delete") == created
     assert not (project / "vm/state").exists()
+
+
+@pytest.mark.parametrize("becomes, expected", [("FAILED", 1), ("QUEUED", 130)])
+def test_a_machine_that_never_exists(becomes, expected, project):
+    """Or Ctrl-C, while it waits in the queue."""
+    (project / "vm/becomes").write_text(becomes)
+    code, calls, trainings = launched(project)
+    assert (code, trainings, calls[-1]) == (expected, [], "queued-resources delete")
 
 
 def test_a_machine_that_is_not_deleted_is_named(project, capfd, monkeypatch):
