@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a cluster on this machine.
+"""Starts a cluster on this machine, or a TPU of Google Cloud.
 
     gin-estimator launch --workers=2 -- --gin_file=gin/digits.gin --model_dir=runs/two
     gin-estimator launch --workers=2 --ps=1 --evaluator -- --gin_file=gin/digits.gin ...
     gin-estimator launch --workers=4 --min_workers=2 -- --gin_file=gin/digits.gin ...
     gin-estimator launch --workers=2 -- my_program.py --steps=1000
     gin-estimator launch --workers=2 --module=my_package.train -- --steps=1000
+    gin-estimator launch --tpu=v5litepod-8 --zone=Z --bucket=gs://B -- --gin_file=gin/digits.gin
 
 Each task gets the arguments after -- and its own TF_CONFIG, with free ports. Without --ps the
 workers train in lockstep and worker 0 leads; with --ps there is a chief, which leads. A program
@@ -19,19 +20,23 @@ With --min_workers=N a failure starts all workers again; if they fail before the
 one worker fewer, at least N. --retry_secs and a checkpoint later the tasks save, and all workers
 are started. These restarts do not count.
 
+With --tpu, gcloud creates the machine, copies the files of `git ls-files`, installs them, trains,
+and deletes the machine at the end, also after Ctrl-C. Exit code 75 and preemptions start again.
+
 Exit codes: 0 if every task's is 0; else that of the first task that failed, 128 + n for signal
 n; 1 if tasks did not end after the leading one; 2 if an argument is wrong.
 """
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
 from .contract import paths
-from .launcher import processes
+from .launcher import processes, tpu
 from .launcher.addresses import free_addresses, tf_config
-from .launcher.flags import COMMAND, MAIN, Parser, seconds, whole
+from .launcher.flags import COMMAND, MAIN, Parser, add_tpu, check_tpu, seconds, value_of, whole
 from .launcher.num_workers import NumWorkers
 from .run import log
 
@@ -49,6 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     log.open_standard_streams()
     parser = _parser()
     options, arguments = parser.split(argv)
+    arguments = check_tpu(parser, options, arguments)
+    if options.tpu:
+        if not options.print_commands:
+            return tpu.run(options, arguments)
+        for name, line in tpu.commands(options, arguments).items():
+            sys.stdout.write(f"# {name}\n{shlex.join(line)}\n")
+        return 0
     command = [sys.executable, *_program(parser, options, arguments)]
     workers = _num_workers(parser, options, arguments)
     sizes = {"ps": options.ps, "evaluator": options.evaluator}
@@ -58,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ),
         grace_secs=options.grace_secs,
         exit_secs=options.exit_secs,
-        max_restarts=options.max_restarts,
+        max_restarts=options.max_restarts or 0,
         workers=workers,
     )
 
@@ -78,7 +90,7 @@ def _parser() -> Parser:
     add("--ps", type=whole(0), default=0, help="Parameter servers; they add a chief. Default: 0.")
     add("--evaluator", action="store_true", help="An evaluator: the others only train.")
     add("--module", help=f"Module of yours that each task runs. Default: that of {COMMAND}.")
-    add("--max_restarts", type=whole(0), default=0, help="Restarts after failures. Default: 0.")
+    add("--max_restarts", type=whole(0), help="Restarts after failures. Default: 0; of --tpu 100.")
     add(
         "--grace_secs",
         type=seconds,
@@ -91,6 +103,7 @@ def _parser() -> Parser:
         default=300.0,
         help="Time to end after the leader. Default: 300.",
     )
+    add_tpu(parser)
     return parser
 
 
@@ -104,10 +117,10 @@ def _program(parser: Parser, options: argparse.Namespace, arguments: Sequence[st
         if not os.path.isfile(arguments[0]):
             parser.error(f"the program is {arguments[0]!r}: expected a file, or --module=NAME")
         return list(arguments)
-    if not _value_of("model_dir", arguments):
+    if not value_of("model_dir", arguments):
         parser.error("--model_dir is missing after --: expected a directory that all tasks share")
     needed = "parameter_server" if options.ps else "multi_worker"
-    given = _value_of("execution", arguments)
+    given = value_of("execution", arguments)
     if given not in (None, needed):
         parser.error(
             f"--execution is {given!r} with --workers={options.workers} --ps={options.ps}: "
@@ -120,7 +133,7 @@ def _num_workers(
     parser: Parser, options: argparse.Namespace, arguments: Sequence[str]
 ) -> NumWorkers | None:
     """Returns how to change the number of workers; None without --min_workers."""
-    least, model_dir = options.min_workers, _value_of("model_dir", arguments)
+    least, model_dir = options.min_workers, value_of("model_dir", arguments)
     if least is None:
         return None
     if options.ps:
@@ -141,16 +154,6 @@ def _num_workers(
     return NumWorkers(
         options.workers, least, model_dir=paths.expanded(model_dir), retry_secs=options.retry_secs
     )
-
-
-def _value_of(name: str, arguments: Sequence[str]) -> str | None:
-    """Returns the last value of a flag, `--flag=value` or `--flag value`; None without it."""
-    value = None
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        flag, equals, text = argument.partition("=")
-        if flag in (f"--{name}", f"-{name}"):
-            value = text if equals else following
-    return value
 
 
 def _tasks(jobs: Mapping[str, Sequence[str]], command: Sequence[str]) -> list[processes.Task]:

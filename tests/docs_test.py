@@ -75,6 +75,8 @@ def check_command(program, argv):
     rest = argv[split + 1 :]
     if not rest or not rest[0].startswith("-") or getattr(options, "module", None):
         return None  # A program of the reader.
+    if getattr(options, "tpu", None):
+        return check_main(rest)
     if program == "launch":
         launch._program(launch._parser(), options, rest)
         return check_main(rest)

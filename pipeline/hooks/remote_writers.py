@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the numbers of a training to servers: MLflow, Weights & Biases, Prometheus.
+"""Writes numbers of a training to servers: MLflow, Weights & Biases, Prometheus, Kubeflow.
 
 The id of the run there is in `model_dir/metric_writers`, so that a restart continues it. Steps
 that are trained again after a kill have two points there.
 """
 
+import datetime
 import importlib.util
 import json
 import os
+import pathlib
 import re
+import ssl
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,6 +22,7 @@ import tensorflow as tf
 from absl import logging
 
 from ..contract.hooks import MetricWriter, RunContext
+from ..errors import UserValueError
 from ..model_dir import phases, records
 from ..model_dir.files import read_json, write_atomic
 
@@ -245,6 +250,74 @@ class PrometheusWriter(MetricWriter):
     def describe(self) -> list[Any]:
         """Returns no metrics: the server need not call `collect` before the first request."""
         return []
+
+
+class KubeflowWriter(MetricWriter):
+    """Sends progress, remaining time and the last numbers to the status of a TrainJob.
+
+    `kubectl get trainjob NAME -o yaml` shows them in `status.trainerStatus`. Kubeflow Trainer's
+    feature gate TrainJobStatus sets the address. An evaluator job sends nothing.
+    """
+
+    is_remote = True
+
+    def __init__(self, *, every_secs: float = 5.0) -> None:
+        """Sets how often to send; connects to nothing yet.
+
+        Args:
+          every_secs: least number of seconds between two requests, which the server limits.
+        """
+        self._every_secs = every_secs
+        self._url = ""
+        self._status: dict[str, Any] = {}
+        self._metrics: dict[str, float] = {}
+
+    def begin(self, run: RunContext, hparams: Mapping[str, Any]) -> None:
+        """Reads where to send.
+
+        Raises:
+          UserValueError: Kubeflow Trainer has not set the address.
+        """
+        self._max_step, self._sent_at, self._is_new = run.max_step, -self._every_secs, False
+        self._url = "" if run.is_evaluator else os.environ.get("KUBEFLOW_TRAINER_STATUS_URL", "")
+        if not self._url and not run.is_evaluator:
+            raise UserValueError(
+                "KUBEFLOW_TRAINER_STATUS_URL is not set: expected the address of Kubeflow Trainer. "
+                "Set its feature gate TrainJobStatus."
+            )
+        authority = os.environ.get("KUBEFLOW_TRAINER_STATUS_CA_CERT")
+        self._context = ssl.create_default_context(cafile=authority)
+
+    def write(self, step: int, values: Mapping[str, float], name: str) -> None:
+        """Sends the numbers, or keeps them until the next ones."""
+        self._metrics |= {"step": step, **{f"{name}/{tag}": v for tag, v in values.items()}}
+        self._is_new = True
+        if self._max_step:
+            self._status["progressPercentage"] = min(100, int(100 * step / self._max_step))
+            if speed := values.get("global_step/sec"):
+                remaining = max(0, self._max_step - step) / speed
+                self._status["estimatedRemainingSeconds"] = int(remaining)
+        if time.monotonic() - self._sent_at >= self._every_secs:
+            self._send()
+
+    def end(self) -> None:
+        """Sends the last numbers."""
+        if self._is_new:
+            self._send()
+
+    def _send(self) -> None:
+        if not self._url:
+            return
+        self._sent_at, self._is_new = time.monotonic(), False
+        metrics = [{"name": name, "value": str(value)} for name, value in self._metrics.items()]
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        status = {**self._status, "metrics": metrics, "lastUpdatedTime": now}
+        # Kubernetes renews the token in this file.
+        token = pathlib.Path(os.environ["KUBEFLOW_TRAINER_STATUS_TOKEN"]).read_text().strip()
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        content = json.dumps({"trainerStatus": status}).encode()
+        request = urllib.request.Request(self._url, content, headers, method="POST")
+        urllib.request.urlopen(request, timeout=30, context=self._context).close()
 
 
 def _check_installed(package: str, writer: str) -> None:

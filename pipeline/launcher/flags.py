@@ -2,6 +2,10 @@
 """The command lines of the launcher and of sweeps: FLAGS -- ARGUMENTS OF EACH PROCESS."""
 
 import argparse
+import os
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -13,6 +17,24 @@ from ..run.suggestions import near
 PACKAGE = __package__.rpartition(".")[0]
 MAIN = f"{PACKAGE}.main"
 COMMAND = "gin-estimator"
+# Images by the first part of the type of a TPU.
+TPU_IMAGES = {
+    **dict.fromkeys(("v2", "v3", "v4"), "tpu-ubuntu2204-base"),
+    "v5litepod": "v2-alpha-tpuv5-lite",
+    "v5p": "v2-alpha-tpuv5",
+    "v6e": "v2-alpha-tpuv6e",
+}
+_OF_A_TPU = ("zone", "bucket", "project", "name", "spot", "install", "print_commands")
+_OF_A_CLUSTER = (
+    "workers",
+    "min_workers",
+    "retry_secs",
+    "ps",
+    "evaluator",
+    "module",
+    "grace_secs",
+    "exit_secs",
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -65,3 +87,75 @@ def seconds(text: str) -> float:
         return durations.seconds(text if text[-1:].isalpha() else float(text), "duration")
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
+
+
+def value_of(name: str, arguments: Sequence[str]) -> str | None:
+    """Returns the last value of a flag, `--flag=value` or `--flag value`; None without it."""
+    value = None
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        flag, equals, text = argument.partition("=")
+        if flag in (f"--{name}", f"-{name}"):
+            value = text if equals else following
+    return value
+
+
+def add_tpu(parser: Parser) -> None:
+    """Adds the flags of a TPU of Google Cloud."""
+    add = parser.add_argument
+    add("--tpu", help="Type of a TPU that is created for the training: v5litepod-8.")
+    add("--zone", help="Its zone: us-central1-a.")
+    add("--bucket", help="gs://BUCKET: the training is in BUCKET/NAME, without --model_dir.")
+    add("--project", help="Its project. Default: that of gcloud config.")
+    add("--name", help="Its name. Default: that of the gin file.")
+    add("--spot", action="store_true", help="A cheaper one that may be preempted.")
+    add("--install", help="What pip installs on it: '.[demo]', '-r FILE'. Default: '.'.")
+    add("--print_commands", action="store_true", help="Print the commands, and run nothing.")
+
+
+def check_tpu(parser: Parser, options: argparse.Namespace, arguments: Sequence[str]) -> list[str]:
+    """Completes the flags of a TPU; returns those of the training, or ends with code 2."""
+    others = _OF_A_CLUSTER if options.tpu else _OF_A_TPU
+    for name in others:
+        if (value := getattr(options, name)) != parser.get_default(name):
+            given = "with" if options.tpu else "without"
+            parser.error(f"--{name} is {value} {given} --tpu: expected one kind. Leave one out")
+    if not options.tpu:
+        return list(arguments)
+
+    def check(name: str, value: object, pattern: str, expected: str, example: str) -> None:
+        if not re.fullmatch(pattern, str(value)):
+            parser.error(f"--{name} is {value}: expected {expected}. Set --{name}={example}")
+
+    if arguments and not arguments[0].startswith("-"):
+        parser.error(f"{arguments[0]} is written after --: expected flags. Set --gin_file=run.gin")
+    gin_file = value_of("gin_file", arguments) or ""
+    check("gin_file", gin_file, ".+", "the configuration, after --", "run.gin")
+    stem = re.sub("[^a-z0-9]+", "-", os.path.basename(gin_file).removesuffix(".gin").lower())
+    options.name = options.name or stem.strip("-")
+    options.install = options.install or "."
+    options.bucket = str(options.bucket).rstrip("/")
+    tpus = rf"({'|'.join(TPU_IMAGES)})-[1-8]"
+    check("tpu", options.tpu, tpus, f"{', '.join(TPU_IMAGES)} and 1 to 8, one host", "v5litepod-8")
+    check("zone", options.zone, "[a-z0-9-]+-[a-z]", "a zone of Google Cloud", "us-central1-a")
+    check("bucket", options.bucket, "gs://[^/]+.*", "a gs:// path", "gs://my-bucket")
+    check("name", options.name, "[a-z]([a-z0-9-]{0,61}[a-z0-9])?", "a-z, 0-9 and -", "run-1")
+    model_dir = value_of("model_dir", arguments) or f"{options.bucket}/{options.name}"
+    check("model_dir", model_dir, "gs://.+", "a gs:// path", f"{options.bucket}/{options.name}")
+    check("execution", value_of("execution", arguments) or "tpu", "tpu", "tpu", "tpu")
+    listed = subprocess.run(["bash", "-c", "git ls-files -z"], capture_output=True, text=True)
+    files = set(listed.stdout.split("\0")) - {""}
+    if not files:
+        parser.error(
+            f"the working directory is {os.getcwd()}: expected files that git knows, which are "
+            "copied. Set it up by git init && git add"
+        )
+    if os.path.isfile(gin_file) and os.path.normpath(gin_file) not in files:
+        parser.error(f"--gin_file is {gin_file}: expected a file that git knows. Set it by git add")
+    if options.install == "." and not {"pyproject.toml", "setup.py"} & files:
+        parser.error(
+            f"--install is '.' in {os.getcwd()}: expected a pyproject.toml that git knows. Set "
+            "--install='-r requirements.txt'"
+        )
+    if not options.print_commands and not shutil.which("gcloud"):
+        parser.error("gcloud is not on PATH: expected Google Cloud's command line. Install it")
+    return [*arguments, f"--model_dir={model_dir}", "--execution=tpu"]

@@ -4,9 +4,12 @@ import csv
 import json
 import math
 import pathlib
+import http.server
 import re
 import signal
 import socket
+import ssl
+import subprocess
 import threading
 import time
 import urllib.request
@@ -233,6 +236,81 @@ def test_a_training_without_checkpoints_serves_no_goodput(tmp_path):
         train_input, [hook], max_steps=np.int64(2)
     )
     assert "step" in scrapes[0] and "goodput" not in scrapes[0]
+
+
+@pytest.fixture
+def kubeflow(tmp_path, monkeypatch):
+    """A status server of Kubeflow Trainer, with its certificate; yields what it gets."""
+    subprocess.run(
+        f"openssl req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:P-256 -subj /CN=localhost "
+        f"-addext subjectAltName=IP:127.0.0.1 -keyout {tmp_path}/key -out {tmp_path}/ca.crt",
+        shell=True,
+        check=True,
+        capture_output=True,
+    )
+    requests = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            requests.append((self.path, self.headers, content.decode()))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "ca.crt", tmp_path / "key")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    (tmp_path / "token").write_text("secret\n")
+    name = "KUBEFLOW_TRAINER_STATUS"
+    monkeypatch.setenv(f"{name}_URL", f"https://127.0.0.1:{server.server_port}/trainjobs/a/status")
+    monkeypatch.setenv(f"{name}_CA_CERT", str(tmp_path / "ca.crt"))
+    monkeypatch.setenv(f"{name}_TOKEN", str(tmp_path / "token"))
+    yield requests
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.slow  # The schemas of Kubeflow are imported in 4 s.
+def test_kubeflow_gets_the_status_of_a_training(kubeflow, tmp_path, caplog, monkeypatch):
+    models = pytest.importorskip("kubeflow_trainer_api.models")
+    writer = ge.writers.KubeflowWriter(every_secs=0)
+    writer.begin(ge.RunContext(str(tmp_path), 0, np.int64(8)), {})
+    values = {"loss": np.float32(0.25), "global_step/sec": 0.5, "examples/sec": 1.0}
+    for step in (2, np.int64(4)):
+        writer.write(step, values, "train")
+    path, headers, content = kubeflow[1]
+    assert path == "/trainjobs/a/status" and headers["Authorization"] == "Bearer secret"
+    sent = models.TrainerV1alpha1UpdateTrainJobStatusRequest.from_json(content).trainer_status
+    assert (sent.progress_percentage, sent.estimated_remaining_seconds) == (50, 8)
+    assert abs(sent.last_updated_time.timestamp() - time.time()) < 600
+    metrics = {each.name: each.value for each in sent.metrics}
+    assert metrics["step"] == "4" and metrics["train/loss"] == "0.25"
+    # Requests are limited; the last numbers are sent at the end.
+    limited = begun(ge.writers.KubeflowWriter(every_secs=600), tmp_path)
+    for step in (1, 2, 3):
+        limited.write(step, {"loss": 1.0 / step}, "train")
+    limited.write(3, {"accuracy": 0.5}, "eval")
+    limited.end()
+    values = [
+        {each["name"]: each["value"] for each in json.loads(content)["trainerStatus"]["metrics"]}
+        for _, _, content in kubeflow[2:]
+    ]
+    assert values == [
+        {"step": "1", "train/loss": "1.0"},
+        {"step": "3", "train/loss": str(1.0 / 3), "eval/accuracy": "0.5"},
+    ]
+    evaluator = ge.writers.KubeflowWriter()
+    evaluator.begin(ge.RunContext(str(tmp_path), 0, None, is_evaluator=True), {})
+    evaluator.write(4, {"accuracy": 0.5}, "eval")
+    assert len(kubeflow) == 4
+    monkeypatch.delenv("KUBEFLOW_TRAINER_STATUS_URL")
+    with pytest.raises(ge.errors.UserValueError, match="STATUS_URL is not set: expected.*Set its"):
+        begun(ge.writers.KubeflowWriter(), tmp_path)
 
 
 def training(folder, writer, url, *sleep):
