@@ -24,27 +24,25 @@ class ClusterHook(Hook):
         self._others = others
         self._answers: dict[str, tuple[Answer, float]] = {}  # The last answers, and since when.
         self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
         self._stepped_at = time.monotonic()
 
     def begin(self, run: RunContext) -> None:
-        """Starts the thread."""
-        self._stepped_at = time.monotonic()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, args=(run,), daemon=True)
-            self._thread.start()
+        """Starts a thread; a training that returned to a checkpoint has ended the last one."""
+        self._stepped_at, self._closed = time.monotonic(), threading.Event()
+        args = run, self._closed
+        threading.Thread(target=self._watch, args=args, daemon=True).start()
 
     def after_loop(self, run: RunContext) -> None:
         """Notes that steps were made."""
         self._stepped_at = time.monotonic()
 
     def close(self) -> None:
-        """Ends the thread; called at the end of each training, also after an error."""
+        """Ends the thread."""
         self._closed.set()
 
-    def _watch(self, run: RunContext) -> None:
+    def _watch(self, run: RunContext, closed: threading.Event) -> None:
         logged_at = time.monotonic()
-        while not self._closed.wait(_ASK_SECS):
+        while not closed.wait(_ASK_SECS):
             changed = self._ask()
             now = time.monotonic()
             secs = now - self._stepped_at

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 
 from ..errors import EXIT_REFUSED, EXIT_RESTART
@@ -164,7 +165,7 @@ class _Machine:
                 return True
             if not self.state():
                 break
-            subprocess.run(["sleep", str(_POLL_SECS)], start_new_session=True)
+            time.sleep(_POLL_SECS)
         log(f"not deleted, it may cost money. Run {shlex.join(self._commands['delete'])}")
         return False
 
