@@ -230,6 +230,9 @@ class _Output:
         elif name not in _OTHER_LABELS:
             labels = self.aligned(is_sparse="sparse" in name)
         losses = tf.cast(call(labels, outputs), tf.float32)
+        sizes = (None, self.value.shape[0], getattr(labels, "shape", [None])[0])
+        if losses.shape.rank and losses.shape[0] not in sizes:  # A mean over the batch by column.
+            losses = tf.reduce_mean(losses)
         mask = self.mask
         if losses.shape.rank == 0 or not _is_of_keras(call):
             warn_of_joined(f"the loss of output {self.name!r}", call, labels, outputs)

@@ -32,6 +32,11 @@ def scalar(labels, outputs):
     return tf.reduce_mean(tf.square(labels - outputs))
 
 
+def by_column(labels, outputs):
+    """A mean over the batch of each column, as programs of NumPy take it."""
+    return tf.reduce_mean(tf.square(labels - outputs), axis=0)
+
+
 def packed(labels, outputs):
     """A loss whose labels have another shape than the outputs."""
     return tf.reduce_sum((labels[:, :3] - outputs) ** 2 * labels[:, 3:], -1)
@@ -102,6 +107,7 @@ PROGRAMS = {
     "class numbers, an object": (softmax, (C,), {"loss": ByNumber()}, True),
     "a scalar": (line, (R,), {"loss": scalar}, True),
     "a scalar with weights": (line, (R, W), {"loss": scalar}, False),
+    "by column": (softmax, (H,), {"loss": by_column}, True),
     "packed": (softmax, (np.hstack([H, R**2]),), {"loss": packed}, True),
     "ctc": (characters, (C[:, None] % 2 + np.int64([[1, 0]]),), {"loss": "ctc"}, True),
     "sum": (line, (R, W), {"loss": losses.MeanSquaredError("sum"), "metrics": ["mae"]}, True),
