@@ -111,6 +111,13 @@ def check_compiled(model: keras.Model, config: RunConfig) -> None:
     """
     if reason := own_steps.reason_for_own_step(model):
         own_steps.check_own_steps(reason, config)
+    is_own = not str(getattr(model.fit, "__module__", "keras.")).startswith("keras.")
+    if is_own and getattr(model, "preprocessor", model) is not None:
+        raise SpecError(
+            f"{type(model).__name__}.fit is overridden, and ge.fit does not call it: expected that "
+            "of Keras. Do before ge.fit what it does; for a task of KerasHub set x=dataset.map("
+            "model.preprocess_samples), and then model.preprocessor = None."
+        )
     options = private.compile_arguments(model)
     for name in ("run_eagerly", "jit_compile"):
         if name == "jit_compile" and private.compiles_by_default(model):
