@@ -298,7 +298,6 @@ def _declare(
     if not isinstance(listed, Mapping | list | tuple):
         listed = [listed]
     pairs = listed.items() if isinstance(listed, Mapping) else [(_name_of(m), m) for m in listed]
-    labels = output.aligned(is_sparse=output.kind == "sparse_categorical")
     mask = {} if output.mask is None else {"sample_weight": tf.cast(output.mask, tf.float32)}
     if weighted and output.weights is not None:
         weights = tf.cast(output.weights, tf.float32)
@@ -313,7 +312,11 @@ def _declare(
                 f"metrics has {prefix + name!r} twice: expected different names. Set a metric's "
                 "argument name."
             )
-        if inspect.isfunction(given) and not _is_of_keras(given):
+        is_of_keras = isinstance(given, str) or _is_of_keras(given)
+        labels = output.labels  # As Keras passes them.
+        if is_of_keras or labels is None:
+            labels = output.aligned(is_sparse=output.kind == "sparse_categorical")
+        if inspect.isfunction(given) and not is_of_keras:
             warn_of_joined(f"metric {name!r}", given, labels, output.value)
         factory = _factory(given, output)
         metrics[f"{prefix}{name}"] = metric(factory, labels, output.value, **mask)
