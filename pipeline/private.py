@@ -225,6 +225,15 @@ def set_batch_number(callback: Any, number: int) -> None:
         callback._train_step = number
 
 
+def draws_seed(operation: tf.Operation) -> bool:
+    """Returns whether an operation is a part of a drawing of Keras' random numbers.
+
+    Keras 3.6 to 3.16: all of `keras.random` call `draw_seed`. No public name has the generator of
+    the process.
+    """
+    return any(frame.name == "draw_seed" for frame in operation.traceback)
+
+
 def set_eager_seed(seed: int | None, base: int | None) -> None:
     """Sets the seed that draws operations' own seeds, and `base`, which they combine with these.
 

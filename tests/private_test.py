@@ -163,6 +163,16 @@ def test_metric_functions():
         assert not private.takes_number(metric, tf.ones([2]), tf.ones([2]), tf.ones([2]))
 
 
+def test_draws_seed():
+    def draw():
+        return tf.identity(keras.random.normal([2]), "found"), tf.ones([2])
+
+    keras.random.normal([2])  # Makes the generator of the process.
+    operations = tf.function(draw).get_concrete_function().graph.get_operations()
+    assert any(map(private.draws_seed, operations))
+    assert not private.draws_seed(operations[-1])
+
+
 def test_eager_seed():
     draw = tf.function(lambda: tf.random.uniform([], seed=3))
     tf.random.set_seed(5)

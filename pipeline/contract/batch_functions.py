@@ -39,6 +39,7 @@ def _warn_once(what: str, function: Any, labels: Any, outputs: Any, number: int)
     random = np.random.default_rng(0)
     classes = outputs[0][-1] if outputs[0] else 2
     y, p = (random_numbers(random, *each, max(classes or 2, 2)) for each in (labels, outputs))
+    _pad(y)
     with contextlib.suppress(Exception), tf.init_scope():  # It may need other labels.
 
         def mean(part: slice) -> float:
@@ -72,4 +73,12 @@ def random_numbers(
         values = random.uniform(0.1, 0.9, shape)
         values[_ROWS // 2 :] **= 3  # So that the halves differ.
         return values.astype(dtype.as_numpy_dtype)
-    return random.integers(0, classes, shape).astype(dtype.as_numpy_dtype)
+    return _pad(random.integers(0, classes, shape).astype(dtype.as_numpy_dtype))
+
+
+def _pad(values: np.ndarray) -> np.ndarray:
+    """Sets numbers of the first half to 0, which losses of words take for padding."""
+    half = values[: _ROWS // 2]
+    padding = half[:, 1:] if values.size > _ROWS else half[1:]
+    padding[...] = 0
+    return values

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from .. import private
 from ..contract.spec import EstimatorSpec
 from ..errors import SpecError
 from ..run import tracebacks
@@ -52,6 +53,14 @@ def check_graph(graph: Any, modules: Mapping[str, Any], strategy: tf.distribute.
                     found = [(f.filename, f.lineno, f.name) for f in operation.traceback]
                     own = [frame for frame in found if tracebacks.is_users(frame[0])]
                     lines = "".join(f"\n{line}" for line in tracebacks.lines(own[-1:]))
+                    if private.draws_seed(operation):
+                        raise SpecError(
+                            f"{operation.name} draws random numbers without a seed, by Keras' "
+                            "generator of the process: expected a generator of the layer or model, "
+                            "since checkpoints would miss its state. Write self.seeds = "
+                            "keras.random.SeedGenerator(1) in __init__, and seed=self.seeds where "
+                            f"it draws.{lines}"
+                        )
                     raise SpecError(
                         f"model_fn uses a variable that is in no module, by {operation.name}: "
                         "expected modules for all variables, since checkpoints would miss it. "

@@ -230,6 +230,9 @@ class _Output:
         elif name not in _OTHER_LABELS:
             labels = self.aligned(is_sparse="sparse" in name)
         losses = tf.cast(call(labels, outputs), tf.float32)
+        sizes = (None, self.value.shape[0], getattr(labels, "shape", [None])[0])
+        if losses.shape.rank and losses.shape[0] not in sizes:  # A mean over the batch by column.
+            losses = tf.reduce_mean(losses)
         mask = self.mask
         if losses.shape.rank == 0 or not _is_of_keras(call):
             warn_of_joined(f"the loss of output {self.name!r}", call, labels, outputs)
@@ -295,7 +298,6 @@ def _declare(
     if not isinstance(listed, Mapping | list | tuple):
         listed = [listed]
     pairs = listed.items() if isinstance(listed, Mapping) else [(_name_of(m), m) for m in listed]
-    labels = output.aligned(is_sparse=output.kind == "sparse_categorical")
     mask = {} if output.mask is None else {"sample_weight": tf.cast(output.mask, tf.float32)}
     if weighted and output.weights is not None:
         weights = tf.cast(output.weights, tf.float32)
@@ -310,7 +312,11 @@ def _declare(
                 f"metrics has {prefix + name!r} twice: expected different names. Set a metric's "
                 "argument name."
             )
-        if inspect.isfunction(given) and not _is_of_keras(given):
+        is_of_keras = isinstance(given, str) or _is_of_keras(given)
+        labels = output.labels  # As Keras passes them.
+        if is_of_keras or labels is None:
+            labels = output.aligned(is_sparse=output.kind == "sparse_categorical")
+        if inspect.isfunction(given) and not is_of_keras:
             warn_of_joined(f"metric {name!r}", given, labels, output.value)
         factory = _factory(given, output)
         metrics[f"{prefix}{name}"] = metric(factory, labels, output.value, **mask)

@@ -74,6 +74,16 @@ def _losses_of(model: keras.Model) -> list[keras.losses.Loss]:
     return [each for each in given if isinstance(each, keras.losses.Loss)]
 
 
+def _summed_losses(model: keras.Model) -> list[keras.losses.Loss]:
+    """Returns the losses of `compile` of which the sum is taken.
+
+    An own `train_step` takes the mean of those without a reduction itself, or the warning of
+    joined examples finds that it does not.
+    """
+    sums = ("sum",) if "train_step" in own_methods(model) else _SUMS
+    return [each for each in _losses_of(model) if each.reduction in sums]
+
+
 def optimizers_of(model: keras.Model) -> dict[str, keras.optimizers.Optimizer]:
     """Returns the optimizers in the attributes of a model and its layers, each once."""
     found: dict[str, Any] = {}
@@ -184,8 +194,8 @@ def _prepare(model: keras.Model) -> None:
         _watch_parts(container)
     for optimizer in optimizers_of(model).values():
         _sum_gradients(optimizer)
-    for loss in _losses_of(model):
-        if loss.reduction in _SUMS and not isinstance(vars(loss).get("call"), functools.partial):
+    for loss in _summed_losses(model):
+        if not isinstance(vars(loss).get("call"), functools.partial):
             loss.call = functools.partial(_summed_loss, loss, loss.call)
 
 
@@ -217,8 +227,8 @@ def _warn_of_joined(model: keras.Model, step: Callable[[Any], Any], data: Any) -
     """
     number = model.distribute_strategy.num_replicas_in_sync
     layers = [layer for _, layer in names.layers_of(model)]
-    is_summed = any(loss.reduction in _SUMS for loss in _losses_of(model))
-    if number == 1 or is_summed or any(getattr(each, "synchronized", False) for each in layers):
+    is_exact = any(getattr(each, "synchronized", False) for each in layers)
+    if number == 1 or is_exact or _summed_losses(model):
         return
     masks = [
         each.name

@@ -244,6 +244,15 @@ def a_layer_of_the_outside():
     train(model_fn)
 
 
+@says("draws random numbers without a seed", "self.seeds = keras.random.Seed", "noise =")
+def noise_of_the_process():
+    def model_fn(features, labels, mode, network, optimizer):
+        noise = keras.random.normal(tf.shape(features))
+        return with_spec()(features + noise, labels, mode, network, optimizer)
+
+    train(model_fn)
+
+
 @says("uses a variable that is in no module", "metric(...)", "mean.update_state(features)")
 def a_metric_that_is_updated_in_model_fn():
     mean = keras.metrics.Mean()

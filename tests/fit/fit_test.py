@@ -266,6 +266,18 @@ def custom_step():
     return model
 
 
+def custom_fit():
+    class Custom(keras.Sequential):
+        preprocessor = tf.abs
+
+        def fit(self, x, *args, **options):
+            return super().fit(x.map(self.preprocessor), *args, **options)
+
+    model = Custom([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
 def model_of(layer, metrics=None):
     model = keras.Sequential([layer, keras.layers.Dense(1)])
     model.compile("sgd", "mse", metrics=metrics)
@@ -312,6 +324,7 @@ MISTAKES = {
         },
         "gradient_accumulation_steps is 2, and Custom.train_step is overridden",
     ),
+    "custom fit": ({"make_model": custom_fit}, "Custom.fit is overridden, and ge.fit does not"),
     "eager": ({"make_model": compiled(run_eagerly=True)}, "RunConfig.run_eagerly=True"),
     "xla": ({"make_model": compiled(jit_compile=True)}, "RunConfig.jit_compile=True"),
     "no epochs": ({"epochs": 0}, "epochs is 0: expected an int > 0. Set epochs=10"),

@@ -151,7 +151,7 @@ def make_distiller():
 
 
 class Momentum(keras.Model):
-    """A step with a moving average of its weights, which it assigns, and a plain result."""
+    """A step that takes the mean of losses, and assigns a moving average of its weights."""
 
     def __init__(self):
         super().__init__()
@@ -165,7 +165,7 @@ class Momentum(keras.Model):
         x, y = data
         with tf.GradientTape() as tape:
             target = tf.one_hot(y, 3) + 0.1 * tf.stop_gradient(self.average(x))
-            loss = tf.reduce_mean((self.net(x) - target) ** 2)
+            loss = tf.reduce_mean(self.loss(target, self.net(x)))
         grads = tape.gradient(loss, self.net.trainable_variables)
         self.optimizer.apply(grads, self.net.trainable_variables)
         for mean, value in zip(self.average.weights, self.net.weights, strict=True):
@@ -176,7 +176,7 @@ class Momentum(keras.Model):
 def make_momentum():
     keras.utils.set_random_seed(3)
     model = Momentum()
-    model.compile(keras.optimizers.Adam(0.01))
+    model.compile(keras.optimizers.Adam(0.01), keras.losses.MeanSquaredError(None))
     return model
 
 
