@@ -117,7 +117,7 @@ class GivenModel:
                 raise TypeError(f"its configuration makes a {type(copy).__name__}")
             keras.Model.compile(copy, **{**self._arguments, "optimizer": optimizer})
         except Exception as error:  # get_config and constructors are code of the user.
-            line = str(error).partition("\n")[0]
+            line = str(error).strip().partition("\n")[0]
             self._refuse(f"cannot be made again from its configuration: {line}", error)
         return copy
 
