@@ -375,6 +375,8 @@ def _of_py_dataset(
 
 
 def _batch(name: str, batch: Any) -> tuple[Any, ...]:
+    if isinstance(batch, Mapping) or _is_array(batch):  # Inputs alone, as Keras takes them.
+        batch = (batch,)
     if not isinstance(batch, tuple | list) or not 1 <= len(batch) <= 3:
         raise UserTypeError(
             f"{name} yields {repr_short(batch)}: expected batches of (x, y) or (x, y, "

@@ -15,6 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 from ..contract import seeds, signatures, weight_averages
+from ..contract.batch_functions import random_numbers
 from ..contract.checks import Check, check, instance, integer, is_int, is_number, repr_short
 from ..contract.hooks import Hook, check_hooks
 from ..contract.old_names import reject_unknown_arguments
@@ -268,6 +269,9 @@ def fit(
 def _model_fn(features: Any, labels: Any, mode: str, network: Any, optimizer: Any) -> Any:
     """Returns the spec of a compiled model."""
     parts = dataclasses.replace(compile_parts(network), optimizer=optimizer)
+    is_first = mode == ModeKeys.TRAIN and not tf.distribute.has_strategy()  # Before the steps.
+    if is_first:
+        _warn_of_statistics(network)
     if own_steps.reason_for_own_step(network) is not None:
         if mode == ModeKeys.PREDICT:
             return compiled_spec(mode, network, own_steps.call(network, features), None, parts)
@@ -276,7 +280,60 @@ def _model_fn(features: Any, labels: Any, mode: str, network: Any, optimizer: An
     if isinstance(labels, Weighted):
         labels, weights = labels
     outputs = network(features, training=mode == ModeKeys.TRAIN)
+    if is_first:
+        _warn_of_joined(network, features)
     return compiled_spec(mode, network, outputs, labels, parts, weights=weights)
+
+
+def _warn_of_statistics(network: keras.Model) -> None:
+    """Warns, on several replicas, of statistics of each replica's part of the batch."""
+    number, kinds = (
+        network.distribute_strategy.num_replicas_in_sync,
+        keras.layers.BatchNormalization,
+    )
+    found = [(path, each) for path, each in names.layers_of(network) if isinstance(each, kinds)]
+    parts = [path for path, each in found if each.trainable and not each.synchronized]
+    if parts and number > 1:
+        logging.warning(
+            "fit | %s, of %d layers, takes the mean and variance of each of the %d replicas' part "
+            "of the batch, so that weights depend on them. Set synchronized=True.",
+            parts[0],
+            len(parts),
+            number,
+        )
+
+
+def _warn_of_joined(network: keras.Model, features: Any) -> None:
+    """Warns, on several replicas, if the outputs of an example depend on the rest of its batch."""
+    number = network.distribute_strategy.num_replicas_in_sync
+    if number == 1:
+        return
+    random = np.random.default_rng(0)
+
+    def outputs(rows: int) -> list[np.ndarray]:
+        part = tf.nest.map_structure(lambda each: tf.constant(each[:rows]), batch)
+        with keras.StatelessScope():
+            found = tf.nest.flatten(network(part, training=False))
+        return [np.asarray(each, np.float32)[:4] for each in found]
+
+    def close(one: np.ndarray, other: np.ndarray) -> bool:
+        share = 1e-3 if network.compute_dtype == "float32" else 5e-2
+        return np.allclose(one, other, rtol=0, atol=share * np.abs(one).max())
+
+    with contextlib.suppress(Exception):  # It may need other examples.
+        batch = tf.nest.map_structure(
+            lambda each: random_numbers(random, each.shape[1:], each.dtype), features
+        )
+        # A difference of two calls with the same rows comes from random numbers.
+        whole, again, half = (own_steps.outside(outputs, rows) for rows in (8, 8, 4))
+        if all(map(close, whole, again)) and not all(map(close, whole, half)):
+            logging.warning(
+                "%s joins the examples of a batch: its outputs for 4 examples depend on 4 others, "
+                "and so on the %d replicas. Write operations that leave the first axis alone, or "
+                "train on one device.",
+                type(network).__name__,
+                number,
+            )
 
 
 def _packed(features: Any, labels: Any) -> Any:

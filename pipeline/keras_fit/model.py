@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the modules of an Estimator from a function that returns a compiled Keras model."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
-from absl import logging
 
 from .. import private
 from ..contract.checks import repr_short
 from ..contract.run_config import RunConfig
-from ..distribute import names
 from ..errors import SpecError, UserTypeError
 from . import own_steps
 from .compiled import compile_parts
@@ -124,12 +121,6 @@ def check_compiled(model: keras.Model, config: RunConfig) -> None:
             "of Keras. Do before ge.fit what it does; for a task of KerasHub set x=dataset.map("
             "model.preprocess_samples), and then model.preprocessor = None."
         )
-    if (number := tf.distribute.get_strategy().num_replicas_in_sync) > 1:
-        kinds = keras.layers.BatchNormalization
-        found = [each for _, each in names.layers_of(model) if isinstance(each, kinds)]
-        parts = [each.name for each in found if each.trainable and not each.synchronized]
-        if parts:
-            _warn_of_statistics(tuple(parts), number)
     options = private.compile_arguments(model)
     for name in ("run_eagerly", "jit_compile"):
         if name == "jit_compile" and private.compiles_by_default(model):
@@ -164,13 +155,3 @@ def _check_loss_scale(model: keras.Model, precision: str) -> None:
             f"initial_scale and dynamic_growth_steps of the LossScaleOptimizer are {own}: "
             f"expected {_LOSS_SCALE}. Give compile the optimizer inside of it; ge.fit scales."
         )
-
-
-@functools.cache  # Several models are made for a training.
-def _warn_of_statistics(layers: tuple[str, ...], number: int) -> None:
-    logging.warning(
-        "fit | %s: a BatchNormalization takes the mean and variance of each of the %d replicas' "
-        "part of the batch, so that weights depend on them. Set synchronized=True.",
-        ", ".join(layers),
-        number,
-    )

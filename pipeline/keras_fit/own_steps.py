@@ -227,8 +227,7 @@ def _warn_of_joined(model: keras.Model, step: Callable[[Any], Any], data: Any) -
     """
     number = model.distribute_strategy.num_replicas_in_sync
     layers = [layer for _, layer in names.layers_of(model)]
-    is_exact = any(getattr(each, "synchronized", False) for each in layers)
-    if number == 1 or is_exact or _summed_losses(model):
+    if number == 1 or _summed_losses(model):
         return
     masks = [
         each.name
@@ -257,12 +256,14 @@ def _warn_of_joined(model: keras.Model, step: Callable[[Any], Any], data: Any) -
         found = [tf.convert_to_tensor(each) for each in trace.gradients if each is not None]
         return np.concatenate([np.ravel(each) for each in found])
 
-    with contextlib.suppress(Exception):  # It may need other examples.
+    # Exact on replicas, but not in halves, which have no replicas.
+    exact = [each for each in layers if getattr(each, "synchronized", False)]
+    with contextlib.suppress(Exception), _in_inference(exact):  # It may need other examples.
         batch = tf.nest.map_structure(
             lambda each: random_numbers(random, each.shape[1:], each.dtype), data
         )
         whole, turned, first, second = (
-            _outside(gradient_of, list(places))
+            outside(gradient_of, list(places))
             for places in (range(8), range(7, -1, -1), range(4), range(4, 8))
         )
         close = 1e-3 * np.abs(whole).max()
@@ -277,6 +278,19 @@ def _warn_of_joined(model: keras.Model, step: Callable[[Any], Any], data: Any) -
                 type(model).__name__,
                 number,
             )
+
+
+@contextlib.contextmanager
+def _in_inference(layers: Sequence[keras.Layer]) -> Iterator[None]:
+    """Freezes trainable layers in the block, so that they take their moving statistics."""
+    trained = [each for each in layers if each.trainable]
+    try:
+        for each in trained:
+            each.trainable = False
+        yield
+    finally:
+        for each in trained:
+            each.trainable = True
 
 
 def assignable(next_creator: Callable[..., Any], **options: Any) -> Any:
@@ -535,7 +549,7 @@ class _Trace:
         return (), {"values": values, "sample_weight": share}
 
     def _check(self, metric: Any, args: Any, kwargs: Any) -> None:
-        if _outside(is_sum_over_batches, metric, args, kwargs):
+        if outside(is_sum_over_batches, metric, args, kwargs):
             return
         raise SpecError(
             f"metric {metric.name!r} ({type(metric).__name__}) has a state that is not a sum over "
@@ -591,7 +605,7 @@ def _watch_parts(container: Any) -> None:
     """Watches the metrics of a part of `compile`, which it makes in its `build`."""
 
     def build(*args: Any) -> None:
-        _outside(made, *args)
+        outside(made, *args)
         for metric in container.metrics:
             _watch(metric)
 
@@ -616,8 +630,8 @@ def _summed_loss(loss: Any, call: Callable[..., Any], *args: Any, **kwargs: Any)
     return losses * tf.cast(tf.math.reciprocal_no_nan(share), losses.dtype)
 
 
-def _outside(function: Callable[..., Any], *args: Any) -> Any:
-    """Calls a function outside of the trace, with its own creators of variables."""
+def outside(function: Callable[..., Any], *args: Any) -> Any:
+    """Calls a function outside of the trace, in eager mode, with its own creators of variables."""
     with futures.ThreadPoolExecutor(1) as thread:  # tf.init_scope records no gradient.
         return thread.submit(function, *args).result()
 

@@ -36,6 +36,28 @@ class Batches(keras.utils.PyDataset):
         return X[rows], Y[rows], W[rows]
 
 
+class Inputs(Batches):
+    """Yields arrays without labels."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index)[0]
+
+
+class Adds(keras.layers.Dense):
+    """Is its own loss."""
+
+    def call(self, inputs):
+        outputs = super().call(inputs)
+        self.add_loss(keras.ops.mean(outputs**2))
+        return outputs
+
+
+def own_loss():
+    model = keras.Sequential([Adds(1, kernel_initializer="ones")])
+    model.compile("sgd")
+    return model
+
+
 @pytest.mark.parametrize("devices", [None, TWO])
 def test_arrays_with_weights_and_a_split_are_those_of_keras(tmp_path, devices):
     options = {"batch_size": 16, "epochs": 3, "shuffle": False, "validation_split": 0.3}
@@ -62,6 +84,7 @@ KINDS = {
     "a dict of inputs": (two_inputs, lambda: ({"a": X[:, :2], "b": X[:, 2:]}, Y)),
     "a dataset": (make_model, lambda: (data(),)),
     "a PyDataset": (make_model, lambda: (Batches(),)),
+    "a PyDataset of inputs alone": (own_loss, lambda: (Inputs(),)),
 }
 
 

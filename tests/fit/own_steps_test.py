@@ -305,6 +305,10 @@ def mean_of_squares(outputs):
     return tf.reduce_mean(outputs**2)
 
 
+def synchronized():
+    return keras.layers.BatchNormalization(synchronized=True)
+
+
 JOINS = {
     "negatives": (contrast, (), True),
     "sum": (lambda outputs: tf.reduce_sum(outputs**2), (), True),
@@ -313,6 +317,8 @@ JOINS = {
         [keras.layers.BatchNormalization],
         True,
     ),
+    "sum, synchronized": (lambda outputs: tf.reduce_sum(outputs**2), [synchronized], True),
+    "mean, synchronized": (mean_of_squares, [synchronized], False),
     "mean": (mean_of_squares, (), False),
     "masks": (mean_of_squares, [keras.layers.Masking], False),
     "noise": (mean_of_squares, [Noise, lambda: keras.layers.Dense(2)], False),
