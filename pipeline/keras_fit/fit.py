@@ -323,7 +323,8 @@ def _warn_of_joined(network: keras.Model, features: Any) -> None:
     if names_of:
         logging.warning(
             "%s, of %d layers, takes the statistics of each of the %d replicas' examples alone: "
-            "set BatchNormalization(synchronized=True) for the results of one device.",
+            "set BatchNormalization(synchronized=True) for the results of one device, where the "
+            "batches are multiples of the replicas.",
             names_of[0],
             len(names_of),
             number,
