@@ -137,7 +137,10 @@ def changed():
 
 
 MISTAKES = {
-    "no configuration": (lambda: compiled(NoConfig(lambda x: x)), "make it again|made again"),
+    "no configuration": (
+        lambda: compiled(NoConfig(lambda x: x)),
+        r"made again from its configuration: \w\w",
+    ),
     "outputs": (
         lambda: compiled(keras.Sequential([keras.Input([4]), Hidden(0.1), classes()])),
         "has other outputs than its copy",
