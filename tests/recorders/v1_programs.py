@@ -128,10 +128,7 @@ def fashion():
             file.write(bytes(8) + rng.integers(0, 10, n).astype("uint8").tobytes())
 
 
-_PACKAGES = (
-    *("bert_base.server", "bert_base.server.helper"),
-    *("scipy", "scipy.stats", "sklearn", "sklearn.metrics"),
-)
+_PACKAGES = "scipy", "scipy.stats", "sklearn", "sklearn.metrics"  # Of ELECTRA's scores.
 
 
 def cola():
@@ -149,9 +146,6 @@ def cola():
         rows = [f"a\t{int('wa' in text)}\t\t{text}" for text in texts]
         _write(f"{name}.tsv", rows)
         _write(f"finetuning_data/cola/{name}.tsv", rows)
-        tagged = ["\n".join(f"{word} {'BO'[word > 'wm']}" for word in t.split()) for t in texts]
-        tagged = [each.replace(" B", " B-PER") for each in tagged]
-        _write(f"{name}.txt", [f"{each}\n" for each in tagged])
     for name in _PACKAGES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -279,16 +273,6 @@ PROGRAMS = {
     "ELECTRA run_finetuning": Program(
         "google-research+electra", "run_finetuning.py",
         ("--data-dir=.", "--model-name=m", f"--hparams={json.dumps(_SMALL)}"), cola,
-    ),
-    "BERT CRF": Program(
-        "macanv+BERT-BiLSTM-CRF-NER", "run.py",
-        ("-data_dir=.", "-bert_config_file=bert.json", "-output_dir=model", "-init_checkpoint=",
-         "-vocab_file=vocab.txt", "-max_seq_length=16", "-batch_size=16", "-learning_rate=1e-3"),
-        cola,
-    ),
-    "DeepCTR DeepFM": Program(
-        "shenweichen+DeepCTR", "examples/run_estimator_tfrecord_classification.py",
-        make_data=lambda: sys.path.insert(0, ".."),
     ),
     "triplet loss": Program(
         "omoindrot+tensorflow-triplet-loss", "train.py",
@@ -566,13 +550,7 @@ def by_tensorflow(program, model_dir, stops):
     with contextlib.suppress(ImportError):
         import tf_slim
 
-        layers = Contrib("contrib.layers", [tf_slim.layers, tf_slim])
-        vars(layers)["python"] = types.SimpleNamespace(
-            layers=Contrib(
-                "layers", [], {"initializers": layers, "layers": layers, "regularizers": layers}
-            )
-        )
-        own |= {"slim": tf_slim, "layers": layers}
+        own |= {"slim": tf_slim, "layers": Contrib("contrib.layers", [tf_slim.layers, tf_slim])}
     head = functools.partial(
         heads._binary_logistic_head_with_sigmoid_cross_entropy_loss,
         loss_reduction="weighted_sum_over_batch_size",  # As in contrib.
