@@ -12,6 +12,10 @@ class MissingNameError(UserError, AttributeError):
     """A name of TensorFlow 1 has no meaning here, or no TensorFlow has it."""
 
 
+class MissingImportError(UserError, ImportError):
+    """A `MissingNameError` of an import, which a program may catch as an ImportError."""
+
+
 def place() -> str:
     """Returns `FILE, line N, LINE: `, the innermost line of the program that is running."""
     frame = sys._getframe(1)

@@ -1,13 +1,18 @@
-"""Compares losses of public programs by TensorFlow 2.15 and by v1, from one initial checkpoint.
+"""Compares public programs by TensorFlow 2.15 and by v1, from one initial checkpoint.
 
 The texts are not in this repository: CHECKOUTS has a folder `OWNER+NAME` for each.
 
     python3.11 -m venv VENV && VENV/bin/pip install tensorflow-cpu==2.15.1 tf_slim
+    export PYTHONHASHSEED=0  # A program may number its labels in the order of a set.
     VENV/bin/python tests/recorders/v1_programs.py tensorflow NAME CHECKOUTS OUT
     .venv/bin/python tests/recorders/v1_programs.py v1 NAME CHECKOUTS OUT
 
-The second command reads `OUT/NAME/tensorflow/model.ckpt-0`, and prints a row of a table. Data is
-made up, in the same order for both; dropout is off, and the program ends after 20 steps.
+The second command reads `OUT/NAME/tensorflow/model.ckpt-0`, and prints a row of a table: losses,
+and the metrics of the last checkpoint. Data is made up, in the same order for both; dropout is off,
+and the program ends after 20 steps and an evaluation of at most 5 batches.
+
+With `tensorflow_half` and `v1_half` as first argument v1 goes on at step 10 in a copy of the
+model_dir of TensorFlow 2.15, which goes on itself as well. Both begin their data again.
 
 In place of `v1` a mode compares with the losses and weights of `v1`, which has run before:
 `mirrored` (two logical CPUs), `workers` (two), `servers` (a chief, two workers and a parameter
@@ -21,9 +26,11 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import inspect
+import itertools
 import json
 import os
 import pathlib
+import random
 import re
 import runpy
 import shutil
@@ -31,10 +38,12 @@ import signal
 import subprocess
 import sys
 import types
+import unittest.mock
 
 import numpy as np
 
 STEPS = 20
+EVALUATED = 5  # Batches.
 # What a mode adds to the RunConfig and the hooks of a program.
 OPTIONS: dict = {}
 HOOKS: list = []
@@ -132,6 +141,78 @@ def fashion():
             file.write(bytes(8) + rng.integers(0, 10, n).astype("uint8").tobytes())
 
 
+_PACKAGES = "scipy", "scipy.stats", "sklearn", "sklearn.metrics"  # Of ELECTRA's scores.
+
+
+def cola():
+    """Writes sentences of words of a vocabulary, for a small BERT."""
+    rng = np.random.default_rng(0)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{chr(97 + n)}" for n in range(26))]
+    pathlib.Path("vocab.txt").write_text("\n".join(words) + "\n")
+    sizes = {"vocab_size": 31, "hidden_size": 32, "num_hidden_layers": 2, "embedding_size": 16}
+    sizes |= {"num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 32}
+    sizes |= {"type_vocab_size": 2, "hidden_act": "gelu", "initializer_range": 0.02}
+    off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    pathlib.Path("bert.json").write_text(json.dumps(sizes | off))
+    for name, n in (("train", 640), ("dev", 50), ("test", 50)):
+        texts = [" ".join(rng.choice(words[5:], rng.integers(4, 12))) for _ in range(n)]
+        rows = [f"a\t{int('wa' in text)}\t\t{text}" for text in texts]
+        _write(f"{name}.tsv", rows)
+        _write(f"finetuning_data/cola/{name}.tsv", rows)
+    for name in _PACKAGES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+        if name not in sys.modules:
+            sys.modules[name] = unittest.mock.MagicMock()
+
+
+def _write(path, rows):
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    pathlib.Path(path).write_text("\n".join(rows) + "\n")
+
+
+def irises():
+    """Writes flowers where programs look for them."""
+    import tensorflow as tf
+
+    for module in (tf, tf.compat.v1):
+        module.keras.utils.get_file = lambda fname, *_, **__: fname
+    rng = np.random.default_rng(0)
+    os.makedirs("../data", exist_ok=True)
+    for name, n in (("training", 120), ("test", 30)):
+        sizes, kinds = rng.random([n, 4]) * 5, rng.integers(0, 3, n)
+        rows = [
+            ",".join([*(f"{a:.1f}" for a in row), str(k)])
+            for row, k in zip(sizes, kinds, strict=True)
+        ]
+        for folder in (".", "../data"):
+            pathlib.Path(folder, f"iris_{name}.csv").write_text("\n".join(["a,b,c,d,e", *rows]))
+
+
+def triplets():
+    """Writes images and labels in the files of MNIST, unpacked."""
+    rng = np.random.default_rng(0)
+    for name, n in (("train", 2000), ("t10k", 300)):
+        images = rng.integers(0, 256, [n, 784]) * (rng.random([n, 784]) > 0.8)
+        for kind, magic, values in (("images-idx3", 2051, images), ("labels-idx1", 2049, None)):
+            values = rng.integers(0, 10, n) if values is None else values
+            head = np.array([magic, n, 28, 28][: 4 if magic == 2051 else 2], ">u4").tobytes()
+            path = pathlib.Path(f"{name}-{kind}-ubyte")
+            path.write_bytes(head + values.astype("uint8").tobytes())
+
+
+def clicks():
+    """Writes rows in the columns of Criteo."""
+    rng = np.random.default_rng(0)
+    for name in ("tr", "va", "te"):
+        rows = [
+            [rng.integers(2), *rng.random(13).round(4), *rng.integers(0, 10000, 26)]
+            for _ in range(1500)
+        ]
+        text = "\n".join(",".join(map(str, row)) for row in rows)
+        pathlib.Path(f"{name}.csv").write_text(text + "\n")
+
+
 _NER = ("guillaumegenthial+tf_ner", "models/{}/main.py", (), entities)
 _CTR = ("lambdaji+tf_repos", "deep_ctr/Model_pipeline/{}.py")
 _CTR_ARGUMENTS = (
@@ -141,7 +222,28 @@ _CTR_ARGUMENTS = (
 _TPU = ("GoogleCloudPlatform+cloudml-samples", "tpu/templates/{}/trainer.py")
 _MOVIES = ("--train-csv=train.csv", "--test-csv=test.csv", "--job-dir=model", "--dropout=0")
 _INPUT_DATA = (("from {root}.examples.tutorials.mnist import input_data", "import input_data"),)
+_OTHERS = "feature_column|framework|keras|layers|ops|util"  # Files that TensorFlow still has.
+_IMPORT = rf"^(\s*(?:import|from) )tensorflow(?=[. ])(?!\.python\.(?:{_OTHERS})\b)"
 _LISTS = ((r"= map\((.+)\)$", r"= list(map(\1))"),)
+_SMALL = {
+    **{"vocab_size": 31, "embedding_size": 16, "max_seq_length": 16, "train_batch_size": 16},
+    **{"task_names": ["cola"], "init_checkpoint": "", "learning_rate": 1e-3},
+    "model_hparam_overrides": {
+        **{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
+        **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    },
+}
+_COLA = (
+    *(
+        "--task_name=CoLA",
+        "--do_train=true",
+        "--do_eval=true",
+        "--data_dir=.",
+        "--output_dir=model",
+    ),
+    *("--vocab_file=vocab.txt", "--max_seq_length=16", "--train_batch_size=16"),
+    *("--learning_rate=1e-3", "--num_train_epochs=1", "--eval_batch_size=16"),
+)
 _FILES = (
     *("--train-file=train-images-idx3-ubyte.gz", "--test-file=t10k-images-idx3-ubyte.gz"),
     *("--train-labels-file=train-labels-idx1-ubyte.gz", "--job-dir=model"),
@@ -181,6 +283,38 @@ PROGRAMS = {
         )
         for name in ("linear", "deep", "linear_deep", "deep_fm")
     },
+    "BERT run_classifier": Program(
+        "google-research+bert", "run_classifier.py", (*_COLA, "--bert_config_file=bert.json"), cola
+    ),
+    "ELECTRA run_finetuning": Program(
+        "google-research+electra", "run_finetuning.py",
+        ("--data-dir=.", "--model-name=m", f"--hparams={json.dumps(_SMALL)}"), cola,
+    ),
+    "triplet loss": Program(
+        "omoindrot+tensorflow-triplet-loss", "train.py",
+        ("--data_dir=.", "--model_dir=experiments/batch_all"), triplets,
+        # The loss does not depend on the last bias; Adam makes steps of rounding errors.
+        ((r"AdamOptimizer\(", "GradientDescentOptimizer("),),
+    ),
+    "cnn_mnist": Program(
+        "NicolasPecot+cnn_mnist_tf", "cnn_mnist.py", (), mnist_module,
+        ((r"tf\.contrib\.learn.*$", "__import__('input_data').read_data_sets()"),),
+    ),
+    "linear": Program("shu-yusa+tensorflow-getting-started", "custom_estimator.py"),
+    "iris custom": Program(
+        "htang2012+tensorflow_practical", "custom_estimator.py", (), irises
+    ),
+    "iris DNNClassifier (canned)": Program(
+        "JellyDream+tf_estimator", "for_beginners.py", (), irises
+    ),
+    "phones": Program(
+        "vincentteyssier+tf.estimator_tutorial", "custom_estimator.py",
+        edits=((r'^PATH = .*$', 'PATH = "."'), (r"^PATH_DATASET.*$", 'PATH_DATASET = "dataset"')),
+    ),
+    "wide_n_deep (canned)": _of(
+        _CTR, "wide_n_deep", ("--data_dir=.", "--model_dir=model", "--deep_layers=32,16"), clicks,
+        _LISTS,
+    ),
     "standard/mnist (Keras)": Program(
         "GoogleCloudPlatform+cloudml-samples", "trainer/task.py", _FILES, fashion,
         root="tensorflow/standard/mnist",
@@ -206,7 +340,7 @@ def copied(program, folder, root):
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
         lines = text.split("\n")
-        pairs = [(r"^(\s*(?:import|from) )tensorflow(?=[. ])", rf"\1{root}"), *program.edits]
+        pairs = [(_IMPORT, rf"\1{root}"), *program.edits]
         new = lines
         for old, replacement in pairs:
             old = re.escape(old.format(root=root)) if "{root}" in old else old
@@ -218,13 +352,29 @@ def copied(program, folder, root):
 
 
 def is_used(program, path, source):
-    """Returns whether a file belongs to the program: it, or what it imports of its folder."""
-    if path == source / program.path:
-        return True
-    text = (source / program.path).read_text(encoding="utf-8", errors="replace")
-    return path.parent == (source / program.path).parent and bool(
-        re.search(rf"(import|from) .*\b{path.stem}\b", text)
-    )
+    """Returns whether a file belongs to the program: it, or what it imports of the sources."""
+    return path in used_files(source / program.path, source)
+
+
+@functools.cache
+def used_files(path, source):
+    """Returns a file and the files of `source` that it imports, and those that they import."""
+    found, todo = set(), [path]
+    while todo:
+        path = todo.pop()
+        if path in found or not path.exists():
+            continue
+        found.add(path)
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for line in re.findall(r"^\s*(?:from|import) .+", text, re.MULTILINE):
+            names = re.sub(r"\b(from|import|as)\b|,", " ", line).replace(".", " ").split()
+            for other in source.rglob("*.py"):
+                parts = other.relative_to(source).with_suffix("").parts
+                if parts[-1] in names and (
+                    len(parts) == 1 or parts[-2] in (*names, path.parent.name)
+                ):
+                    todo.append(other)
+    return found
 
 
 def same(self, *_, **__):
@@ -236,7 +386,9 @@ def without_noise(tf, *modules):
     for cls in (tf.data.Dataset, tf.compat.v1.data.Dataset):
         cls.shuffle = same
     for module in modules:
-        module.dropout = lambda x, *_, **__: tf.identity(x)
+        module.dropout = lambda x=None, *_, inputs=None, **__: tf.identity(
+            inputs if x is None else x
+        )
 
 
 def seeded(input_fn):
@@ -251,9 +403,14 @@ def seeded(input_fn):
     return call
 
 
-def patched(cls, hook, model_dir, run_config):
-    """Makes an Estimator train 20 steps in `model_dir` and end the program."""
-    init, train = cls.__init__, cls.train
+def patched(cls, hook, model_dir, run_config, stops=(STEPS,)):
+    """Makes an Estimator train in `model_dir`, to each of `stops`, and evaluate.
+
+    Returns what replaces `train_and_evaluate`, and the metrics.
+    """
+    init, train, evaluate, predict = cls.__init__, cls.train, cls.evaluate, cls.predict
+    metrics = {}
+    last = []
 
     def own_init(self, model_fn, model_dir_=None, config=None, *args, **kwargs):
         kwargs.pop("model_dir", None)
@@ -261,11 +418,38 @@ def patched(cls, hook, model_dir, run_config):
         init(self, model_fn, config.model_dir, config, *args, **kwargs)
 
     def own_train(self, input_fn, hooks=None, *_, **__):
-        train(self, seeded(input_fn), hooks=[*hook, *HOOKS], max_steps=STEPS)
+        if last:
+            own_evaluate(self, input_fn)
+        last.append(input_fn)
+        for stop in stops:
+            train(self, seeded(input_fn), hooks=[*hook, *HOOKS], max_steps=stop)
+            if stop != stops[-1]:
+                shutil.copytree(model_dir, f"{model_dir}_{stop}", dirs_exist_ok=True)
+        if OPTIONS:
+            raise Done
+
+    def own_evaluate(self, input_fn, *_, **__):
+        found = evaluate(self, seeded(input_fn), EVALUATED)
+        metrics.update({name: float(value) for name, value in found.items()})
         raise Done
 
-    cls.__init__, cls.train = own_init, own_train
-    return lambda estimator, train_spec, eval_spec: estimator.train(train_spec.input_fn)
+    def own_predict(self, input_fn, *_, **__):
+        rows = list(itertools.islice(predict(self, input_fn), 50))
+        for name in rows[0]:
+            metrics[f"mean {name}"] = float(np.mean([row[name] for row in rows]))
+        raise Done
+
+    def own_run(estimator, train_spec, eval_spec):
+        estimator.train(train_spec.input_fn)
+        estimator.evaluate(eval_spec.input_fn)
+
+    cls.__init__, cls.train, cls.evaluate, cls.predict = (
+        own_init,
+        own_train,
+        own_evaluate,
+        own_predict,
+    )
+    return own_run, metrics
 
 
 class Contrib(types.ModuleType):
@@ -336,8 +520,8 @@ def fused_cell(tf):
     return {"LSTMBlockFusedCell": LSTMBlockFusedCell, "TimeReversedFusedRNN": TimeReversedFusedRNN}
 
 
-def by_tensorflow(program, model_dir):
-    """Prepares TensorFlow 2.15; returns its losses."""
+def by_tensorflow(program, model_dir, stops):
+    """Prepares TensorFlow 2.15; returns its losses and metrics."""
     import tensorflow as tf2
     import tensorflow.compat.v1 as tf
     from tensorflow.python.ops import lookup_ops
@@ -357,7 +541,7 @@ def by_tensorflow(program, model_dir):
 
     trained = library.Estimator._train_with_estimator_spec
     library.Estimator._train_with_estimator_spec = with_hook
-    run = patched(library.Estimator, hook, model_dir, tf.estimator.RunConfig)
+    run, metrics = patched(library.Estimator, hook, model_dir, tf.estimator.RunConfig, stops)
     estimator = Contrib("estimator", [tf.estimator], {"train_and_evaluate": run})
     estimator.inputs = types.SimpleNamespace(
         numpy_input_fn=lambda *args, shuffle=None, **kwargs: numpy_input_fn(
@@ -377,6 +561,8 @@ def by_tensorflow(program, model_dir):
         "crf": module,
         "tpu": Contrib("contrib.tpu", [tf.estimator.tpu, tf.tpu]),
         "summary": tf.summary,
+        "metrics": tf.metrics,
+        "cluster_resolver": tf.distribute.cluster_resolver,
         "training": _hyperparameters(),
     }
     with contextlib.suppress(ImportError):
@@ -389,12 +575,13 @@ def by_tensorflow(program, model_dir):
     )
     vars(own["estimator"])["binary_classification_head"] = head
     contrib = Contrib("contrib", [], own)
-    root = Contrib("", [tf, tf2], {"contrib": contrib, "estimator": estimator})
+    own = {"contrib": contrib, "estimator": estimator, "__version__": tf2.__version__}
+    root = Contrib("", [tf, tf2], own)
     root.python = root.compat = root
     root.v1 = root
     sys.modules["tensorflow_1"] = root
     sys.meta_path.insert(0, Finder())
-    return hook[0].losses
+    return hook[0].losses, metrics
 
 
 def _hyperparameters():
@@ -421,8 +608,8 @@ def _TensorFlowHook(tf):  # noqa: N802
     return Hook()
 
 
-def by_v1(program, model_dir):
-    """Prepares v1; returns its losses."""
+def by_v1(program, model_dir, start):
+    """Prepares v1, on the files of `start`; returns its losses and metrics."""
     import keras
     import tensorflow as tf2
 
@@ -448,15 +635,48 @@ def by_v1(program, model_dir):
         *args, shuffle=False, **kwargs
     )
     hook = [Hook()]
-    run = patched(library.Estimator, hook, model_dir, tf.estimator.RunConfig)
+    run, metrics = patched(library.Estimator, hook, model_dir, tf.estimator.RunConfig)
     tf.estimator.train_and_evaluate = run
+    if str(start).endswith("_10"):
+        shutil.copytree(start, model_dir)
+        return hook[0].losses, metrics
     os.makedirs(model_dir)
-    golden = os.path.join(os.path.dirname(model_dir), "tensorflow")
-    for name in os.listdir(golden):
+    for name in os.listdir(start):
         if name.startswith("model.ckpt-0."):
-            shutil.copy(os.path.join(golden, name), model_dir)
+            shutil.copy(os.path.join(start, name), model_dir)
     pathlib.Path(model_dir, "checkpoint").write_text('model_checkpoint_path: "model.ckpt-0"\n')
-    return hook[0].losses
+    return hook[0].losses, metrics
+
+
+def compared(golden, own):
+    """Returns the largest relative difference of two dicts' numbers, and its name."""
+    if missing := golden.keys() ^ own.keys():
+        return f"{sorted(missing)} are only on one side"
+    pairs = {name: (value, own[name]) for name, value in golden.items()}
+    worst = max((abs(a - b) / max(abs(a), 1e-3), name) for name, (a, b) in pairs.items())
+    return f"{worst[0]:.0e} ({worst[1]})"
+
+
+def weights(model_dir):
+    """Returns the variables of a checkpoint of either side by their names in TensorFlow 1."""
+    import gin_estimator.v1 as tf
+
+    names = [name for name, _ in tf.train.list_variables(model_dir)]
+    return {n: np.asarray(tf.train.load_variable(model_dir, n)) for n in names}
+
+
+def compared_weights(golden, own):
+    """Returns the largest difference of variables relative to the largest value of each."""
+    golden, own = weights(golden), weights(own)
+    norms = {
+        name: float(np.max(np.abs(a - own[name])) / max(np.max(np.abs(a)), 1e-3))
+        for name, a in golden.items()
+        if name in own and a.dtype.kind == "f"
+    }
+    worst = max(norms, key=norms.get)
+    return (
+        f"{norms[worst]:.0e} ({worst}) of {len(norms)}; not in both: {golden.keys() ^ own.keys()}"
+    )
 
 
 def main(side, name, checkouts, out):
@@ -467,36 +687,47 @@ def main(side, name, checkouts, out):
         return part_of_mode(*side.split("-"), name, checkouts, out)
     program, folder = PROGRAMS[name], pathlib.Path(out).resolve() / name.replace("/", "_")
     checkouts, model_dir = pathlib.Path(checkouts).resolve(), str(folder / side)
-    work = folder / f"{side}_work"
+    work, is_half, is_v1 = folder / f"{side}_work", side.endswith("_half"), side.startswith("v1")
     for each in (work, pathlib.Path(model_dir)):
         shutil.rmtree(each, ignore_errors=True)
     work.mkdir(parents=True)
     os.chdir(work)
-    root = "gin_estimator.v1" if side == "v1" else "tensorflow_1"
+    root = "gin_estimator.v1" if is_v1 else "tensorflow_1"
     changed = copied(program, checkouts, root)
-    losses = (by_v1 if side == "v1" else by_tensorflow)(program, model_dir)
+    golden_dir = folder / side.replace("v1", "tensorflow")
+    if is_v1:
+        losses, metrics = by_v1(program, model_dir, f"{golden_dir}_10" if is_half else golden_dir)
+    else:
+        stops = (STEPS // 2, STEPS) if is_half else (STEPS,)
+        losses, metrics = by_tensorflow(program, model_dir, stops)
     path = work / program.path
     is_package = (path.parent / "__init__.py").exists()
     where = work if is_package else path.parent
     os.chdir(where)
+    random.seed(0)
     program.make_data()
     sys.path.insert(0, str(where))
     sys.argv = [str(path), *program.arguments, *(program.v1_arguments if side == "v1" else ())]
     with contextlib.suppress(Done):
         if is_package:
             runpy.run_module(
-                program.path.removesuffix(".py").replace("/", "."), run_name="__main__"
+                program.path.removesuffix(".py").replace("/", "."),
+                run_name="__main__",
+                alter_sys=True,
             )
         else:
             runpy.run_path(str(path), run_name="__main__")
-    (folder / f"{side}.json").write_text(json.dumps(losses))
-    if side == "v1" and (folder / "tensorflow.json").exists():
-        golden = json.loads((folder / "tensorflow.json").read_text())
-        pairs = list(zip(golden, losses, strict=True))
-        worst = max(abs(a - b) / abs(a) for a, b in pairs)
-        author = program.repository.partition("+")[0]
-        row = f"| {name} | {author} | {changed} | {len(pairs)} | {worst:.0e} |"
-        print(row, pairs[0], pairs[-1])  # noqa: T201
+    (folder / f"{side}.json").write_text(json.dumps({"losses": losses, "metrics": metrics}))
+    if not is_v1 or OPTIONS:
+        return
+    golden = json.loads(golden_dir.with_suffix(".json").read_text())
+    pairs = list(zip(golden["losses"][-len(losses) :], losses, strict=True))
+    worst = max(abs(a - b) / abs(a) for a, b in pairs)
+    author = program.repository.partition("+")[0]
+    row = f"| {name} | {author} | {changed} | {len(pairs)} | {worst:.0e} |"
+    print(row, compared(golden["metrics"], metrics), pairs[0], pairs[-1])  # noqa: T201
+    if is_half:
+        print(f"| {name} weights |", compared_weights(str(golden_dir), model_dir))  # noqa: T201
 
 
 # Flags of gin-estimator launch for the parts of a mode, which run one after the other.
@@ -524,9 +755,10 @@ def in_mode(mode, name, checkouts, out):
         code = subprocess.run(command).returncode
         assert code == (-signal.SIGKILL if (mode, part) == ("killed", 0) else 0), code
     losses = max(
-        (json.loads(p.read_text()) for p in out.glob(f"{mode}/*/{folder}/v1.json")), key=len
+        (json.loads(path.read_text())["losses"] for path in out.glob(f"{mode}/*/{folder}/v1.json")),
+        key=len,
     )
-    golden = json.loads((one / "v1.json").read_text())
+    golden = json.loads((one / "v1.json").read_text())["losses"]
     if mode == "servers":
         print(f"| {name} |", losses, np.reshape(golden, [-1, 5]).mean(axis=1))  # noqa: T201
         return

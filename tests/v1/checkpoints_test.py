@@ -89,6 +89,7 @@ def test_a_continued_run_equals_an_uninterrupted_one(tmp_path):
     whole = estimator(tmp_path / "whole").train(input_fn)
     estimator(tmp_path / "parts").train(input_fn, steps=2)
     parts = estimator(tmp_path / "parts").train(input_fn, max_steps=6)
+    assert ("net/w", [3, 1]) in tf.train.list_variables(str(tmp_path / "parts"))
     # tf.estimator begins the input anew; so does v1 after TensorFlow 1 alone.
     for name in whole.get_variable_names():
         if not name.endswith("/value") and "DRIVER" not in name.upper():
@@ -177,10 +178,11 @@ def test_rows_of_a_vocabulary_move(tmp_path):
 
 
 def test_slots_of_a_variable_of_one_part_are_found(tmp_path):
-    """LinearClassifier of TensorFlow names slots `w/part_0/Ftrl`, and the variable `w`."""
+    """LinearClassifier of TensorFlow names slots `w/part_0/Ftrl`, DNNClassifier `w/t_0/Adagrad`."""
     with tf1.Graph().as_default(), tf1.Session() as session:
-        value = tf1.get_variable("v", initializer=0.5)
+        value, other = (tf1.get_variable(name, initializer=0.5) for name in "ab")
         session.run(tf1.global_variables_initializer())
-        saver = tf1.train.Saver({"w/part_0/Ftrl": value})
+        saver = tf1.train.Saver({"w/part_0/Ftrl": value, "w/t_0/Adagrad": other})
         path = saver.save(session, str(tmp_path / "model.ckpt"))
     assert tf.train.load_variable(path, "w/Ftrl") == 0.5
+    assert tf.train.load_variable(path, "w/Adagrad") == 0.5

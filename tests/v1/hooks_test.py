@@ -83,6 +83,29 @@ def test_hooks_of_the_call_and_of_the_model_fn_are_called_in_order(tmp_path):
     assert len(other.seen) == 2 and other.seen[0] > 0
 
 
+def test_a_hook_runs_the_global_step(tmp_path):
+    class Steps(tf.estimator.SessionRunHook):
+        def __init__(self):
+            self.seen = []
+
+        def begin(self):
+            self.step = tf.train.get_or_create_global_step()
+
+        def before_run(self, run_context):
+            self.seen.append(run_context.session.run(self.step))
+            return tf.estimator.SessionRunArgs({"loss": "the_loss:0"})
+
+        def after_run(self, run_context, run_values):
+            self.seen.append(run_context.session.run(self.step))
+
+        def end(self, session):
+            self.seen.append(session.run(self.step))
+
+    hook = Steps()
+    estimator(tmp_path).train(input_fn, hooks=[hook], steps=2)
+    assert hook.seen == [0, 1, 1, 2, 2]  # As in TensorFlow.
+
+
 def test_stock_hooks(tmp_path, caplog):
     nan = tf.train.NanTensorHook("the_loss:0", fail_on_nan_loss=False)
     lines = tf.train.LoggingTensorHook(
