@@ -96,10 +96,8 @@ def _draw_lanes(axes: Any, data: dict[str, Any]) -> None:
                 if label in ("starts", "trains") or (row == 0 and start is starts[0]):
                     axes.barh(row, right - left, 0.6, left, color=color, label=label)
     axes.plot(data["killed_at"], 1, "x", color=style.RED, ms=13, mew=3)
-    axes.annotate(
-        "SIGKILL", (data["killed_at"], 1), (8, -4), textcoords="offset points", color=style.RED
-    )
-    axes.set(yticks=[0, 1], yticklabels=["worker 0", "worker 1"], ylim=(1.6, -0.6))
+    axes.annotate("SIGKILL", (data["killed_at"], 1.35), ha="center", va="top", color=style.RED)
+    axes.set(yticks=[0, 1], yticklabels=["worker 0", "worker 1"], ylim=(2, -0.6))
     axes.spines["bottom"].set_visible(False)
     axes.tick_params(bottom=False)
     handles, names = axes.get_legend_handles_labels()
@@ -114,7 +112,7 @@ def _draw_losses(axes: Any, data: dict[str, Any]) -> None:
     parts = [[p for p in data["losses"] if (p[0] < end) == first] for first in (True, False)]
     for part in parts:
         axes.plot([p[0] for p in part], [p[2] for p in part], color=style.BLUE, lw=2)
-    low = min(p[2] for p in data["losses"])
+    low = -0.3  # Below the losses.
     for at, step in data["saves"]:
         if step > 1:
             axes.plot(at, low, "^", color=style.GREEN, ms=8)
@@ -129,7 +127,7 @@ def _draw_losses(axes: Any, data: dict[str, Any]) -> None:
         (again, f"continues with step {again[1]}", "left"),
     ):
         axes.annotate(text, (point[0], point[2]), (6, 8), textcoords="offset points", ha=align)
-    axes.set(xlabel="seconds", ylabel="loss", xlim=(0, None))
+    axes.set(xlabel="seconds", ylabel="loss", xlim=(0, None), yticks=[0, 0.2, 0.4, 0.6, 0.8])
     axes.margins(y=0.15)
     axes.plot([], [], "^", color=style.GREEN, label="checkpoint of a step")
-    axes.legend(loc="upper left", handletextpad=0.2)
+    axes.legend(loc="upper center", handletextpad=0.2)

@@ -78,7 +78,7 @@ def _box(axes: Any, x: float, name: str, verbs: list[str]) -> None:
     )  # fmt: skip
     middle = x + _WIDTH / 2
     axes.text(middle, 0.97, name, ha="center", va="top", color=style.BLUE, weight="bold")
-    axes.text(middle, 0.72, "\n".join(verbs), ha="center", va="top", fontsize=10)
+    axes.text(middle, 0.72, "\n".join(verbs), ha="center", va="top", fontsize=9)
 
 
 def _draw_folder(axes: Any, tasks: dict[str, list[str]], places: dict[str, float]) -> None:

@@ -39,7 +39,7 @@ def draw(data: dict[str, Any]) -> None:
     )  # fmt: skip
     axes.plot(checkpoint, low, "^", color=style.GREEN, ms=9)
     axes.annotate(
-        f"returns to the checkpoint of step {checkpoint},\ncontinues without that batch",
+        f"returns to the checkpoint\nof step {checkpoint}, continues\nwithout that batch",
         (0.03, 0.95), xycoords="axes fraction", va="top", color=style.GREEN,
     )  # fmt: skip
     figure.legend(loc="outside upper right", ncols=2)

@@ -49,10 +49,10 @@ def draw(data: dict[str, Any]) -> None:
             axes.plot([x - 0.02, x + 0.02], [height] * 2, color=style.TEXT, lw=1)
             right = x == len(names) - 1
             axes.text(
-                x + (0.04 if right else -0.04), height, label, va="center", fontsize=10,
+                x + (0.04 if right else -0.04), height + 0.01, label, va="bottom", fontsize=10,
                 ha="left" if right else "right",
             )  # fmt: skip
-    axes.set(xlim=(-0.35, len(names) - 0.65), ylim=(-0.05, 1.05), yticks=[])
+    axes.set(xlim=(-0.35, len(names) - 0.65), ylim=(-0.03, 1.07), yticks=[])
     short = [name.replace("warmup_cosine.", "").replace("cnn.", "") for name in names]
     axes.set_xticks(range(len(names)), short)
     axes.tick_params(length=0)
