@@ -202,7 +202,12 @@ def replaces_formula(optimizer: Any, variable: tf.Variable) -> bool:
         return False
     if type(optimizer) not in (keras.optimizers.Adam, keras.optimizers.AdamW):
         return type(optimizer) is keras.optimizers.SGD
-    return "CPU" not in variable.device or variable.shape.num_elements() not in _SPLIT
+    return not splits_adam(variable)
+
+
+def splits_adam(variable: tf.Variable) -> bool:
+    """Returns whether Adam's kernel takes longer than single operations for this variable."""
+    return "CPU" in variable.device and variable.shape.num_elements() in _SPLIT
 
 
 def update(
