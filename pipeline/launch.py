@@ -23,7 +23,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from .launcher import processes
+from .launcher import data_workers, processes
 from .launcher.addresses import free_addresses, tf_config
 from .launcher.flags import COMMAND, MAIN, Parser, seconds, whole
 from .run import log
@@ -44,12 +44,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, arguments = parser.split(argv)
     command = [sys.executable, *_program(parser, options, arguments)]
     sizes = {"workers": options.workers, "ps": options.ps, "evaluator": options.evaluator}
-    return processes.run(
-        lambda: _tasks(free_addresses(**sizes), command),
-        grace_secs=options.grace_secs,
-        exit_secs=options.exit_secs,
-        max_restarts=options.max_restarts,
-    )
+    if options.data_workers and (options.workers > 1 or options.ps):
+        parser.error(
+            f"--data_workers is {options.data_workers} with --workers={options.workers} "
+            f"--ps={options.ps}: expected one process that trains"
+        )
+    with data_workers.running(options.data_workers) as service:
+        return processes.run(
+            lambda: _tasks(free_addresses(**sizes), command, service),
+            grace_secs=options.grace_secs,
+            exit_secs=options.exit_secs,
+            max_restarts=options.max_restarts,
+        )
 
 
 def _parser() -> Parser:
@@ -59,6 +65,7 @@ def _parser() -> Parser:
     add("--workers", type=whole(1), default=1, help="Workers. Default: 1.")
     add("--ps", type=whole(0), default=0, help="Parameter servers; they add a chief. Default: 0.")
     add("--evaluator", action="store_true", help="An evaluator: the others only train.")
+    add("--data_workers", type=whole(0), default=0, help="Processes that make training batches.")
     add("--module", help=f"Module of yours that each task runs. Default: that of {COMMAND}.")
     add("--max_restarts", type=whole(0), default=0, help="Restarts after failures. Default: 0.")
     add(
@@ -108,7 +115,9 @@ def _value_of(name: str, arguments: Sequence[str]) -> str | None:
     return value
 
 
-def _tasks(jobs: Mapping[str, Sequence[str]], command: Sequence[str]) -> list[processes.Task]:
+def _tasks(
+    jobs: Mapping[str, Sequence[str]], command: Sequence[str], service: Mapping[str, str]
+) -> list[processes.Task]:
     leader = "chief" if "chief" in jobs else "worker"
     return [
         processes.Task(
@@ -117,6 +126,7 @@ def _tasks(jobs: Mapping[str, Sequence[str]], command: Sequence[str]) -> list[pr
             environment={
                 "PYTHONUNBUFFERED": "1",  # Lines appear when they are written.
                 **os.environ,
+                **service,
                 "TF_CONFIG": tf_config(jobs, job, index),
             },
             is_chief=(job, index) == (leader, 0),
