@@ -18,7 +18,13 @@ from .same_batches import calls_python
 ADDRESS = "GIN_ESTIMATOR_DATA_SERVICE"  # Environment variable: grpc://HOST:PORT.
 WHY_INEXACT = "data workers yield examples in no fixed order: some come twice, others are missed"
 # Each data worker applies these to its own part of the examples.
-_OF_THE_WHOLE = {"Shard", "Skip", "Take", "Zip"}
+_OF_THE_WHOLE = {
+    "AssertCardinality": "assert_cardinality()",
+    "Shard": "shard()",
+    "Skip": "skip()",
+    "Take": "take()",
+    "Zip": "zip() or enumerate()",
+}
 
 
 def address(mode: str) -> str | None:
@@ -37,13 +43,13 @@ def check(dataset: tf.data.Dataset, name: str, *, num_processes: int) -> None:
     Raises:
       UserValueError: they would fail, or yield other examples.
     """
-    found = fingerprint.kinds_of(dataset) & _OF_THE_WHOLE
+    found = fingerprint.kinds_of(dataset) & _OF_THE_WHOLE.keys()
     if num_processes > 1:
         problem = f"{num_processes} processes train: expected one"
     elif calls_python(dataset):
         problem = f"{name} calls Python code: expected operations of TensorFlow alone"
     elif found:
-        names = ", ".join(f"{each.lower()}()" for each in sorted(found))
+        names = ", ".join(_OF_THE_WHOLE[each] for each in sorted(found))
         problem = (
             f"{name} uses {names}, which each data worker would apply to its own part of the "
             "data: expected a dataset without it"
