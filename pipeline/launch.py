@@ -34,7 +34,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from .contract import paths
-from .launcher import processes, tpu
+from .launcher import data_workers, processes, tpu
 from .launcher.addresses import free_addresses, tf_config
 from .launcher.flags import COMMAND, MAIN, Parser, add_tpu, check_tpu, seconds, value_of, whole
 from .launcher.num_workers import NumWorkers
@@ -63,16 +63,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     command = [sys.executable, *_program(parser, options, arguments)]
     workers = _num_workers(parser, options, arguments)
+    if options.data_workers and (options.workers > 1 or options.ps):
+        parser.error(
+            f"--data_workers is {options.data_workers} with --workers={options.workers} "
+            f"--ps={options.ps}: expected one process that trains"
+        )
     sizes = {"ps": options.ps, "evaluator": options.evaluator}
-    return processes.run(
-        lambda: _tasks(
-            free_addresses(workers=workers.now if workers else options.workers, **sizes), command
-        ),
-        grace_secs=options.grace_secs,
-        exit_secs=options.exit_secs,
-        max_restarts=options.max_restarts or 0,
-        workers=workers,
-    )
+    with data_workers.running(options.data_workers) as service:
+        return processes.run(
+            lambda: _tasks(
+                free_addresses(workers=workers.now if workers else options.workers, **sizes),
+                command,
+                service,
+            ),
+            grace_secs=options.grace_secs,
+            exit_secs=options.exit_secs,
+            max_restarts=options.max_restarts or 0,
+            workers=workers,
+        )
 
 
 def _parser() -> Parser:
@@ -89,6 +97,7 @@ def _parser() -> Parser:
     )
     add("--ps", type=whole(0), default=0, help="Parameter servers; they add a chief. Default: 0.")
     add("--evaluator", action="store_true", help="An evaluator: the others only train.")
+    add("--data_workers", type=whole(0), default=0, help="Processes that make training batches.")
     add("--module", help=f"Module of yours that each task runs. Default: that of {COMMAND}.")
     add("--max_restarts", type=whole(0), help="Restarts after failures. Default: 0; of --tpu 100.")
     add(
@@ -156,7 +165,9 @@ def _num_workers(
     )
 
 
-def _tasks(jobs: Mapping[str, Sequence[str]], command: Sequence[str]) -> list[processes.Task]:
+def _tasks(
+    jobs: Mapping[str, Sequence[str]], command: Sequence[str], service: Mapping[str, str]
+) -> list[processes.Task]:
     leader = "chief" if "chief" in jobs else "worker"
     return [
         processes.Task(
@@ -165,6 +176,7 @@ def _tasks(jobs: Mapping[str, Sequence[str]], command: Sequence[str]) -> list[pr
             environment={
                 "PYTHONUNBUFFERED": "1",  # Lines appear when they are written.
                 **os.environ,
+                **service,
                 "TF_CONFIG": tf_config(jobs, job, index),
             },
             is_chief=(job, index) == (leader, 0),

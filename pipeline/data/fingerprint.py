@@ -77,6 +77,11 @@ def of_pipeline(dataset: tf.data.Dataset) -> int:
     return _of_graph(tf.data.experimental.to_variant(dataset))
 
 
+def kinds_of(dataset: tf.data.Dataset) -> set[str]:
+    """Returns the kinds of the operations of a dataset: 'Batch', 'Take'."""
+    return {_kind(each) for each in _datasets(dataset)}
+
+
 def files_of(dataset: tf.data.Dataset) -> list[str]:
     """Returns the existing files among the texts in a dataset's graph; none for large arrays."""
     if any(map(_is_large, _datasets(dataset))):

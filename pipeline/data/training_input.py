@@ -64,7 +64,8 @@ class TrainingInput(OpenInput):
         self._continues = step > 0 and (checkpoint is not None or record is not None)
         saved = Position.of(record) if self._continues else None
         self._start = self._position = self._at_start(saved)
-        self._saves = -1 not in self._start.pipelines and not data.starts_anywhere
+        is_exact = -1 not in self._start.pipelines and not data.service
+        self._saves = is_exact and not data.starts_anywhere
         self._examples = 0  # Of this process in this pass.
         self._agreement: Agreement | None = None
         self._num_unwatched = 0  # Elements of this pass that were left out.
@@ -225,7 +226,7 @@ class TrainingInput(OpenInput):
             elements, iterator = saved.elements, self._restored(checkpoint)
         if iterator is None:
             iterator = self._call()
-            reason = fingerprint.why_inexact(data.unpadded)
+            reason = data.why_inexact
             if reason and examples:
                 logging.warning("train | reading %d examples again, since %s", examples, reason)
             goal = {"examples": examples} if saved.examples else {"elements": saved.elements}

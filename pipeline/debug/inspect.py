@@ -4,6 +4,7 @@
 import contextlib
 import dataclasses
 import math
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -24,11 +25,13 @@ from ..loop import early_stopping
 from ..loop.checkpointing import DEFAULT_SECS
 from ..loop.specs import EvalSpec, TrainSpec, check_evaluations
 from ..loop.train_program import TrainProgram
+from ..model_dir import phases, records
 from ..run import tracebacks
 from .division import Division, division_of
 from .summed_loss import summed_loss
 from .workers import Workers
 
+_WAITING = 0.2  # Share of the time, above which data workers pay.
 # Options of the checkpoints that stay for good.
 _KEPT = ("keep_checkpoint_every_n_hours", "keep_checkpoint_every_n_steps", "keep_checkpoint_steps")
 
@@ -120,6 +123,7 @@ def inspect(
             division_of_spec = Division() if on_one else division
             found.report.extend(_input(alone, spec, division_of_spec, found, secs=secs))
         found.report.extend(_model(alone, train_spec, specs, division, found))
+    found.report.extend(_waiting(estimator.model_dir))
     found.report.extend(_schedule(estimator, train_spec, specs))
     return found
 
@@ -230,6 +234,18 @@ def _memory(alone: Estimator, specs: Sequence[EvalSpec], division: Division) -> 
 def _megabytes(variables: Any) -> float:
     parts = [p for v in variables if hasattr(v, "shape") for p in names.parts_of(v)]
     return sum(math.prod(p.shape) * p.dtype.size for p in parts) / 1e6
+
+
+def _waiting(model_dir: str) -> Iterator[str]:
+    """Yields how long the steps in model_dir have waited for data, if other processes may help."""
+    content, _ = records.content(os.path.join(model_dir, phases.HISTORY))
+    secs = phases.times(phases.parse(content)).secs
+    waited, steps = secs[phases.INPUT], secs[phases.STEPS] + secs[phases.HOOKS]
+    if waited > _WAITING * (waited + steps):
+        yield (
+            f"the steps in model_dir waited for data in {waited / (waited + steps):.0%} of the "
+            "time: gin-estimator launch --data_workers=2 makes batches in other processes"
+        )
 
 
 def _schedule(

@@ -21,6 +21,7 @@ from ..contract.hooks import Hook, check_hooks
 from ..contract.old_names import reject_unknown_arguments
 from ..contract.run_config import PRECISIONS, RunConfig
 from ..contract.spec import ModeKeys
+from ..data import data_service
 from ..data.batch import as_pair
 from ..data.source import InputContext, Source
 from ..distribute import modules as modules_lib
@@ -436,6 +437,8 @@ def _check_countable(input_fn: Callable[..., Any], config: RunConfig) -> None:
         reason = "the workers of parameter servers read at their own speeds"
     elif signatures.accepts(input_fn, "input_context"):
         reason = "input_fn takes input_context, so that each process reads other data"
+    elif data_service.address(ModeKeys.TRAIN):
+        reason = "each data worker may end its part of the data with a smaller batch"
     else:
         return
     raise UserValueError(

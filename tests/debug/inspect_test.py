@@ -160,6 +160,16 @@ def test_the_schedule_has_a_line_for_each_part(tmp_path):
     ]
 
 
+def test_steps_that_waited_for_data_are_told_of_data_workers(tmp_path):
+    steps = {"attempt": 1, "phase": "steps", "begin": 10, "end": 20, "step": 5, "first": 0}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/history.jsonl").write_text(json.dumps({**steps, "input_secs": 4.0}))
+    spec = ge.TrainSpec(whole, max_epochs=1)
+    report = ge.debug.inspect(make(tmp_path), spec, secs=0.1).report
+    [line] = [each for each in report if "--data_workers=2" in each]
+    assert line.startswith("the steps in model_dir waited for data in 40% of the time")
+
+
 def ignores(mode, input_context):
     return whole(mode)
 
