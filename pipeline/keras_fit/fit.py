@@ -281,9 +281,10 @@ def _model_fn(features: Any, labels: Any, mode: str, network: Any, optimizer: An
     if isinstance(labels, Weighted):
         labels, weights = labels
     outputs = network(features, training=mode == ModeKeys.TRAIN)
+    spec = compiled_spec(mode, network, outputs, labels, parts, weights=weights)
     if is_first:
-        _warn_of_joined(network, features)
-    return compiled_spec(mode, network, outputs, labels, parts, weights=weights)
+        _warn_of_joined(network, features)  # Other losses are in `network.losses` then.
+    return spec
 
 
 def _warn_of_statistics(network: keras.Model, features: Any) -> None:
