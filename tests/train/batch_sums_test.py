@@ -126,7 +126,10 @@ def test_functions_that_join_examples_are_warned_of_on_two_replicas(tmp_path, wa
 
         model_dir = str(tmp_path / str(len(metrics)))
         config = ge.RunConfig(model_dir, devices=devices, save_checkpoints_steps=0)
-        ge.fit(make, data, validation_data=data, config=config)
+        ge.fit(make, columns, validation_data=columns, config=config)
+
+    def columns():  # Labels [n] and outputs [n, 1] would broadcast in a metric, as in Keras.
+        return data().map(lambda features, labels: (features, labels[:, tf.newaxis]))
 
     fit(ranking, [root])
     fit(Squares(), [absolute, "mae"])
