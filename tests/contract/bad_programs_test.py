@@ -246,6 +246,8 @@ def a_layer_of_the_outside():
 
 @says("draws random numbers without a seed", "self.seeds = keras.random.Seed", "noise =")
 def noise_of_the_process():
+    keras.random.normal([1])  # Its generator exists, as after another model.
+
     def model_fn(features, labels, mode, network, optimizer):
         noise = keras.random.normal(tf.shape(features))
         return with_spec()(features + noise, labels, mode, network, optimizer)
