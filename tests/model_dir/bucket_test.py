@@ -14,6 +14,8 @@ from tasks import ROOT, Task
 pytestmark = pytest.mark.slow
 
 RUN = "gs://bucket/run"
+# TensorFlow waits for up to 32 s before it repeats an operation.
+SHORT_DELAYS = {"GCS_RETRY_CONFIG_MAX_DELAY_TIME_US": "1000000"}
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def test_a_second_training_is_refused_and_a_killed_one_resumes(bucket, tmp_path)
 
 def test_errors_503_are_survived(bucket, tmp_path):
     bucket.failing = 0.1
-    with training(bucket, tmp_path, 1000) as task:
+    with training(bucket, tmp_path, 1000, SHORT_DELAYS) as task:
         assert task.wait(300) == 0, task.output
     assert newest(bucket) == f"{RUN}/model.ckpt-1000"
     assert evaluated_steps(bucket) == [500, 1000]
@@ -84,7 +86,7 @@ def test_errors_503_are_survived(bucket, tmp_path):
 
 @pytest.mark.parametrize("num_retries", [1, 10])
 def test_training_continues_in_an_outage(bucket, tmp_path, num_retries):
-    environment = {"GCS_RETRY_CONFIG_MAX_RETRIES": str(num_retries)}
+    environment = {**SHORT_DELAYS, "GCS_RETRY_CONFIG_MAX_RETRIES": str(num_retries)}
     with training(bucket, tmp_path, 9000, environment, save_checkpoints_steps=3000) as task:
         task.wait_for("eval | step 3000")
         # The next write after that of the checkpoint, for which the next save would wait.
