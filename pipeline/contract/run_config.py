@@ -133,8 +133,8 @@ class RunConfig:
         each epoch.
       steps_per_loop: maximum number of steps in one compiled call; no call has more than 1,000.
       max_loop_secs: approximate maximum duration of one compiled call; signals are
-        answered between calls. Where steps become slower, several workers make at most 16 more,
-        once.
+        answered between calls. Where steps become slower in a call, several workers make up to as
+        many more of them as they made before in a sixth of this time.
       train_distribute: strategy to train on, or a function that returns it, which may take the
         RunConfig as `config` and is called before the first training; None for the strategy of
         `execution`.

@@ -69,5 +69,5 @@ def test_two_workers_whose_steps_become_slow(tmp_path):
         before = tasks[0].output.count("STEP")
         tasks[0].send(signal.SIGTERM)
         assert [task.wait(120) for task in tasks] == [75, 75], tasks[0].output
-    # Of the call: those of half a second, and those until the processes agree.
-    assert tasks[0].output.count("STEP") - before < 60
+    # Of the call: those of half a second, and those until the processes agree; not all fifty.
+    assert tasks[0].output.count("STEP") - before < 25
