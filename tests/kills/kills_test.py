@@ -1,7 +1,8 @@
-"""Trainings that are killed ten times end with the weights of those that never were.
+"""Trainings that are killed several times end with the weights of those that never were.
 
 The moments are random: while the program starts, after some step, after a SIGTERM. Their seed is
-in the error; KILLS_SEED=7 takes another one. Programs also kill themselves at each place of a save.
+in the error; KILLS_SEED=7 takes another one, KILLS=10 kills more often. Programs also kill
+themselves at each place of a save.
 """
 
 import json
@@ -19,6 +20,7 @@ import tasks
 from kills.train import NUM_STEPS, write_records
 
 SEED = os.environ.get("KILLS_SEED", "0")
+NUM_KILLS = int(os.environ.get("KILLS", "4"))
 PROGRAM = pathlib.Path(__file__).parent / "train.py"
 PIPELINES = (
     "shuffle",
@@ -147,14 +149,14 @@ def test_one_process_is_killed_twice(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_one_process(pipeline, tmp_path):
-    weights, expected, kills = results(pipeline, tmp_path, 1, 10)
+    weights, expected, kills = results(pipeline, tmp_path, 1, NUM_KILLS)
     np.testing.assert_array_equal(weights, expected, kills)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["average", "gan"])
 def test_other_programs(program, tmp_path):
-    weights, expected, kills = results("nested_shuffles", tmp_path, 1, 5, program=program)
+    weights, expected, kills = results("nested_shuffles", tmp_path, 1, NUM_KILLS, program=program)
     np.testing.assert_array_equal(weights, expected, kills)
 
 
@@ -182,7 +184,7 @@ def test_two_workers_are_killed_once(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("pipeline", ["interleave", "records", "numpy_function"])
 def test_two_workers(pipeline, tmp_path):
-    weights, expected, kills = results(pipeline, tmp_path, 2, 10)
+    weights, expected, kills = results(pipeline, tmp_path, 2, NUM_KILLS)
     np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-6, err_msg=kills)
 
 
