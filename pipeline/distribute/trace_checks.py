@@ -2,7 +2,7 @@
 """Finds mistakes in the first trace of a model_fn that would be silent later."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -28,6 +28,29 @@ _CURVED = {"Sqrt", "Rsqrt", "Square", "Pow", "Log", "Log1p", "Exp", "Expm1"}
 _OLD_SUMMARIES = {"ScalarSummary", "HistogramSummary", "ImageSummary", "TensorSummaryV2"}
 
 
+def check_draws(graph: Any, created: Sequence[Any], strategy: tf.distribute.Strategy) -> None:
+    """Refuses draws of `keras.random` without a seed, by a generator that is in no module.
+
+    `created` are the variables that the trace created: a first draw creates the generator.
+
+    Raises:
+      SpecError: the trace uses or has created the generator.
+    """
+    generator = private.generator_of_process()
+    if generator is None:
+        return
+    state = variable_of(generator.state)
+    handles = {id(v.handle) for v in strategy.experimental_local_results(state)}
+    uses = [op for outer, i in graph.captures if id(outer) in handles for op in i.consumers()]
+    if uses or any(state is each for each in created):
+        raise SpecError(
+            "keras.random draws random numbers without a seed, by its generator of the process: "
+            "expected a generator of the layer or model, since checkpoints would miss its state. "
+            "Write self.seeds = keras.random.SeedGenerator(1) in __init__, and seed=self.seeds "
+            f"where it draws.{_users_lines(uses[0]) if uses else ''}"
+        )
+
+
 def check_graph(graph: Any, modules: Mapping[str, Any], strategy: tf.distribute.Strategy) -> None:
     """Checks which variables a model_fn reads and writes.
 
@@ -50,22 +73,11 @@ def check_graph(graph: Any, modules: Mapping[str, Any], strategy: tf.distribute.
             for operation in inner.consumers():
                 if _OF_VARIABLES.fullmatch(operation.type):
                     _check_metric(outer, modules, strategy)
-                    found = [(f.filename, f.lineno, f.name) for f in operation.traceback]
-                    own = [frame for frame in found if tracebacks.is_users(frame[0])]
-                    lines = "".join(f"\n{line}" for line in tracebacks.lines(own[-1:]))
-                    if private.draws_seed(operation):
-                        raise SpecError(
-                            f"{operation.name} draws random numbers without a seed, by Keras' "
-                            "generator of the process: expected a generator of the layer or model, "
-                            "since checkpoints would miss its state. Write self.seeds = "
-                            "keras.random.SeedGenerator(1) in __init__, and seed=self.seeds where "
-                            f"it draws.{lines}"
-                        )
                     raise SpecError(
                         f"model_fn uses a variable that is in no module, by {operation.name}: "
                         "expected modules for all variables, since checkpoints would miss it. "
                         "Create the layer in a factory, Estimator(modules={'network': "
-                        f"make_network}}), and a metric by metric(...).{lines}"
+                        f"make_network}}), and a metric by metric(...).{_users_lines(operation)}"
                     )
     for name, module in modules.items():
         if isinstance(module, keras.optimizers.Optimizer):
@@ -78,6 +90,13 @@ def check_graph(graph: Any, modules: Mapping[str, Any], strategy: tf.distribute.
                     "since the driver updates on all replicas. Set train_op=TrainOp("
                     f"{name}, network.trainable_variables)."
                 )
+
+
+def _users_lines(operation: tf.Operation) -> str:
+    """Returns the place where the user's code made an operation, each line on a new one."""
+    found = [(f.filename, f.lineno, f.name) for f in operation.traceback]
+    own = [frame for frame in found if tracebacks.is_users(frame[0])]
+    return "".join(f"\n{line}" for line in tracebacks.lines(own[-1:]))
 
 
 def _check_metric(handle: Any, modules: Mapping[str, Any], strategy: Any) -> None:
