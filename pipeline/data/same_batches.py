@@ -19,7 +19,8 @@ from . import fingerprint
 
 # Values of an array that are hashed, from all parts of it: a batch of images has 20 MB.
 _NUM_VALUES = 1 << 14
-_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
+# Operations of numpy_function, from_generator and py_function.
+PYTHON_CALLS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 _WAY_OUT = (
     "each process takes its part of each batch, so some examples would be missing and others come "
     "twice."
@@ -51,7 +52,7 @@ def in_order(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
 
 def calls_python(dataset: tf.data.Dataset) -> bool:
     """Returns whether Python code makes the elements."""
-    return any(node.op in _PYTHON for node in fingerprint.nodes_of_functions(dataset))
+    return any(node.op in PYTHON_CALLS for node in fingerprint.nodes_of_functions(dataset))
 
 
 class Agreement:

@@ -283,18 +283,16 @@ def _model_fn(features: Any, labels: Any, mode: str, network: Any, optimizer: An
     outputs = network(features, training=mode == ModeKeys.TRAIN)
     spec = compiled_spec(mode, network, outputs, labels, parts, weights=weights)
     if is_first:
-        _warn_of_joined(network, features)  # Other losses are in `network.losses` then.
+        _warn_of_joined_outputs(network, features)  # Other losses are in `network.losses` then.
     return spec
 
 
 def _warn_of_statistics(network: keras.Model, features: Any) -> None:
     """Warns, on several replicas, of statistics that are not those of the whole batch."""
-    number, kinds = (
-        network.distribute_strategy.num_replicas_in_sync,
-        keras.layers.BatchNormalization,
-    )
-    found = [(path, each) for path, each in names.layers_of(network) if isinstance(each, kinds)]
-    found = [(path, each) for path, each in found if each.trainable]
+    number = network.distribute_strategy.num_replicas_in_sync
+    kind = keras.layers.BatchNormalization
+    layers = names.layers_of(network)
+    found = [(path, each) for path, each in layers if isinstance(each, kind) and each.trainable]
     parts = [path for path, each in found if not each.synchronized]
     if number == 1 or not found:
         return
@@ -315,7 +313,7 @@ def _warn_of_statistics(network: keras.Model, features: Any) -> None:
         )
 
 
-def _warn_of_joined(network: keras.Model, features: Any) -> None:
+def _warn_of_joined_outputs(network: keras.Model, features: Any) -> None:
     """Warns, on several replicas, if the outputs of an example depend on the rest of its batch."""
     number = network.distribute_strategy.num_replicas_in_sync
     if number == 1:

@@ -168,7 +168,7 @@ def own_step_spec(mode: str, model: keras.Model, data: Any) -> OwnStepSpec:
     with trace.active(), tf.variable_creator_scope(assignable):
         returned = step(data)
     if _current.trace is None and mode == ModeKeys.TRAIN:
-        _warn_of_joined(model, step, data)
+        _warn_of_joined_gradients(model, step, data)
     if not isinstance(returned, Mapping) or not returned:
         raise SpecError(
             f"{type(model).__name__}.{getattr(step, '__name__', 'train_step')} returned "
@@ -219,7 +219,7 @@ def build(model: keras.Model, data: Any) -> None:
             op.optimizer.build(list(op.variables))
 
 
-def _warn_of_joined(model: keras.Model, step: Callable[[Any], Any], data: Any) -> None:
+def _warn_of_joined_gradients(model: keras.Model, step: Callable[[Any], Any], data: Any) -> None:
     """Warns, on several replicas, if the gradient of a batch is not the mean of its halves'.
 
     The step is called on eight random examples without an effect. A step that draws random
