@@ -28,7 +28,7 @@ _WAY_OUT = (
 
 
 def in_order(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
-    """Returns a dataset whose order is the same in all processes, as far as tf.data decides.
+    """Returns a dataset with the same order in all processes, as far as tf.data decides.
 
     Args:
       dataset: dataset of global batches.
@@ -65,7 +65,7 @@ class Agreement:
         self._num_dropped = 0
 
     def watched(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns the dataset, whose elements are noted as they are read."""
+        """Returns a dataset that notes its elements as they are read."""
 
         def noted(*element: Any) -> Any:
             arrays = [x for x in tf.nest.flatten(element, expand_composites=True) if x is not None]
@@ -75,7 +75,7 @@ class Agreement:
         return dataset.map(noted)
 
     def check(self, num_batches: int) -> None:
-        """Compares the first `num_batches` with those of the other processes, which must call it.
+        """Compares the first `num_batches` with those of all processes, which must call it.
 
         Raises:
           UserValueError: they differ.

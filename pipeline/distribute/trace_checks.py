@@ -22,7 +22,7 @@ _EXACT = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24}
 # Without a writer tf.summary leaves one constant; nothing writes the summaries of TensorFlow 1.
 _SUMMARY = re.compile(r"(?:(.*)/)?write_summary(?:_\d+)?/Const")
 _OF_VARIABLES = re.compile("ReadVariableOp|ResourceGather.*|Assign.*VariableOp|Resource.*Apply.*")
-# Operations of which a sum over the batch stays one.
+# A sum over the batch stays one after these operations.
 _LINEAR = {"Identity", "Cast", "Neg", "AddV2", "AddN", "Add", "Sub", "Reshape", "Squeeze"}
 _CURVED = {"Sqrt", "Rsqrt", "Square", "Pow", "Log", "Log1p", "Exp", "Expm1"}
 _OLD_SUMMARIES = {"ScalarSummary", "HistogramSummary", "ImageSummary", "TensorSummaryV2"}
@@ -63,7 +63,7 @@ def check_graph(graph: Any, modules: Mapping[str, Any], strategy: tf.distribute.
       SpecError: it uses a variable that is in no module, or applies an optimizer.
     """
     if isinstance(strategy, (tf.distribute.ParameterServerStrategy, tf.distribute.TPUStrategy)):
-        return  # They capture other handles than those of the variables.
+        return  # They capture other handles than the variables have.
     owned = set()
     for variable in variables_of(modules).values():
         for each in parts_of(variable):
@@ -100,13 +100,13 @@ def _users_lines(operation: tf.Operation) -> str:
 
 
 def _check_metric(handle: Any, modules: Mapping[str, Any], strategy: Any) -> None:
-    """Refuses a layer that updates a metric, if the handle is that of a variable of the metric."""
+    """Refuses a layer that updates a metric, if the handle belongs to a variable of the metric."""
     found = None
     for _, layer in (each for module in modules.values() for each in layers_of(module)):
         for metric in layer.metrics:
             copies = [strategy.experimental_local_results(variable_of(v)) for v in metric.variables]
             if any(copy.handle is handle for each in copies for copy in each):
-                found = layer, metric  # The last one is the layer in which it is.
+                found = layer, metric  # The last layer has it itself.
     if found is not None:
         layer, metric = found
         kind = type(metric).__name__
@@ -169,7 +169,7 @@ def _log_forgotten(graph: Any, modules: Mapping[str, Any], spec: EstimatorSpec) 
         layers = [layer for _, layer in layers_of(module)]
         weights = [v for layer in layers for v in layer.weights if id(variable_of(v)) in trained]
         if not any(_uses(v, uses) for v in weights):
-            continue  # It is not called, or its variables are those of another task.
+            continue  # It is not called, or belongs to another task.
         states = [v for each in layers if _has_two_modes(each) for v in _state(each)]
         if states and all(set(_uses(v, uses)) <= {"ReadVariableOp"} for v in states):
             logging.warning(
@@ -209,7 +209,7 @@ def _log_sums(spec: EstimatorSpec, num_replicas: int) -> None:
 
 
 def _log_curved(spec: EstimatorSpec) -> None:
-    """Warns of scalars such as the root of a mean, of which replicas have one each."""
+    """Warns of scalars such as the root of a mean: each replica has its own."""
     values = {"the loss": spec.loss, **{f"scalar {k!r}": v for k, v in spec.scalars.items()}}
     for name, each in spec.metrics.items():
         if getattr(each, "factory", None) is keras.metrics.Mean:
