@@ -225,13 +225,13 @@ def set_batch_number(callback: Any, number: int) -> None:
         callback._train_step = number
 
 
-def draws_seed(operation: tf.Operation) -> bool:
-    """Returns whether an operation is a part of a drawing of Keras' random numbers.
+def generator_of_process() -> Any:
+    """Returns the generator of `keras.random` without a seed; None before this thread has drawn.
 
-    Keras 3.6 to 3.16: all of `keras.random` call `draw_seed`. No public name has the generator of
-    the process.
+    Keras 3.6 to 3.16: `global_seed_generator` of `global_state`. No public name has it.
     """
-    return any(frame.name == "draw_seed" for frame in operation.traceback)
+    module = sys.modules[keras.random.SeedGenerator.__module__]
+    return module.global_state.get_global_attribute("global_seed_generator")
 
 
 def set_eager_seed(seed: int | None, base: int | None) -> None:

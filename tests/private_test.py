@@ -1,6 +1,7 @@
 """Each private name of Keras, TensorFlow and gin, by what the driver needs of it."""
 
 import types
+from concurrent import futures
 
 import gin
 import keras
@@ -163,14 +164,16 @@ def test_metric_functions():
         assert not private.takes_number(metric, tf.ones([2]), tf.ones([2]), tf.ones([2]))
 
 
-def test_draws_seed():
+def test_generator_of_process():
     def draw():
-        return tf.identity(keras.random.normal([2]), "found"), tf.ones([2])
+        before = private.generator_of_process()
+        keras.random.normal([2])
+        return before, private.generator_of_process()
 
-    keras.random.normal([2])  # Makes the generator of the process.
-    operations = tf.function(draw).get_concrete_function().graph.get_operations()
-    assert any(map(private.draws_seed, operations))
-    assert not private.draws_seed(operations[-1])
+    with futures.ThreadPoolExecutor(1) as thread:  # Each thread has its own.
+        before, generator = thread.submit(draw).result()
+    assert before is None
+    assert isinstance(generator, keras.random.SeedGenerator)
 
 
 def test_eager_seed():

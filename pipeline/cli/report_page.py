@@ -238,10 +238,8 @@ def _charts(report: Report) -> Iterator[str]:
 
 def _chart(title: str, series: Mapping[str, Points], *, is_line: bool = True) -> str:
     width, height, left = 440, 180, 60
-    finite = {
-        name: _thinned([(s, v) for s, v in points if math.isfinite(v)])
-        for name, points in series.items()
-    }
+    finite = {n: [(s, v) for s, v in each if math.isfinite(v)] for n, each in series.items()}
+    finite = {n: each[:: 1 + len(each) // _MOST_POINTS] for n, each in finite.items()}
     both = [point for points in finite.values() for point in points]
     if not both:
         return ""
@@ -275,10 +273,6 @@ def _chart(title: str, series: Mapping[str, Points], *, is_line: bool = True) ->
         )
     svg = f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img">{"".join(shapes)}</svg>'
     return f"<figure><figcaption>{html.escape(title)}</figcaption>{svg}</figure>"
-
-
-def _thinned(points: Points) -> Points:
-    return points[:: 1 + len(points) // _MOST_POINTS]
 
 
 def _float(text: str) -> float:

@@ -164,10 +164,6 @@ class RunContext:
         """Why training is going to end, in one text; None while it continues."""
         return "; ".join(self.stop_reasons) or None
 
-    def advance(self, step: int) -> None:
-        """Sets the step after a compiled call; only the training loop calls it."""
-        self.step = step
-
     def request_stop(self, reason: str) -> None:
         """Ends training after the current call, in all processes; reasons accumulate."""
         check("request_stop.reason", reason, _TEXT)

@@ -19,7 +19,8 @@ from . import fingerprint
 
 # Values of an array that are hashed, from all parts of it: a batch of images has 20 MB.
 _NUM_VALUES = 1 << 14
-_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
+# Operations of numpy_function, from_generator and py_function.
+PYTHON_CALLS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 _WAY_OUT = (
     "each process takes its part of each batch, so some examples would be missing and others come "
     "twice."
@@ -27,7 +28,7 @@ _WAY_OUT = (
 
 
 def in_order(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
-    """Returns a dataset whose order is the same in all processes, as far as tf.data decides.
+    """Returns a dataset with the same order in all processes, as far as tf.data decides.
 
     Args:
       dataset: dataset of global batches.
@@ -51,7 +52,7 @@ def in_order(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
 
 def calls_python(dataset: tf.data.Dataset) -> bool:
     """Returns whether Python code makes the elements."""
-    return any(node.op in _PYTHON for node in fingerprint.nodes_of_functions(dataset))
+    return any(node.op in PYTHON_CALLS for node in fingerprint.nodes_of_functions(dataset))
 
 
 class Agreement:
@@ -64,7 +65,7 @@ class Agreement:
         self._num_dropped = 0
 
     def watched(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns the dataset, whose elements are noted as they are read."""
+        """Returns a dataset that notes its elements as they are read."""
 
         def noted(*element: Any) -> Any:
             arrays = [x for x in tf.nest.flatten(element, expand_composites=True) if x is not None]
@@ -74,7 +75,7 @@ class Agreement:
         return dataset.map(noted)
 
     def check(self, num_batches: int) -> None:
-        """Compares the first `num_batches` with those of the other processes, which must call it.
+        """Compares the first `num_batches` with those of all processes, which must call it.
 
         Raises:
           UserValueError: they differ.

@@ -2,7 +2,7 @@
 """Finds mistakes in the first trace of a model_fn that would be silent later."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -22,10 +22,33 @@ _EXACT = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24}
 # Without a writer tf.summary leaves one constant; nothing writes the summaries of TensorFlow 1.
 _SUMMARY = re.compile(r"(?:(.*)/)?write_summary(?:_\d+)?/Const")
 _OF_VARIABLES = re.compile("ReadVariableOp|ResourceGather.*|Assign.*VariableOp|Resource.*Apply.*")
-# Operations of which a sum over the batch stays one.
+# A sum over the batch stays one after these operations.
 _LINEAR = {"Identity", "Cast", "Neg", "AddV2", "AddN", "Add", "Sub", "Reshape", "Squeeze"}
 _CURVED = {"Sqrt", "Rsqrt", "Square", "Pow", "Log", "Log1p", "Exp", "Expm1"}
 _OLD_SUMMARIES = {"ScalarSummary", "HistogramSummary", "ImageSummary", "TensorSummaryV2"}
+
+
+def check_draws(graph: Any, created: Sequence[Any], strategy: tf.distribute.Strategy) -> None:
+    """Refuses draws of `keras.random` without a seed, by a generator that is in no module.
+
+    `created` are the variables that the trace created: a first draw creates the generator.
+
+    Raises:
+      SpecError: the trace uses or has created the generator.
+    """
+    generator = private.generator_of_process()
+    if generator is None:
+        return
+    state = variable_of(generator.state)
+    handles = {id(v.handle) for v in strategy.experimental_local_results(state)}
+    uses = [op for outer, i in graph.captures if id(outer) in handles for op in i.consumers()]
+    if uses or any(state is each for each in created):
+        raise SpecError(
+            "keras.random draws random numbers without a seed, by its generator of the process: "
+            "expected a generator of the layer or model, since checkpoints would miss its state. "
+            "Write self.seeds = keras.random.SeedGenerator(1) in __init__, and seed=self.seeds "
+            f"where it draws.{_users_lines(uses[0]) if uses else ''}"
+        )
 
 
 def check_graph(graph: Any, modules: Mapping[str, Any], strategy: tf.distribute.Strategy) -> None:
@@ -40,7 +63,7 @@ def check_graph(graph: Any, modules: Mapping[str, Any], strategy: tf.distribute.
       SpecError: it uses a variable that is in no module, or applies an optimizer.
     """
     if isinstance(strategy, (tf.distribute.ParameterServerStrategy, tf.distribute.TPUStrategy)):
-        return  # They capture other handles than those of the variables.
+        return  # They capture other handles than the variables have.
     owned = set()
     for variable in variables_of(modules).values():
         for each in parts_of(variable):
@@ -50,22 +73,11 @@ def check_graph(graph: Any, modules: Mapping[str, Any], strategy: tf.distribute.
             for operation in inner.consumers():
                 if _OF_VARIABLES.fullmatch(operation.type):
                     _check_metric(outer, modules, strategy)
-                    found = [(f.filename, f.lineno, f.name) for f in operation.traceback]
-                    own = [frame for frame in found if tracebacks.is_users(frame[0])]
-                    lines = "".join(f"\n{line}" for line in tracebacks.lines(own[-1:]))
-                    if private.draws_seed(operation):
-                        raise SpecError(
-                            f"{operation.name} draws random numbers without a seed, by Keras' "
-                            "generator of the process: expected a generator of the layer or model, "
-                            "since checkpoints would miss its state. Write self.seeds = "
-                            "keras.random.SeedGenerator(1) in __init__, and seed=self.seeds where "
-                            f"it draws.{lines}"
-                        )
                     raise SpecError(
                         f"model_fn uses a variable that is in no module, by {operation.name}: "
                         "expected modules for all variables, since checkpoints would miss it. "
                         "Create the layer in a factory, Estimator(modules={'network': "
-                        f"make_network}}), and a metric by metric(...).{lines}"
+                        f"make_network}}), and a metric by metric(...).{_users_lines(operation)}"
                     )
     for name, module in modules.items():
         if isinstance(module, keras.optimizers.Optimizer):
@@ -80,14 +92,21 @@ def check_graph(graph: Any, modules: Mapping[str, Any], strategy: tf.distribute.
                 )
 
 
+def _users_lines(operation: tf.Operation) -> str:
+    """Returns the place where the user's code made an operation, each line on a new one."""
+    found = [(f.filename, f.lineno, f.name) for f in operation.traceback]
+    own = [frame for frame in found if tracebacks.is_users(frame[0])]
+    return "".join(f"\n{line}" for line in tracebacks.lines(own[-1:]))
+
+
 def _check_metric(handle: Any, modules: Mapping[str, Any], strategy: Any) -> None:
-    """Refuses a layer that updates a metric, if the handle is that of a variable of the metric."""
+    """Refuses a layer that updates a metric, if the handle belongs to a variable of the metric."""
     found = None
     for _, layer in (each for module in modules.values() for each in layers_of(module)):
         for metric in layer.metrics:
             copies = [strategy.experimental_local_results(variable_of(v)) for v in metric.variables]
             if any(copy.handle is handle for each in copies for copy in each):
-                found = layer, metric  # The last one is the layer in which it is.
+                found = layer, metric  # The last layer has it itself.
     if found is not None:
         layer, metric = found
         kind = type(metric).__name__
@@ -150,7 +169,7 @@ def _log_forgotten(graph: Any, modules: Mapping[str, Any], spec: EstimatorSpec) 
         layers = [layer for _, layer in layers_of(module)]
         weights = [v for layer in layers for v in layer.weights if id(variable_of(v)) in trained]
         if not any(_uses(v, uses) for v in weights):
-            continue  # It is not called, or its variables are those of another task.
+            continue  # It is not called, or belongs to another task.
         states = [v for each in layers if _has_two_modes(each) for v in _state(each)]
         if states and all(set(_uses(v, uses)) <= {"ReadVariableOp"} for v in states):
             logging.warning(
@@ -190,7 +209,7 @@ def _log_sums(spec: EstimatorSpec, num_replicas: int) -> None:
 
 
 def _log_curved(spec: EstimatorSpec) -> None:
-    """Warns of scalars such as the root of a mean, of which replicas have one each."""
+    """Warns of scalars such as the root of a mean: each replica has its own."""
     values = {"the loss": spec.loss, **{f"scalar {k!r}": v for k, v in spec.scalars.items()}}
     for name, each in spec.metrics.items():
         if getattr(each, "factory", None) is keras.metrics.Mean:

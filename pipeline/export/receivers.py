@@ -10,14 +10,15 @@ from typing import Any
 import tensorflow as tf
 
 from ..contract import signatures
-from ..contract.checks import check, function
+from ..contract.checks import check
 from ..contract.user_errors import annotate_errors
 from ..errors import UserTypeError, UserValueError
+from ..loop.exporter import SERVING_FN
 
 FEATURES = "features"
 SERVING_DEFAULT = "serving_default"
 _ATTRIBUTE = "serving_input_receiver_fn"
-_EXAMPLE = "build_raw_serving_input_receiver_fn(tf.TensorSpec([None, 28, 28]))"
+_EXAMPLE = SERVING_FN.example
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +64,6 @@ class ServingInputReceiver:
 
 
 ServingFn = Callable[[], ServingInputReceiver]
-SERVING_FN = function("a function that returns a ServingInputReceiver", _EXAMPLE, optional=True)
 
 
 def build_raw_serving_input_receiver_fn(features: Any) -> ServingFn:

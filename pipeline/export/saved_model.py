@@ -12,7 +12,8 @@ import tensorflow as tf
 from .. import private
 from ..contract import paths
 from ..contract.spec import EstimatorSpec, ModeKeys
-from ..distribute.names import tables_of, variables_of
+from ..data.same_batches import PYTHON_CALLS
+from ..distribute.names import parts_of, tables_of, variables_of
 from ..errors import SpecError, UserValueError
 from ..loop.bound_model import BoundModel
 from ..loop.exporter import exports_in
@@ -22,7 +23,6 @@ from .receivers import SERVING_DEFAULT, ServingFn, ServingInputReceiver, receive
 
 # Age at which an unfinished export is the remains of a killed process.
 _TEMPORARY_SECS = 6 * 3600
-_PYTHON_CALLS = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 
 
 class Servable:
@@ -208,7 +208,7 @@ def _named(predictions: Any) -> dict[str, tf.Tensor]:
 def _check_calls_no_python(name: str, function: Any) -> None:
     graph = function.graph.as_graph_def()
     nodes = [*graph.node, *(node for each in graph.library.function for node in each.node_def)]
-    if any(node.op in _PYTHON_CALLS for node in nodes):
+    if any(node.op in PYTHON_CALLS for node in nodes):
         raise SpecError(
             f"the signature {name!r} calls Python (py_function or numpy_function): expected "
             "TensorFlow operations only, because a server has no Python."
@@ -220,7 +220,7 @@ def _check_captured(
 ) -> None:
     known = {id(table.resource_handle) for table in tables}
     for variable in variables.values():
-        for shard in getattr(variable, "variables", [variable]):
+        for shard in parts_of(variable):
             # A distributed variable is captured by the handle of one of its copies.
             known |= {id(copy.handle) for copy in getattr(shard, "values", None) or [shard]}
     known |= {id(private.packed_handle(variable)) for variable in variables.values()}

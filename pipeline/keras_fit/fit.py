@@ -283,18 +283,16 @@ def _model_fn(features: Any, labels: Any, mode: str, network: Any, optimizer: An
     outputs = network(features, training=mode == ModeKeys.TRAIN)
     spec = compiled_spec(mode, network, outputs, labels, parts, weights=weights)
     if is_first:
-        _warn_of_joined(network, features)  # Other losses are in `network.losses` then.
+        _warn_of_joined_outputs(network, features)  # Other losses are in `network.losses` then.
     return spec
 
 
 def _warn_of_statistics(network: keras.Model, features: Any) -> None:
-    """Warns, on several replicas, of statistics that are not those of the whole batch."""
-    number, kinds = (
-        network.distribute_strategy.num_replicas_in_sync,
-        keras.layers.BatchNormalization,
-    )
-    found = [(path, each) for path, each in names.layers_of(network) if isinstance(each, kinds)]
-    found = [(path, each) for path, each in found if each.trainable]
+    """Warns, on several replicas, of statistics of a part of the batch."""
+    number = network.distribute_strategy.num_replicas_in_sync
+    kind = keras.layers.BatchNormalization
+    layers = names.layers_of(network)
+    found = [(path, each) for path, each in layers if isinstance(each, kind) and each.trainable]
     parts = [path for path, each in found if not each.synchronized]
     if number == 1 or not found:
         return
@@ -315,7 +313,7 @@ def _warn_of_statistics(network: keras.Model, features: Any) -> None:
         )
 
 
-def _warn_of_joined(network: keras.Model, features: Any) -> None:
+def _warn_of_joined_outputs(network: keras.Model, features: Any) -> None:
     """Warns, on several replicas, if the outputs of an example depend on the rest of its batch."""
     number = network.distribute_strategy.num_replicas_in_sync
     if number == 1:
@@ -433,7 +431,7 @@ def _by_class(class_weight: Mapping[int, float]) -> Callable[[Any, Any], Any]:
 
 
 def _check_countable(input_fn: Callable[..., Any], config: RunConfig) -> None:
-    """Refuses trainings in which the steps of a pass are not the elements of the dataset."""
+    """Refuses trainings that make other steps in a pass than the dataset has elements."""
     if config.cluster.has_servers:
         reason = "the workers of parameter servers read at their own speeds"
     elif signatures.accepts(input_fn, "input_context"):
@@ -500,7 +498,7 @@ def _plain_model(
     make_model: Callable[[], keras.Model], config: RunConfig, input_fn: Callable[..., Any]
 ) -> keras.Model:
     """Returns a new model outside of the strategy, in the precision of the training."""
-    seed = config.tf_random_seed or 0  # Training may go on with its own random numbers.
+    seed = config.tf_random_seed or 0  # Training may continue with its own random numbers.
     with modules_lib.in_precision(config.precision), seeds.seeded(seed, "plain model"):
         model = new_model(make_model)
         build(model, _batch(input_fn, config))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras models with a `train_step`, `test_step` or `compute_loss` of their own, unchanged.
+"""Keras models that override `train_step`, `test_step` or `compute_loss`, unchanged.
 
     share of a replica = its examples / examples of the step
     on each replica: the model's train_step
@@ -40,7 +40,7 @@ from ..train.metrics import MetricSet, is_sum_over_batches
 from ..train.step import Batches, BoundModelFn, compiled, learning_rate_of, used_optimizers
 from ..train.totals import Totals, sum_of, totals_of, zeros_of
 
-_SUMS = ("sum", "none", None)  # Reductions of which the gradient is that of a sum.
+_SUMS = ("sum", "none", None)  # Reductions with the gradient of a sum.
 _METHODS = ("train_step", "test_step", "compute_loss", "compute_metrics")
 
 
@@ -55,7 +55,7 @@ def own_methods(model: keras.Model) -> list[str]:
 
 
 def reason_for_own_step(model: keras.Model) -> str | None:
-    """Returns why a compiled model is trained by its own step, or by that of Keras.
+    """Returns why a compiled model is trained by its own step or by Keras' own.
 
     None if its loss and metrics are known by example, which is exact in more cases.
     """
@@ -75,7 +75,7 @@ def _losses_of(model: keras.Model) -> list[keras.losses.Loss]:
 
 
 def _summed_losses(model: keras.Model) -> list[keras.losses.Loss]:
-    """Returns the losses of `compile` of which the sum is taken.
+    """Returns the losses of `compile` that are summed.
 
     An own `train_step` takes the mean of those without a reduction itself, or the warning of
     joined examples finds that it does not.
@@ -156,7 +156,7 @@ def own_step_spec(mode: str, model: keras.Model, data: Any) -> OwnStepSpec:
       data: what Keras passes to the step.
 
     Returns:
-      What the step adds to the loss and to each metric.
+      The increments of the loss and of each metric.
 
     Raises:
       SpecError: the step returns no dict, or uses a metric or optimizer that cannot be summed.
@@ -168,7 +168,7 @@ def own_step_spec(mode: str, model: keras.Model, data: Any) -> OwnStepSpec:
     with trace.active(), tf.variable_creator_scope(assignable):
         returned = step(data)
     if _current.trace is None and mode == ModeKeys.TRAIN:
-        _warn_of_joined(model, step, data)
+        _warn_of_joined_gradients(model, step, data)
     if not isinstance(returned, Mapping) or not returned:
         raise SpecError(
             f"{type(model).__name__}.{getattr(step, '__name__', 'train_step')} returned "
@@ -219,7 +219,7 @@ def build(model: keras.Model, data: Any) -> None:
             op.optimizer.build(list(op.variables))
 
 
-def _warn_of_joined(model: keras.Model, step: Callable[[Any], Any], data: Any) -> None:
+def _warn_of_joined_gradients(model: keras.Model, step: Callable[[Any], Any], data: Any) -> None:
     """Warns, on several replicas, if the gradient of a batch is not the mean of its halves'.
 
     The step is called on eight random examples without an effect. A step that draws random
@@ -450,7 +450,7 @@ class _Trace:
         self._metrics[id(metric)] = metric, state
 
     def result(self, metric: Any, result: Callable[[], Any]) -> Any:
-        """Returns the result of a metric in this step, and keeps whose it is."""
+        """Returns the result of a metric in this step, and keeps the metric with it."""
         mapping = zip(metric.variables, self._state(metric), strict=True)
         with self.active(is_active=False), keras.StatelessScope(mapping):
             value = tf.nest.map_structure(
@@ -465,7 +465,7 @@ class _Trace:
         self._metrics.pop(id(metric), None)
 
     def spec(self, mode: str, values: Mapping[str, Any], rows: Any) -> OwnStepSpec:
-        """Returns the results of the step: of metrics what they add, of others the value."""
+        """Returns the results of the step: increments of metrics, values of others."""
         tensors = {name: _scalar(value) for name, value in values.items()}
         name = "loss" if "loss" in values else next(iter(values))
         found = self._results.get(id(values[name]))
@@ -558,7 +558,7 @@ class _Trace:
 
 
 class _Summed(keras.metrics.Metric):
-    """A metric of the model whose state is a sum of increments, or one of its results."""
+    """A metric of the model with summed increments as its state, or one of its results."""
 
     def __init__(self, metric: keras.metrics.Metric, key: Any) -> None:
         super().__init__(name=metric.name)
@@ -617,7 +617,7 @@ def _watch_parts(container: Any) -> None:
 
 
 def _summed_loss(loss: Any, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Returns losses that are summed, of which the mean by share is taken."""
+    """Returns summed losses divided by the share, since their mean by share is taken."""
     losses = call(*args, **kwargs)
     share = _current.trace.share if _current.trace else None
     if share is None:

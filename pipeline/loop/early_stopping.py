@@ -89,7 +89,11 @@ class MetricHook(Hook):
           The step, the value, and in words that patience is over; None if it is not.
         """
         since, best, cools_until, words = None, None, 0, "best: none"
-        for step, value in self.values(history):
+        name = f"{type(self).__name__}.metric"
+        for each in history:
+            if each.step < self.min_steps:
+                continue
+            step, value = each.step, value_of(name, self.metric, each.metrics)
             if self.is_better(value, best, self.min_delta):
                 since, best, words = step, value, f"best {value:.6g} at step {step}"
             elif since is None or step < cools_until:
@@ -100,13 +104,6 @@ class MetricHook(Hook):
                 over = f"no {change} in {waited} steps; {words}"
                 since, cools_until = step, step + cooldown_steps
             yield step, value, over
-
-    def values(self, history: History) -> Iterator[tuple[int, float]]:
-        """Yields the step and the value of each evaluation that counts."""
-        name = f"{type(self).__name__}.metric"
-        for each in history:
-            if each.step >= self.min_steps:
-                yield each.step, value_of(name, self.metric, each.metrics)
 
     def is_better(self, value: float, other: float | None, min_delta: float = 0.0) -> bool:
         """Returns whether a value is better by more than `min_delta`; any number beats None."""
@@ -183,8 +180,7 @@ class EarlyStopping(MetricHook):
 
     def act(self, run: RunContext, history: History) -> None:
         """Asks for the end of a training that has not reached its end anyway."""
-        is_at_end = run.max_step is not None and run.step >= run.max_step
-        reason = None if run.has_ended or is_at_end else self.reason(history)
+        reason = None if run.has_ended or run.is_at_end else self.reason(history)
         if reason is not None:
             run.request_stop(reason)
 

@@ -15,7 +15,7 @@ from ..errors import UserValueError
 from ..model_dir import storage_watchdog
 from ..model_dir.files import delete_folder
 
-_SERVING_FN = function(
+SERVING_FN = function(
     "a function that returns a ServingInputReceiver",
     "build_raw_serving_input_receiver_fn(tf.TensorSpec([None, 28, 28]))",
     optional=True,
@@ -88,7 +88,7 @@ class Exporter:
         check_directory(self.name, f"{kind}.name")
         keep = integer(1, example=5, optional=True)
         check(f"{kind}.exports_to_keep", exports_to_keep, keep)
-        check(f"{kind}.serving_input_receiver_fn", serving_input_receiver_fn, _SERVING_FN)
+        check(f"{kind}.serving_input_receiver_fn", serving_input_receiver_fn, SERVING_FN)
         rule = choice(LIVE, AVERAGE)._replace(optional=True)
         check(f"{kind}.weights", weights, rule)
         self.weights = weights

@@ -11,11 +11,10 @@ from ..distribute.replicas import Replicas
 from ..model_dir.evaluation_results import Evaluated
 from ..run import signals
 from .checkpointing import Checkpointing
-from .due_evaluations import Evaluations
 from .evaluation import Evaluation
 from .evaluation_log import EvaluationLog
 from .hook_list import HookList
-from .parts import Boundary, Start
+from .parts import Boundary, Evaluations, Start
 from .specs import EvalSpec
 
 # Takes an evaluation, its result, its checkpoint's path prefix, and whether training has ended.

@@ -9,10 +9,9 @@ from typing import Any
 from ..contract.hooks import RunContext
 from ..model_dir import storage_watchdog
 from ..model_dir.evaluation_results import Evaluated, from_json, to_json
-from .due_evaluations import Evaluations
 from .evaluation_log import EvaluationLog
 from .hook_list import HookList
-from .parts import Boundary, Start
+from .parts import Boundary, Evaluations, Start
 from .specs import EvalSpec
 from .train_state import TrainState
 

@@ -5,7 +5,7 @@ import numpy as np
 from absl import logging
 
 from ..checkpoint import files
-from ..checkpoint.reader import Reader
+from ..checkpoint.reader import Reader, listed
 from ..contract.hooks import RunContext, SkippedStep
 from ..errors import NanLossDuringTrainingError
 from ..train.compiled_loop import Steps
@@ -44,7 +44,7 @@ class NanPolicy(Part):
         if names:
             good = _newest_finite(self._model_dir, names)
             remedy = f"{good} has none: delete the later checkpoints" if good else "Start again"
-            problem = f"{start.checkpoint} has NaN or infinity in {listed(names)}"
+            problem = f"{start.checkpoint} has NaN or infinity in {some_of(names)}"
             self._report(problem, f"{remedy}, or set on_nan='warn'")
 
     def check(self, steps: Steps) -> None:
@@ -77,7 +77,7 @@ class NanPolicy(Part):
         names = self._state.nonfinite()
         if not self._state.replicas.any(bool(names)):
             return
-        problem = f"{listed(names)} became NaN or infinite up to step {run.step}, "
+        problem = f"{some_of(names)} became NaN or infinite up to step {run.step}, "
         problem += "while the loss was finite"
         if self._skips and may_skip and good:
             self._skip(run.step, problem)
@@ -100,10 +100,9 @@ class NanPolicy(Part):
         raise NanLossDuringTrainingError(f"{problem}. {remedy}.")
 
 
-def listed(names: list[str]) -> str:
+def some_of(names: list[str]) -> str:
     """Returns the first names, or that variables of another process are meant."""
-    more = f" and {len(names) - 3} others" if len(names) > 3 else ""
-    return f"{', '.join(names[:3])}{more}" if names else "variables of another process"
+    return listed(names, 3) if names else "variables of another process"
 
 
 def _newest_finite(model_dir: str, names: list[str]) -> str | None:

@@ -11,10 +11,9 @@ from ..distribute.replicas import Replicas
 from ..run import signals
 from ..train.compiled_loop import Detail
 from .checkpointing import Checkpointing
-from .due_evaluations import Evaluations
 from .engine import Engine
 from .hook_list import HookList
-from .parts import Boundary
+from .parts import Boundary, Evaluations
 
 PREEMPTED = "preempted"
 END_OF_INPUT = "the input ended"

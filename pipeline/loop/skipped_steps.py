@@ -45,8 +45,7 @@ class SkippedSteps(Part):
     def restore(self, run: RunContext, start: Start) -> None:
         """Takes the steps that were skipped before the checkpoint; the later ones come again."""
         self._requested = None
-        old = start.states.get("left_out", [])  # The key until 0.2.0.
-        saved = [SkippedStep(*each) for each in start.states.get("skipped_steps", old)]
+        saved = [SkippedStep(*each) for each in start.states.get("skipped_steps", ())]
         steps = [*self._past, *self._future]
         self._past, self._future = saved, steps[len(saved) :]
 

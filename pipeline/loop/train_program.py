@@ -78,11 +78,6 @@ class TrainProgram:
             self._cache_key(), self._compile
         )
 
-    @property
-    def element_spec(self) -> tuple[Any, Any]:
-        """Type specs of one replica's features and labels."""
-        return self.runner.element_spec
-
     def _cache_key(self) -> Hashable:
         """Returns all that the program depends on; hooks may scale learning rates."""
         scaling = tuple(hook for hook in self.hooks if isinstance(hook, ScalesRates))

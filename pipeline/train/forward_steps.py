@@ -55,22 +55,14 @@ class EvalStep:
         return totals._replace(scalars={})
 
 
-class PredictStep:
+class PredictStep(EvalStep):
     """One step of a prediction, which fetches `EstimatorSpec.predictions`."""
 
     def __init__(
         self, model_fn: BoundModelFn, fetches: Fetches, replicas: Replicas, global_step: tf.Variable
     ) -> None:
         """Takes model_fn in mode PREDICT, and the predictions to fetch."""
-        self._model_fn = model_fn
-        self._global_step = global_step
-        self._replicas = replicas
-        self._metrics = MetricSet({})
-        self._fetches = fetches
-
-    def zeros(self) -> Totals:
-        """Returns the totals of no step."""
-        return zeros_of(self._metrics, (), self._fetches)
+        super().__init__(model_fn, MetricSet({}), replicas, global_step, fetches=fetches)
 
     def __call__(self, batches: Batches, step: tf.Tensor) -> Totals:
         """Returns the totals of one step's batches: the predictions, and else 0."""

@@ -35,7 +35,7 @@ def trainable_variables(module: Any, *, frozen: str | Sequence[str]) -> list[Any
     full = {}
     for name, value in names.state_of({"module": module}).items():
         # A table on parameter servers is trained as its shards are.
-        full |= {id(part): name.removeprefix("module/") for part in _parts(value)}
+        full |= {id(part): name.removeprefix("module/") for part in names.parts_of(value)}
     trainable = [(full[id(names.variable_of(v))], v) for v in module.trainable_variables]
     found = sorted({name for name, _ in trainable})
     patterns = [frozen] if isinstance(frozen, str) else list(frozen)
@@ -52,10 +52,6 @@ def trainable_variables(module: Any, *, frozen: str | Sequence[str]) -> list[Any
             f"of {found}."
         )
     return kept
-
-
-def _parts(value: Any) -> list[Any]:
-    return list(getattr(value, "variables", [value]))
 
 
 def _matches(pattern: str, name: str) -> bool:

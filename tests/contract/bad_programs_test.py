@@ -5,6 +5,7 @@ the user's own line.
 """
 
 import dataclasses
+from concurrent import futures
 
 import keras
 import numpy as np
@@ -253,6 +254,16 @@ def noise_of_the_process():
         return with_spec()(features + noise, labels, mode, network, optimizer)
 
     train(model_fn)
+
+
+@says("draws random numbers without a seed", "self.seeds = keras.random.Seed", "noise =")
+def the_first_noise_of_the_process():
+    def model_fn(features, labels, mode, network, optimizer):
+        noise = keras.random.normal(tf.shape(features))
+        return with_spec()(features + noise, labels, mode, network, optimizer)
+
+    with futures.ThreadPoolExecutor(1) as thread:  # Which has drawn nothing.
+        thread.submit(train, model_fn).result()
 
 
 @says("uses a variable that is in no module", "metric(...)", "mean.update_state(features)")

@@ -6,8 +6,7 @@ import math
 import pytest
 
 from gin_estimator.contract.hooks import RunContext
-from gin_estimator.loop.due_evaluations import Evaluations
-from gin_estimator.loop.parts import Part
+from gin_estimator.loop.parts import Evaluations, Part
 from gin_estimator.loop.schedule import Schedule
 from gin_estimator.run import signals
 
