@@ -41,11 +41,16 @@ _LINE_COLORS = ("#1565c0", "#c62828", "#2e7d32", "#6a1b9a", "#ef6c00")
 _MOST_CHARTS, _MOST_POINTS, _NUM_COLUMNS = 24, 500, 240
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 960px; margin: 2em auto; padding: 0 1em }
-table { border-collapse: collapse; margin: 1em 0 } td, th { padding: 2px 12px 2px 0 }
+h1 { overflow-wrap: anywhere } table { border-collapse: collapse; margin: 1em 0 }
+table, pre { display: block; overflow-x: auto } td, th { padding: 2px 12px 2px 0 }
+td:not(:last-child) { white-space: nowrap }
+td:last-child:not(.n) { overflow-wrap: anywhere; min-width: 4em }
 th { text-align: left } .n { text-align: right; font-variant-numeric: tabular-nums }
-svg { max-width: 100%; height: auto } pre { background: #f5f5f5; padding: 1em; overflow-x: auto }
+svg { max-width: 100%; height: auto } rect { shape-rendering: crispEdges }
+pre { background: #f5f5f5; padding: 1em }
 i { display: inline-block; width: .9em; height: .9em; margin-right: .5em }
-figure { display: inline-block; margin: 0 1em 1em 0 } .big { font-size: 1.6em; margin-right: 1em }
+figure { display: inline-block; margin: 0 1em 1em 0 } figcaption span { margin-left: 1em }
+.big { font-size: 1.6em; margin-right: 1em; white-space: nowrap; display: inline-block }
 """
 
 
@@ -145,7 +150,8 @@ def sweep_page(folder: str, rows: Sequence[Sequence[str]]) -> str:
 
 
 def _document(title: str, parts: Iterable[str]) -> str:
-    head = f"<meta charset=utf-8><title>{html.escape(title)}</title><style>{_STYLE}</style>"
+    head = "<meta charset=utf-8><meta name=viewport content='width=device-width'>"
+    head += f"<title>{html.escape(title)}</title><style>{_STYLE}</style>"
     return f"<!doctype html><html lang=en><head>{head}</head><body>{''.join(parts)}</body></html>\n"
 
 
@@ -253,8 +259,10 @@ def _chart(title: str, series: Mapping[str, Points], *, is_line: bool = True) ->
         f'<text x="{width}" y="{height - 4}" font-size="11" text-anchor="end">{x1:g}</text>'
         f'<path d="M{left} 4V{height - 20}H{width}" stroke="#999" fill="none"/>'
     ]
+    caption = html.escape(title)
     for index, (name, points) in enumerate(finite.items()):
         color = _LINE_COLORS[index % len(_LINE_COLORS)]
+        caption += f'<span style="color:{color}">{html.escape(name)}</span>'
         places = [
             (
                 left + (width - left) * (s - x0) / ((x1 - x0) or 1),
@@ -269,12 +277,8 @@ def _chart(title: str, series: Mapping[str, Points], *, is_line: bool = True) ->
             shapes += [
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{color}"/>' for x, y in places
             ]
-        shapes.append(
-            f'<text x="{width}" y="{12 + 14 * index}" font-size="11" text-anchor="end" '
-            f'fill="{color}">{html.escape(name)}</text>'
-        )
     svg = f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img">{"".join(shapes)}</svg>'
-    return f"<figure><figcaption>{html.escape(title)}</figcaption>{svg}</figure>"
+    return f"<figure><figcaption>{caption}</figcaption>{svg}</figure>"
 
 
 def _thinned(points: Points) -> Points:
