@@ -44,7 +44,7 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 960px; margin: 2em auto;
 h1 { overflow-wrap: anywhere } table { border-collapse: collapse; margin: 1em 0 }
 table, pre { display: block; overflow-x: auto } td, th { padding: 2px 12px 2px 0 }
 td:not(:last-child) { white-space: nowrap }
-td:last-child:not(.n) { overflow-wrap: anywhere; min-width: 4em }
+td:last-child { overflow-wrap: anywhere } td:nth-child(n + 4):last-child { min-width: 10em }
 th { text-align: left } .n { text-align: right; font-variant-numeric: tabular-nums }
 svg { max-width: 100%; height: auto } rect { shape-rendering: crispEdges }
 pre { background: #f5f5f5; padding: 1em }
