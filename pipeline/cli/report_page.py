@@ -46,7 +46,7 @@ table, pre { display: block; overflow-x: auto } td, th { padding: 2px 12px 2px 0
 td:not(:last-child) { white-space: nowrap }
 td:last-child { overflow-wrap: anywhere } td:nth-child(n + 4):last-child { min-width: 10em }
 th { text-align: left } .n { text-align: right; font-variant-numeric: tabular-nums }
-svg { max-width: 100%; height: auto } rect { shape-rendering: crispEdges }
+svg { max-width: 100%; height: auto; overflow: visible } rect { shape-rendering: crispEdges }
 pre { background: #f5f5f5; padding: 1em }
 i { display: inline-block; width: .9em; height: .9em; margin-right: .5em }
 figure { display: inline-block; margin: 0 1em 1em 0 } figcaption span { margin-left: 1em }
@@ -140,13 +140,18 @@ def sweep_page(folder: str, rows: Sequence[Sequence[str]]) -> str:
     names, *trials = rows
     parts = [f"<h1>{html.escape(folder)}</h1>"]
     for column in (0, *range(3, len(names) - 1)):
-        points = [(_float(row[column]), _float(row[2])) for row in trials]
-        points = sorted(p for p in points if all(map(math.isfinite, p)))
+        pairs = [(row[column], row[2]) for row in trials]
+        points = sorted((float(x), float(y)) for x, y in pairs if _is_number(x) and _is_number(y))
         name = names[column]
         if points and 0 < 100 * points[0][0] < points[-1][0]:
             name, points = f"log10 of {name}", [(math.log10(x), y) for x, y in points]
         parts.append(_chart(f"{names[2]} over {name}", {"": points}, is_line=False))
-    return _document(folder, [*parts, _table(rows)])
+    return _document(folder, [*parts, _table(rounded(rows))])
+
+
+def rounded(rows: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Returns the rows of a sweep with fewer digits; its `trials.csv` has the exact numbers."""
+    return [[f"{float(t):.4g}" if "." in t and _is_number(t) else t for t in r] for r in rows]
 
 
 def _document(title: str, parts: Iterable[str]) -> str:
@@ -285,11 +290,11 @@ def _thinned(points: Points) -> Points:
     return points[:: 1 + len(points) // _MOST_POINTS]
 
 
-def _float(text: str) -> float:
+def _is_number(text: str) -> bool:
     try:
-        return float(text)
+        return math.isfinite(float(text))
     except ValueError:
-        return math.nan
+        return False
 
 
 def _ends(values: Iterable[float]) -> tuple[float, float]:
