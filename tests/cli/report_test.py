@@ -156,7 +156,8 @@ def test_the_page_is_one_file_without_a_network():
 
 
 def test_a_sweep_has_a_table_and_plots(tmp_path, capsys):
-    trials = "trial,state,loss,RATE,net,why\n1,complete,0.5,0.0012345678,@cnn,\n0,complete,0.75,1.0,@cnn,\n"
+    trials = "trial,state,loss,RATE,net,why\n1,complete,0.5,0.0012345678,@cnn,\n"
+    trials += "0,complete,0.75,1.0,@cnn,\n"
     (tmp_path / "trials.csv").write_text(f"{trials}2,fail,,0.1,@mlp,exited with 1\n")
     assert text_of(tmp_path, capsys) == f"report {tmp_path}/report.html\n"
     page = Page((tmp_path / "report.html").read_text())
