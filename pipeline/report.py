@@ -58,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = paths.normal(options.model_dir)
         if trials := _Files(folder).read(_TRIALS):
             rows = list(csv.reader(io.StringIO(trials.decode(), newline="")))
-            lines, page = job_output.aligned(rows), report_page.sweep_page(folder, rows)
+            lines = job_output.aligned(report_page.rounded(rows))
+            page = report_page.sweep_page(folder, rows)
         else:
             report = read(folder)
             lines, page = report_page.text_lines(report), report_page.page(report)

@@ -41,11 +41,16 @@ _LINE_COLORS = ("#1565c0", "#c62828", "#2e7d32", "#6a1b9a", "#ef6c00")
 _MOST_CHARTS, _MOST_POINTS, _NUM_COLUMNS = 24, 500, 240
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 960px; margin: 2em auto; padding: 0 1em }
-table { border-collapse: collapse; margin: 1em 0 } td, th { padding: 2px 12px 2px 0 }
+h1 { overflow-wrap: anywhere } table { border-collapse: collapse; margin: 1em 0 }
+table, pre { display: block; overflow-x: auto } td, th { padding: 2px 12px 2px 0 }
+td:not(:last-child) { white-space: nowrap }
+td:last-child { overflow-wrap: anywhere } td:nth-child(n + 4):last-child { min-width: 10em }
 th { text-align: left } .n { text-align: right; font-variant-numeric: tabular-nums }
-svg { max-width: 100%; height: auto } pre { background: #f5f5f5; padding: 1em; overflow-x: auto }
+svg { max-width: 100%; height: auto; overflow: visible } rect { shape-rendering: crispEdges }
+pre { background: #f5f5f5; padding: 1em }
 i { display: inline-block; width: .9em; height: .9em; margin-right: .5em }
-figure { display: inline-block; margin: 0 1em 1em 0 } .big { font-size: 1.6em; margin-right: 1em }
+figure { display: inline-block; margin: 0 1em 1em 0 } figcaption span { margin-left: 1em }
+.big { font-size: 1.6em; margin-right: 1em; white-space: nowrap; display: inline-block }
 """
 
 
@@ -135,17 +140,23 @@ def sweep_page(folder: str, rows: Sequence[Sequence[str]]) -> str:
     names, *trials = rows
     parts = [f"<h1>{html.escape(folder)}</h1>"]
     for column in (0, *range(3, len(names) - 1)):
-        points = [(_float(row[column]), _float(row[2])) for row in trials]
-        points = sorted(p for p in points if all(map(math.isfinite, p)))
+        pairs = [(row[column], row[2]) for row in trials]
+        points = sorted((float(x), float(y)) for x, y in pairs if _is_number(x) and _is_number(y))
         name = names[column]
         if points and 0 < 100 * points[0][0] < points[-1][0]:
             name, points = f"log10 of {name}", [(math.log10(x), y) for x, y in points]
         parts.append(_chart(f"{names[2]} over {name}", {"": points}, is_line=False))
-    return _document(folder, [*parts, _table(rows)])
+    return _document(folder, [*parts, _table(rounded(rows))])
+
+
+def rounded(rows: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Returns the rows of a sweep with fewer digits; its `trials.csv` has the exact numbers."""
+    return [[f"{float(t):.4g}" if "." in t and _is_number(t) else t for t in r] for r in rows]
 
 
 def _document(title: str, parts: Iterable[str]) -> str:
-    head = f"<meta charset=utf-8><title>{html.escape(title)}</title><style>{_STYLE}</style>"
+    head = "<meta charset=utf-8><meta name=viewport content='width=device-width'>"
+    head += f"<title>{html.escape(title)}</title><style>{_STYLE}</style>"
     return f"<!doctype html><html lang=en><head>{head}</head><body>{''.join(parts)}</body></html>\n"
 
 
@@ -251,8 +262,10 @@ def _chart(title: str, series: Mapping[str, Points], *, is_line: bool = True) ->
         f'<text x="{width}" y="{height - 4}" font-size="11" text-anchor="end">{x1:g}</text>'
         f'<path d="M{left} 4V{height - 20}H{width}" stroke="#999" fill="none"/>'
     ]
+    caption = html.escape(title)
     for index, (name, points) in enumerate(finite.items()):
         color = _LINE_COLORS[index % len(_LINE_COLORS)]
+        caption += f'<span style="color:{color}">{html.escape(name)}</span>'
         places = [
             (
                 left + (width - left) * (s - x0) / ((x1 - x0) or 1),
@@ -267,19 +280,15 @@ def _chart(title: str, series: Mapping[str, Points], *, is_line: bool = True) ->
             shapes += [
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{color}"/>' for x, y in places
             ]
-        shapes.append(
-            f'<text x="{width}" y="{12 + 14 * index}" font-size="11" text-anchor="end" '
-            f'fill="{color}">{html.escape(name)}</text>'
-        )
     svg = f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img">{"".join(shapes)}</svg>'
-    return f"<figure><figcaption>{html.escape(title)}</figcaption>{svg}</figure>"
+    return f"<figure><figcaption>{caption}</figcaption>{svg}</figure>"
 
 
-def _float(text: str) -> float:
+def _is_number(text: str) -> bool:
     try:
-        return float(text)
+        return math.isfinite(float(text))
     except ValueError:
-        return math.nan
+        return False
 
 
 def _ends(values: Iterable[float]) -> tuple[float, float]:

@@ -170,8 +170,8 @@ class RunConfig:
       jit_compile: whether XLA compiles the forward and backward pass.
       run_eagerly: whether steps run without tf.function, for a debugger.
       metric_writers: objects that receive the numbers of trainings and evaluations, every
-        `save_summary_steps`: CsvWriter, JsonLinesWriter, KubeflowWriter, MlflowWriter,
-        PrometheusWriter, WandbWriter or your own.
+        `save_summary_steps`: CsvWriter, JsonLinesWriter, KubeflowWriter, which is added where
+        Kubeflow Trainer sets its address, MlflowWriter, PrometheusWriter, WandbWriter or your own.
       hparams: hyperparameters for metric writers and TensorBoard's tab HParams, in addition to
         the `params` of the Estimator and, under the command, the bindings of gin.
       cluster: tasks of TF_CONFIG or of the SLURM step, read when the RunConfig is created.

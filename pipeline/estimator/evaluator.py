@@ -77,7 +77,7 @@ class Evaluator:
         self._unreadable: set[tuple[str, int]] = set()
         self._last_step = -1  # Checkpoints up to this step were taken.
         self._claims: list[Callable[[], None]] = []
-        self._metric_writers = MetricWritersHook(state.config, hparams)
+        self._metric_writers = MetricWritersHook(state.config, state.config.metric_writers, hparams)
         self._run: RunContext | None = None  # For metric writers.
         self._writers = {each: EventWriter(self._folder(each)) for each in evaluations}
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hooks that a RunConfig adds to each training."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from .cluster_hook import ClusterHook
 from .logging_hook import LoggingHook
 from .metric_writers_hook import MetricWritersHook
 from .progress_hook import ProgressHook
+from .remote_writers import STATUS_URL, KubeflowWriter
 from .run_description import DescriptionHook
 from .summary_hook import SummaryHook
 
@@ -38,8 +40,11 @@ def stock_hooks(
     if saves and not _has(hooks, SummaryHook):
         stock.append(SummaryHook(every_steps, writes_evaluations=not config.has_evaluator))
     stock.append(DescriptionHook(modules, hparams, writes_events=bool(saves and every_steps)))
-    if config.metric_writers:
-        stock.append(MetricWritersHook(config, hparams))
+    writers = config.metric_writers
+    if os.environ.get(STATUS_URL) and not any(isinstance(w, KubeflowWriter) for w in writers):
+        writers = (*writers, KubeflowWriter())
+    if writers:
+        stock.append(MetricWritersHook(config, writers, hparams))
     tasks = config.cluster.tasks
     if len(tasks) > 1 and config.cluster.is_chief:
         others = {name: tasks[name] for name in tasks if name != config.cluster.name}

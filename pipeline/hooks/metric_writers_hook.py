@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends the numbers of a training to `RunConfig.metric_writers`."""
+"""Sends the numbers of a training to metric writers."""
 
 import copy
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -24,10 +24,12 @@ END_SECS = 5.0
 class MetricWritersHook(Hook):
     """Calls the writers after some steps, and after each evaluation, in the process that leads."""
 
-    def __init__(self, config: RunConfig, hparams: Mapping[str, Any]) -> None:
-        """Takes a RunConfig, which has the writers, and the hyperparameters by name."""
+    def __init__(
+        self, config: RunConfig, writers: Sequence[MetricWriter], hparams: Mapping[str, Any]
+    ) -> None:
+        """Takes a RunConfig, the writers, and the hyperparameters by name."""
         self.every_steps = config.save_summary_steps or None
-        self._writers = config.metric_writers
+        self._writers = writers
         self._hparams = hparams
         # An evaluator job calls the writers for its evaluations.
         self._writes_evaluations = not config.has_evaluator or config.task_type == "evaluator"

@@ -26,6 +26,7 @@ from ..errors import UserValueError
 from ..model_dir import phases, records
 from ..model_dir.files import read_json, write_atomic
 
+STATUS_URL = "KUBEFLOW_TRAINER_STATUS_URL"  # Environment variable, set by Kubeflow Trainer.
 _FOLDER = "metric_writers"  # Below model_dir.
 # Limits of MLflow: entities in a call, characters of a parameter, characters of names.
 _MOST_ENTITIES = 100
@@ -256,7 +257,8 @@ class KubeflowWriter(MetricWriter):
     """Sends progress, remaining time and the last numbers to the status of a TrainJob.
 
     `kubectl get trainjob NAME -o yaml` shows them in `status.trainerStatus`. Kubeflow Trainer's
-    feature gate TrainJobStatus sets the address. An evaluator job sends nothing.
+    feature gate TrainJobStatus sets the address; a training adds this writer by itself then. An
+    evaluator job sends nothing.
     """
 
     is_remote = True
@@ -269,6 +271,9 @@ class KubeflowWriter(MetricWriter):
         """
         self._every_secs = every_secs
         self._url = ""
+        self._context: ssl.SSLContext | None = None
+        self._max_step: int | None = None
+        self._sent_at, self._is_new = -every_secs, False
         self._status: dict[str, Any] = {}
         self._metrics: dict[str, float] = {}
 
@@ -278,12 +283,13 @@ class KubeflowWriter(MetricWriter):
         Raises:
           UserValueError: Kubeflow Trainer has not set the address.
         """
-        self._max_step, self._sent_at, self._is_new = run.max_step, -self._every_secs, False
-        self._url = "" if run.is_evaluator else os.environ.get("KUBEFLOW_TRAINER_STATUS_URL", "")
-        if not self._url and not run.is_evaluator:
+        if run.is_evaluator:
+            return
+        self._max_step, self._url = run.max_step, os.environ.get(STATUS_URL, "")
+        if not self._url:
             raise UserValueError(
-                "KUBEFLOW_TRAINER_STATUS_URL is not set: expected the address of Kubeflow Trainer. "
-                "Set its feature gate TrainJobStatus."
+                f"{STATUS_URL} is not set: expected the address of Kubeflow Trainer. Set its "
+                "feature gate TrainJobStatus."
             )
         authority = os.environ.get("KUBEFLOW_TRAINER_STATUS_CA_CERT")
         self._context = ssl.create_default_context(cafile=authority)
@@ -307,7 +313,7 @@ class KubeflowWriter(MetricWriter):
 
     def _send(self) -> None:
         if not self._url:
-            return
+            return  # An evaluator job.
         self._sent_at, self._is_new = time.monotonic(), False
         metrics = [{"name": name, "value": str(value)} for name, value in self._metrics.items()]
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command lines of the launcher and of sweeps: FLAGS -- ARGUMENTS OF EACH PROCESS."""
+"""The flags of the launcher, and command lines of the form FLAGS -- ARGUMENTS OF EACH PROCESS."""
 
 import argparse
 import os
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from ..contract import paths
 from ..errors import EXIT_REFUSED
 from ..run import durations
 from ..run.suggestions import near
@@ -31,6 +32,7 @@ _OF_A_CLUSTER = (
     "retry_secs",
     "ps",
     "evaluator",
+    "data_workers",
     "module",
     "grace_secs",
     "exit_secs",
@@ -99,9 +101,37 @@ def value_of(name: str, arguments: Sequence[str]) -> str | None:
     return value
 
 
-def add_tpu(parser: Parser) -> None:
-    """Adds the flags of a TPU of Google Cloud."""
+def launch_parser(description: str | None) -> Parser:
+    """Returns the parser of the launcher's flags."""
+    parser = Parser(
+        "launch", description or "", "--workers=2 -- --gin_file=gin/digits.gin --model_dir=m"
+    )
     add = parser.add_argument
+    add("--workers", type=whole(1), default=1, help="Workers. Default: 1.")
+    add("--min_workers", type=whole(1), help="Workers that are enough. Default: all.")
+    add(
+        "--retry_secs",
+        type=seconds,
+        default=60.0,
+        help="Time until all workers are tried again after one was lost. Default: 60.",
+    )
+    add("--ps", type=whole(0), default=0, help="Parameter servers; they add a chief. Default: 0.")
+    add("--evaluator", action="store_true", help="An evaluator: the others only train.")
+    add("--data_workers", type=whole(0), default=0, help="Processes that make training batches.")
+    add("--module", help=f"Module of yours that each task runs. Default: that of {COMMAND}.")
+    add("--max_restarts", type=whole(0), help="Restarts after failures. Default: 0; of --tpu 100.")
+    add(
+        "--grace_secs",
+        type=seconds,
+        default=30.0,
+        help="Time from SIGTERM to SIGKILL. Default: 30.",
+    )
+    add(
+        "--exit_secs",
+        type=seconds,
+        default=300.0,
+        help="Time to end after the leader. Default: 300.",
+    )
     add("--tpu", help="Type of a TPU that is created for the training: v5litepod-8.")
     add("--zone", help="Its zone: us-central1-a.")
     add("--bucket", help="gs://BUCKET: the training is in BUCKET/NAME, without --model_dir.")
@@ -110,17 +140,82 @@ def add_tpu(parser: Parser) -> None:
     add("--spot", action="store_true", help="A cheaper one that may be preempted.")
     add("--install", help="What pip installs on it: '.[demo]', '-r FILE'. Default: '.'.")
     add("--print_commands", action="store_true", help="Print the commands, and run nothing.")
+    return parser
 
 
-def check_tpu(parser: Parser, options: argparse.Namespace, arguments: Sequence[str]) -> list[str]:
-    """Completes the flags of a TPU; returns those of the training, or ends with code 2."""
-    others = _OF_A_CLUSTER if options.tpu else _OF_A_TPU
-    for name in others:
+def checked(parser: Parser, options: argparse.Namespace, arguments: Sequence[str]) -> list[str]:
+    """Checks the launcher's flags, and completes those of a TPU; ends with code 2 at a wrong one.
+
+    Args:
+      parser: the parser of `launch_parser`.
+      options: the launcher's flags.
+      arguments: arguments after `--`.
+
+    Returns:
+      Flags of the training on a TPU; arguments of Python in each task of a cluster.
+    """
+    for name in _OF_A_CLUSTER if options.tpu else _OF_A_TPU:
         if (value := getattr(options, name)) != parser.get_default(name):
             given = "with" if options.tpu else "without"
             parser.error(f"--{name} is {value} {given} --tpu: expected one kind. Leave one out")
-    if not options.tpu:
+    if options.tpu:
+        return _check_tpu(parser, options, arguments)
+    program = _program(parser, options, arguments)
+    _check_workers(parser, options, value_of("model_dir", arguments))
+    return program
+
+
+def _program(parser: Parser, options: argparse.Namespace, arguments: Sequence[str]) -> list[str]:
+    """Returns Python's arguments in each task."""
+    if options.module:
+        return ["-m", options.module, *arguments]
+    if not arguments:
+        parser.error(f"nothing is written after --: expected the flags of {COMMAND}, or a program")
+    if not arguments[0].startswith("-"):
+        if not os.path.isfile(arguments[0]):
+            parser.error(f"the program is {arguments[0]!r}: expected a file, or --module=NAME")
         return list(arguments)
+    if not value_of("model_dir", arguments):
+        parser.error("--model_dir is missing after --: expected a directory that all tasks share")
+    needed = "parameter_server" if options.ps else "multi_worker"
+    given = value_of("execution", arguments)
+    if given not in (None, needed):
+        parser.error(
+            f"--execution is {given!r} with --workers={options.workers} --ps={options.ps}: "
+            f"expected {needed}, or leave it out"
+        )
+    return ["-m", MAIN, *arguments, *([] if given else [f"--execution={needed}"])]
+
+
+def _check_workers(parser: Parser, options: argparse.Namespace, model_dir: str | None) -> None:
+    """Checks --data_workers and --min_workers with the other flags."""
+    least = options.min_workers
+    if options.data_workers and (options.workers > 1 or options.ps):
+        parser.error(
+            f"--data_workers is {options.data_workers} with --workers={options.workers} "
+            f"--ps={options.ps}: expected one process that trains"
+        )
+    if least is None:
+        return
+    if options.ps:
+        parser.error(
+            "--min_workers is for workers in lockstep: expected no --ps, whose workers are "
+            "started again alone. Set --max_restarts"
+        )
+    if least > options.workers:
+        parser.error(
+            f"--min_workers is {least} with --workers={options.workers}: expected a number from 1 "
+            f"to {options.workers}"
+        )
+    if not model_dir or "://" in paths.expanded(model_dir):
+        parser.error(
+            f"--model_dir is {model_dir or 'missing'} after -- with --min_workers: expected a "
+            "local directory, whose checkpoints show the launcher that training continues"
+        )
+
+
+def _check_tpu(parser: Parser, options: argparse.Namespace, arguments: Sequence[str]) -> list[str]:
+    """Completes the flags of a TPU; returns those of the training."""
 
     def check(name: str, value: object, pattern: str, expected: str, example: str) -> None:
         if not re.fullmatch(pattern, str(value)):

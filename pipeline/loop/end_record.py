@@ -9,6 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from ..checkpoint import files
+from ..cluster import lost_tasks
 from ..contract.hooks import RunContext
 from ..contract.run_config import RunConfig
 from ..errors import PreemptedError
@@ -46,8 +47,9 @@ class EndRecord(Part):
     def written(self) -> Iterator[None]:
         """Waits for the last save at the end of the block, and records how training ended."""
         try:
-            yield
-            self._checkpoints.wait()
+            with lost_tasks.named(self._config.cluster):
+                yield
+                self._checkpoints.wait()
         except PreemptedError:  # The same command continues later: not an end.
             self._checkpoints.wait()
             self._history.end(PREEMPTED)

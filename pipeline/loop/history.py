@@ -163,7 +163,7 @@ class History(Part):
         """
         if self._attempt:
             self.enter(phases.END)
-            details = tuple(each[:_MAX_CHARACTERS] for each in details)
+            details = tuple(" ".join(each.split())[:_MAX_CHARACTERS] for each in details)
             self._add(time.time(), reason=reason, details=details)
             self._append()
 

@@ -156,15 +156,15 @@ def test_the_page_is_one_file_without_a_network():
 
 
 def test_a_sweep_has_a_table_and_plots(tmp_path, capsys):
-    trials = (
-        "trial,state,loss,RATE,net,why\n1,complete,0.5,0.001,@cnn,\n0,complete,0.75,1.0,@cnn,\n"
-    )
+    trials = "trial,state,loss,RATE,net,why\n1,complete,0.5,0.0012345678,@cnn,\n"
+    trials += "0,complete,0.75,1.0,@cnn,\n"
     (tmp_path / "trials.csv").write_text(f"{trials}2,fail,,0.1,@mlp,exited with 1\n")
     assert text_of(tmp_path, capsys) == f"report {tmp_path}/report.html\n"
     page = Page((tmp_path / "report.html").read_text())
     titles = [text for text in page.texts if text.startswith("loss over")]
     assert titles == ["loss over trial", "loss over log10 of RATE"]
     lines = text_of(tmp_path, capsys, "--text").splitlines()
+    assert lines[1].split()[3] == "0.001235"
     assert lines[-1].split() == ["2", "fail", "0.1", "@mlp", "exited", "with", "1"]
 
 
@@ -238,7 +238,7 @@ def test_kills_are_down_time_and_redone_steps(tmp_path):
     times, secs = report.times, report.times.secs
     assert [report.end_of(each) for each in times.attempts] == ["killed", "killed", "finished"]
     assert sum(secs.values()) == pytest.approx(times.wall_secs, rel=0.01)
-    assert times.wall_secs == pytest.approx(passed, rel=0.2)
+    assert passed / 2 < times.wall_secs < passed  # It begins and ends within the processes.
     assert secs[phases.DOWN] > 0 and times.attempts[-1].first == 30
     assert 0 < times.goodput < 1
     attempts = {json.loads(line)["attempt"] for line in (model_dir / phases.HISTORY).open()}

@@ -275,6 +275,12 @@ def kubeflow(tmp_path, monkeypatch):
     server.server_close()
 
 
+def test_a_training_in_a_trainjob_sends_its_progress(kubeflow, tmp_path):
+    make(tmp_path, save_summary_steps=1).train(train_input, max_steps=2)
+    sent = [json.loads(content)["trainerStatus"] for _, _, content in kubeflow]
+    assert sent[-1]["progressPercentage"] == 100
+
+
 @pytest.mark.slow  # The schemas of Kubeflow are imported in 4 s.
 def test_kubeflow_gets_the_status_of_a_training(kubeflow, tmp_path, caplog, monkeypatch):
     models = pytest.importorskip("kubeflow_trainer_api.models")

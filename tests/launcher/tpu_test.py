@@ -14,6 +14,7 @@ GCLOUD = r"""#!/bin/bash
 echo "$3 $4 $*" | cut -d' ' -f1,2 >> $VM/../calls
 case "$3 $4" in
   "queued-resources create")
+    if [ -f $VM/denied ] || [ -f $VM/state ]; then exit 1; fi
     echo WAITING_FOR_RESOURCES > $VM/state; echo "$*" >> $VM/../created;;
   "queued-resources describe")
     state=$(cat $VM/state 2> /dev/null); echo $state
@@ -41,7 +42,7 @@ cat > env/bin/gin-estimator <<'END'
 echo "$TF_PLUGGABLE_DEVICE_LIBRARY_PATH | $PWD | $(ls | tr '\n' ' ')| $*" >> $HOME/../trainings
 code=$(head -n 1 $HOME/../codes); sed -i 1d $HOME/../codes
 echo "step 1, code $code"
-[ "$code" = preempted ] && { kill -9 $PPID; echo SUSPENDED > $HOME/state; exit; }
+[ "$code" = preempted ] && { echo SUSPENDED > $HOME/state; exec sleep 60; }
 [ "$code" = waits ] && { trap 'exit 75' TERM; kill -INT $LAUNCHER; while :; do sleep 0.05; done; }
 exit $code
 END
@@ -91,11 +92,10 @@ def test_a_training_starts_again_on_75_and_the_machine_is_deleted(project, capfd
     assert code == 0
     ssh = "tpu-vm ssh"
     assert [each for each in calls if not each.startswith("pip")] == [
-        "queued-resources describe",  # No machine has this name yet.
         CREATED,
         *["queued-resources describe"] * 2,
         "tpu-vm scp",
-        *[ssh] * 5,  # Installs; starts and follows, twice.
+        *[ssh] * 3,  # Installs; trains twice.
         "queued-resources delete",
     ]
     assert [each for each in calls if each.startswith("pip")] == [
@@ -118,19 +118,26 @@ def test_a_training_starts_again_on_75_and_the_machine_is_deleted(project, capfd
 
 
 @pytest.mark.parametrize(
-    "codes, flags, expected, created",
+    "codes, flags, expected",
     [
-        ([1], [], 1, 1),
-        ([75, 75], ["--max_restarts=1"], 75, 1),
-        (["preempted", 0], [], 0, 2),
-        (["waits"], [], 75, 1),  # Ctrl-C: the training saves.
+        ([1], [], 1),
+        ([75, 75], ["--max_restarts=1"], 75),
+        (["preempted"], [], 75),  # The same command continues.
+        (["waits"], [], 75),  # Ctrl-C: the training saves.
     ],
 )
-def test_the_machine_is_always_deleted(codes, flags, expected, created, project):
+def test_the_machine_is_always_deleted(codes, flags, expected, project):
     code, calls, trainings = launched(project, *codes, flags=flags)
     assert code == expected and len(trainings) == len(codes)
-    assert calls.count(CREATED) == calls.count("queued-resources delete") == created
+    assert calls.count(CREATED) == calls.count("queued-resources delete") == 1
     assert not (project / "vm/state").exists()
+
+
+def test_nothing_is_created_without_credentials(project, capfd):
+    (project / "vm/denied").touch()
+    code, calls, trainings = launched(project)
+    assert (code, calls, trainings) == (1, [CREATED, "queued-resources describe"], [])
+    assert "[launch]" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("becomes, expected", [("FAILED", 1), ("QUEUED", 130)])
@@ -147,7 +154,8 @@ def test_a_machine_that_is_not_deleted_is_named(project, capfd, monkeypatch):
     assert launched(project, 0)[0] == 1
     assert "not deleted, it may cost money. Run gcloud compute tpus" in capfd.readouterr().err
     code, calls, trainings = launched(project, 0)  # It exists: it is neither used nor deleted.
-    assert code == 2 and len(trainings) == 1 and calls.count(CREATED) == 1
+    assert code == 2 and len(trainings) == 1 and calls.count("queued-resources delete") == 2
+    assert "--name is run, which exists: expected a new one. Set" in capfd.readouterr().err
 
 
 def test_the_commands_are_printed(project, capsys):
@@ -158,7 +166,7 @@ def test_the_commands_are_printed(project, capsys):
     where = "--zone=us-central1-a --project=p --quiet"
     lines = printed.splitlines()
     assert " ".join(line[2:] for line in lines[::2]) == (
-        "create state pack copy install train follow save delete"
+        "create state pack copy install train save delete"
     )
     assert lines[1::2][:4] + lines[-1:] == [
         f"gcloud compute tpus {CREATED} mine --node-id=mine --accelerator-type=v5litepod-8 "
@@ -168,8 +176,8 @@ def test_the_commands_are_printed(project, capsys):
         f"gcloud compute tpus tpu-vm scp code.tar.gz mine:code.tar.gz {where}",
         f"gcloud compute tpus queued-resources delete mine --force {where}",
     ]
-    ssh = rf"gcloud compute tpus tpu-vm ssh mine '--command=\(set -e; .*\); exit .* {where}"
-    assert all(re.fullmatch(ssh, line) for line in lines[9:17:2])
+    ssh = rf"gcloud compute tpus tpu-vm ssh mine '--command=set -e; .*' {where}"
+    assert all(re.fullmatch(ssh, line) for line in lines[9:15:2])
     assert "pip install --quiet tensorflow==2.19.1 -r r.txt; " in lines[9]
 
 
@@ -180,6 +188,7 @@ def test_the_commands_are_printed(project, capsys):
         ([FLAGS[0], FLAGS[2], *TRAIN], "--zone is None: expected a zone.*Set --zone=us-central1-a"),
         ([*FLAGS, "--tpu=v4-32", *TRAIN], "--tpu is v4-32: expected v2, .* one host. Set --tpu=v5"),
         ([*FLAGS, "--workers=2", *TRAIN], "--workers is 2 with --tpu: expected one kind. Leave"),
+        ([*FLAGS, "--data_workers=2", *TRAIN], "--data_workers is 2 with --tpu: expected one kind"),
         (["--zone=z", "--", "--model_dir=m"], "--zone is z without --tpu: expected one kind"),
         ([*FLAGS, "--name=A", *TRAIN], "--name is A: expected a-z, 0-9 and -. Set --name=run-1"),
         ([*FLAGS, "--", "program.py"], "program.py is written after --: expected flags. Set --gin"),
