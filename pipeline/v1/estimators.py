@@ -123,8 +123,7 @@ class Estimator(driver.Estimator):
     def _input(self, input_fn: Any, mode: str) -> Any:
         # Before the driver looks for its own.
         checkpoints.taken_over(self.model_dir, is_chief=self.config.is_chief)
-        params = None if self._given_params is None else self.params
-        return inputs.adapted(input_fn, params, self._batch_size(mode))
+        return inputs.adapted(input_fn, self.params, self._batch_size(mode))
 
     def train(
         self,

@@ -124,13 +124,13 @@ REFUSED = {
         "was a helper: expected tf.feature_column.make_parse_example_spec(columns). Add "
         "{label_key: tf.FixedLenFeature([1], tf.int64)} to its result.",
     ),
+    "contrib.predictor": (
+        f"{_CONTRIB}tf.saved_model. Write predict = tf.saved_model.load(path).signatures["
+        "'serving_default'], and predict(x=tf.constant(array))."
+    ),
     "contrib.losses": f"{_CONTRIB}tf.losses. Write its arguments by name: their order differs.",
     "contrib.tensorboard": f"{_CONTRIB}tensorboard.plugins. Import projector from there.",
     "contrib.tpu.while_loop": f"{_CONTRIB}tf.while_loop. Write it.",
-    "examples": (
-        "was code of tutorials, and is not installed: expected tf.keras.datasets. Write "
-        "(x, y), test = tf.keras.datasets.mnist.load_data()."
-    ),
     "contrib.slim.learning": f"{_CONTRIB}tf.estimator. Return slim's loss in an EstimatorSpec.",
     "contrib.slim.evaluation": f"{_CONTRIB}tf.estimator. Use Estimator.evaluate.",
     "contrib.slim.queues": _QUEUE,

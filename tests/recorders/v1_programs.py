@@ -35,10 +35,12 @@ import re
 import runpy
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import types
 import unittest.mock
+import zlib
 
 import numpy as np
 
@@ -65,18 +67,111 @@ class Program:
     v1_arguments: tuple = ()
 
 
-def mnist_module():
-    """Writes `input_data`, in place of that of TensorFlow's tutorials."""
-    pathlib.Path("input_data.py").write_text(
-        "import types\nimport numpy as np\n"
-        "def read_data_sets(*_, **__):\n"
-        "    rng = np.random.default_rng(0)\n"
-        "    part = lambda n: types.SimpleNamespace(\n"
-        "        images=np.where(rng.random([n, 784]) > .8, rng.random([n, 784]), 0)"
-        ".astype('float32'),\n"
-        "        labels=rng.integers(0, 10, n).astype('uint8'), num_examples=n)\n"
-        "    return types.SimpleNamespace(train=part(3000), test=part(300), validation=part(300))\n"
+def digits():
+    """Replaces the MNIST that Keras downloads."""
+    import tensorflow as tf
+
+    rng = np.random.default_rng(0)
+    parts = []
+    for n in (8000, 300):
+        images = rng.integers(0, 256, [n, 28, 28]) * (rng.random([n, 28, 28]) > 0.8)
+        parts.append((images.astype("uint8"), rng.integers(0, 10, n).astype("uint8")))
+    for module in (tf, tf.compat.v1):
+        module.keras.datasets.mnist.load_data = lambda *_, **__: tuple(parts)
+
+
+def read_data_sets(*_, **__):
+    """Returns MNIST for programs on TensorFlow 2.15, which has no module of tutorials."""
+    import tensorflow as tf
+
+    (images, labels), test = tf.keras.datasets.mnist.load_data()
+    part = lambda images, labels: types.SimpleNamespace(  # noqa: E731
+        images=images.reshape([-1, 784]).astype("float32") * np.float32(1 / 255), labels=labels
     )
+    return types.SimpleNamespace(
+        train=part(images[5000:], labels[5000:]),
+        validation=part(images[:5000], labels[:5000]),
+        test=part(*test),
+    )
+
+
+def records():
+    """Writes MNIST as examples of 784 numbers."""
+    import tensorflow as tf
+
+    digits()
+    feature = tf.train.Feature
+    for name, part in zip(("train", "test"), tf.keras.datasets.mnist.load_data(), strict=True):
+        with tf.io.TFRecordWriter(f"{name}.tfrecords") as writer:
+            for image, label in zip(part[0][:1000], part[1], strict=False):
+                values = {
+                    "im": feature(float_list=tf.train.FloatList(value=image.ravel() / 255)),
+                    "label": feature(int64_list=tf.train.Int64List(value=[label])),
+                }
+                features = tf.train.Features(feature=values)
+                writer.write(tf.train.Example(features=features).SerializeToString())
+
+
+def census():
+    """Writes rows in the columns of the census of 1994."""
+    rng = np.random.default_rng(0)
+    words = ["Bachelors", "HS-grad", "11th", "Never-married", "Husband", "Private", "Sales", "Male"]
+    for name in ("data", "test"):
+        rows = []
+        for _ in range(1000):
+            age, weight, years, gain, loss, hours = rng.integers([90, 999, 16, 50, 50, 60])
+            work, degree, married, job, relation, race, sex, land = rng.choice(words, 8)
+            row = [age, work, weight, degree, years, married, job, relation, race, sex, gain, loss]
+            rows.append(",".join(map(str, [*row, hours, land, rng.choice(["<=50K", ">50K"])])))
+        _write(f"adult.{name}", rows)
+
+
+def reviews():
+    """Writes sentences of words, good and bad ones."""
+    rng = np.random.default_rng(0)
+    for name in ("train.pos", "train.neg", "dev.pos", "dev.neg"):
+        words = [f"{name[-3]}{chr(97 + n)}" for n in range(6)] + [f"w{n}" for n in range(20)]
+        _write(name, [" ".join(rng.choice(words, rng.integers(3, 11))) for _ in range(200)])
+
+
+def articles():
+    """Writes titles, texts and their 14 classes."""
+    rng = np.random.default_rng(0)
+    words = [f"w{chr(97 + n)}" for n in range(26)]
+    _write("words.txt", words)
+    settings = {"pad_word": "<pad>", "train_size": 800, "num_oov_buckets": 1, "vocab_size": 27}
+    pathlib.Path("dataset_params.json").write_text(json.dumps(settings))
+    for name in ("train", "test"):
+        rows = [
+            f"{rng.integers(1, 15)},a title,{' '.join(rng.choice(words, rng.integers(3, 20)))}"
+            for _ in range(800)
+        ]
+        _write(f"{name}.csv", rows)
+
+
+def faces():
+    """Writes images, and makes `random_uniform` return the same numbers on both sides."""
+    import tensorflow as tf
+
+    rng, walk = np.random.default_rng(0), os.walk
+    os.makedirs("data/celebA")
+    for n in range(200):
+        rows = rng.integers(0, 256, [40, 40, 3]).astype("uint8")
+        data = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
+        head = struct.pack(">IIBBBBB", 40, 40, 8, 2, 0, 0, 0)
+        chunks = [
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+            for kind, body in ((b"IHDR", head), (b"IDAT", data), (b"IEND", b""))
+        ]
+        pathlib.Path(f"data/celebA/{n:03}.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+    os.walk = lambda top: ((path, names, sorted(files)) for path, names, files in walk(top))
+
+    def uniform(shape, minval=0, maxval=1, *_, **__):
+        numbers = np.random.default_rng(0).uniform(minval, maxval, shape)
+        return tf.constant(numbers, tf.float32)
+
+    for name in {"tensorflow_1", "gin_estimator.v1"} & sys.modules.keys():
+        sys.modules[name].random_uniform = uniform
 
 
 def libsvm():
@@ -221,9 +316,9 @@ _CTR_ARGUMENTS = (
 )
 _TPU = ("GoogleCloudPlatform+cloudml-samples", "tpu/templates/{}/trainer.py")
 _MOVIES = ("--train-csv=train.csv", "--test-csv=test.csv", "--job-dir=model", "--dropout=0")
-_INPUT_DATA = (("from {root}.examples.tutorials.mnist import input_data", "import input_data"),)
 _OTHERS = "feature_column|framework|keras|layers|ops|util"  # Files that TensorFlow still has.
-_IMPORT = rf"^(\s*(?:import|from) )tensorflow(?=[. ])(?!\.python\.(?:{_OTHERS})\b)"
+_OTHERS = rf"\.python\.(?:{_OTHERS})\b|\.python import debug|\.keras\.datasets\b"
+_IMPORT = rf"^(\s*(?:import|from) )tensorflow(?=[. ])(?!{_OTHERS})"
 _LISTS = ((r"= map\((.+)\)$", r"= list(map(\1))"),)
 _SMALL = {
     **{"vocab_size": 31, "embedding_size": 16, "max_seq_length": 16, "train_batch_size": 16},
@@ -267,7 +362,7 @@ PROGRAMS = {
     },
     **{
         name: _of(("aymericdamien+TensorFlow-Examples", "examples/3_NeuralNetworks/{}.py"), name,
-                  (), mnist_module, _INPUT_DATA)
+                  (), digits)
         for name in ("neural_network", "convolutional_network")
     },
     **{
@@ -297,8 +392,39 @@ PROGRAMS = {
         ((r"AdamOptimizer\(", "GradientDescentOptimizer("),),
     ),
     "cnn_mnist": Program(
-        "NicolasPecot+cnn_mnist_tf", "cnn_mnist.py", (), mnist_module,
-        ((r"tf\.contrib\.learn.*$", "__import__('input_data').read_data_sets()"),),
+        "NicolasPecot+cnn_mnist_tf", "cnn_mnist.py", (), digits
+    ),
+    "mnist_estimator": Program(
+        "peterroelants+tf_estimator_example", "src/mnist_estimator.py", (), digits
+    ),
+    "mnist tfestimator": Program(
+        "agatan+tf-estimator-example", "mnist/tfestimator.py", (), digits,
+        # The gradients of biases before batch normalization are rounding errors.
+        ((r"AdamOptimizer\(", "GradientDescentOptimizer("),),
+    ),
+    "mnist trainer": Program(
+        "joe-antognini+tf-estimator-example", "trainer.py",
+        ("--mode=train_and_eval", "--model_dir=model", "--eval_freq=20", "--learning_rate=0.01",
+         "--train_file_pattern=train.tfrecords", "--eval_file_pattern=test.tfrecords"),
+        records, ((r"print '(.+)'$", r"print('\1')"),),
+    ),
+    "wide_deep (canned)": Program("ShaoQiBNU+wide_and_deep", "wide_deep.py", (), census),
+    "lstm_classify_estimator": Program(
+        "HuihuiChyan+text_classification_tf_estimator", "lstm_classify_estimator.py",
+        ("--is_training=true", "--vocab_file=vocab.txt", "--model_dir=model", "--vocab_size=40",
+         "--embedding_size=16", "--hidden_size=16", "--batch_size=16", "--max_len=12",
+         "--pos_train=train.pos", "--neg_train=train.neg", "--pos_dev=dev.pos",
+         "--neg_dev=dev.neg"), reviews,
+    ),
+    "word_cnn": Program(
+        "yangxudong+deeplearning", "word_cnn/word_cnn.py",
+        ("--data_dir=.", "--model_dir=model", "--embedding_size=16", "--num_filters=8",
+         "--sentence_max_len=12", "--batch_size=32"),
+        articles, ((r"map\(int, (.+)\),$", r"list(map(int, \1)),"),),
+    ),
+    "autoencoder": Program("suyash+ae", "trainer/task.py", ("--job-dir=model",), digits),
+    "dcgan": Program(
+        "insoochung+dcgan_tf_estimator", "train_or_generate.py", ("--batch_size=8",), faces
     ),
     "linear": Program("shu-yusa+tensorflow-getting-started", "custom_estimator.py"),
     "iris custom": Program(
@@ -382,10 +508,12 @@ def same(self, *_, **__):
 
 
 def without_noise(tf, *modules):
-    """Turns off the shuffling of datasets and dropout."""
+    """Turns off the shuffling of datasets and dropout, also in cells of RNNs."""
     for cls in (tf.data.Dataset, tf.compat.v1.data.Dataset):
         cls.shuffle = same
     for module in modules:
+        if hasattr(module, "rnn_cell"):  # Which loads the module, and replaces its names.
+            module.rnn_cell.DropoutWrapper = lambda cell, **_: cell
         module.dropout = lambda x=None, *_, inputs=None, **__: tf.identity(
             inputs if x is None else x
         )
@@ -429,6 +557,8 @@ def patched(cls, hook, model_dir, run_config, stops=(STEPS,)):
             raise Done
 
     def own_evaluate(self, input_fn, *_, **__):
+        if not last:
+            return {}  # Of the initial values.
         found = evaluate(self, seeded(input_fn), EVALUATED)
         metrics.update({name: float(value) for name, value in found.items()})
         raise Done
@@ -450,6 +580,9 @@ def patched(cls, hook, model_dir, run_config, stops=(STEPS,)):
         own_predict,
     )
     return own_run, metrics
+
+
+_DATA_SETS = {"load_dataset": read_data_sets, "read_data_sets": read_data_sets}
 
 
 class Contrib(types.ModuleType):
@@ -564,6 +697,7 @@ def by_tensorflow(program, model_dir, stops):
         "metrics": tf.metrics,
         "cluster_resolver": tf.distribute.cluster_resolver,
         "training": _hyperparameters(),
+        "learn": Contrib("contrib.learn", [], {"datasets": Contrib("datasets", [], _DATA_SETS)}),
     }
     with contextlib.suppress(ImportError):
         import tf_slim
@@ -574,8 +708,15 @@ def by_tensorflow(program, model_dir, stops):
         loss_reduction="weighted_sum_over_batch_size",  # As in contrib.
     )
     vars(own["estimator"])["binary_classification_head"] = head
+    vars(own["estimator"])["multi_class_head"] = functools.partial(
+        heads._multi_class_head_with_softmax_cross_entropy_loss,
+        loss_reduction="weighted_sum_over_batch_size",
+    )
     contrib = Contrib("contrib", [], own)
+    tutorials = Contrib("examples", [], {"input_data": Contrib("input_data", [], _DATA_SETS)})
+    tutorials.tutorials = tutorials.mnist = tutorials
     own = {"contrib": contrib, "estimator": estimator, "__version__": tf2.__version__}
+    own["examples"] = tutorials
     root = Contrib("", [tf, tf2], own)
     root.python = root.compat = root
     root.v1 = root
@@ -588,6 +729,8 @@ def _hyperparameters():
     class HParams:
         def __init__(self, **values):
             self.__dict__.update(values)
+
+        get = lambda self, name: vars(self).get(name)  # noqa: E731
 
     space = types.SimpleNamespace(HParams=HParams)
     space.python = space.training = space.hparam = space
@@ -650,6 +793,8 @@ def by_v1(program, model_dir, start):
 
 def compared(golden, own):
     """Returns the largest relative difference of two dicts' numbers, and its name."""
+    if not golden:
+        return "no metrics"
     if missing := golden.keys() ^ own.keys():
         return f"{sorted(missing)} are only on one side"
     pairs = {name: (value, own[name]) for name, value in golden.items()}
@@ -708,7 +853,7 @@ def main(side, name, checkouts, out):
     program.make_data()
     sys.path.insert(0, str(where))
     sys.argv = [str(path), *program.arguments, *(program.v1_arguments if side == "v1" else ())]
-    with contextlib.suppress(Done):
+    with contextlib.suppress(Done, SystemExit):
         if is_package:
             runpy.run_module(
                 program.path.removesuffix(".py").replace("/", "."),

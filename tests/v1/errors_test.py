@@ -44,7 +44,7 @@ NAMES = {
     "train.shuffle_batch": "Return a tf.data.Dataset",
     "TFRecordReader": "tf.data.TFRecordDataset",
     "train.Server": "TF_CONFIG",
-    "contrib.learn": "train_and_evaluate",
+    "contrib.learn.Experiment": "train_and_evaluate",
     "contrib.nothing.at_all": "Copy them from TensorFlow 1.15",
     "no_such_name": "is not in TensorFlow",
     "estimator.NoEstimator": "is not in TensorFlow",

@@ -3,6 +3,7 @@
 import importlib
 import pathlib
 
+import numpy as np
 import pytest
 
 import gin_estimator.v1 as tf
@@ -29,6 +30,7 @@ PATHS = {
     "contrib.layers.python.layers.initializers": lambda: tf.contrib.layers,
     "keras.layers": lambda: tf.keras.layers,
     "losses": lambda: tf.losses,
+    "examples.tutorials.mnist.input_data": lambda: tf.contrib.learn.datasets.mnist,
 }
 
 
@@ -42,10 +44,9 @@ def test_namespaces_are_imported_by_path(path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("from gin_estimator.v1.examples.tutorials.mnist import input_data", "keras.datasets"),
         ("from gin_estimator.v1.contrib import nothing", "Copy its few|Copy them"),
         ("from gin_estimator.v1.python.tools import freeze_graph", "export_saved_model"),
-        ("import gin_estimator.v1.contrib.learn as learn", "train_and_evaluate"),
+        ("from gin_estimator.v1.contrib.learn import Experiment", "train_and_evaluate"),
         ("tf.math.no_such_name", "tf.math.no_such_name is not in TensorFlow"),
         ("tf.contrib.rnn.no_such_cell", r"tf.contrib.rnn.no_such_cell left TensorFlow"),
         ("tf.estimator.BoostedTreesClassifier", "scikit-learn"),
@@ -58,6 +59,24 @@ def test_missing_names_are_refused_with_the_line(line, message, tmp_path):
     with pytest.raises(error, match=message) as caught:
         exec(compile(program.read_text(), str(program), "exec"), {})
     assert f"{program}, line 2, {line!r}: tf." in str(caught.value)
+
+
+def test_mnist_of_the_tutorials_is_that_of_keras(monkeypatch):
+    images, labels = np.full([5002, 28, 28], 51, "uint8"), np.arange(5002) % 10
+    load = lambda: ((images, labels), (images[:3], labels[:3]))  # noqa: E731
+    monkeypatch.setattr("tensorflow.keras.datasets.mnist.load_data", load)
+    found = tf.contrib.learn.datasets.load_dataset("mnist")
+    assert [part.num_examples for part in found] == [2, 5000, 3]
+    np.testing.assert_allclose(found.train.images, np.full([2, 784], 0.2, "float32"))
+    assert found.train.labels.tolist() == [0, 1]
+    raw = tf.examples.tutorials.mnist.input_data.read_data_sets(
+        "folder", one_hot=True, dtype=tf.uint8, reshape=False
+    )
+    assert raw.test.images.shape == (3, 28, 28, 1)
+    assert (raw.test.images.dtype, raw.test.images.max()) == (np.uint8, 51)
+    assert raw.test.labels.argmax(axis=1).tolist() == [0, 1, 2]
+    with pytest.raises(errors.UserError, match="expected 'mnist'"):
+        tf.contrib.learn.datasets.load_dataset("iris")
 
 
 def test_names_of_contrib_are_those_of_their_new_places():
