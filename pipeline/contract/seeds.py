@@ -65,6 +65,19 @@ def of_program() -> int | None:
 
 
 def seed_graph(seed: int | None) -> None:
-    """Seeds the random operations of the graph that is being traced; does nothing eagerly."""
-    if seed is not None and not tf.executing_eagerly():
-        tf.random.set_seed(seed)
+    """Seeds the random operations of the graph that is being traced; does nothing eagerly.
+
+    Replicas in other processes, or in graphs of their own, draw other numbers.
+
+    Args:
+      seed: any int; None for the seed of the program.
+    """
+    if tf.executing_eagerly():
+        return
+    context = tf.distribute.get_replica_context()
+    replica = tf.get_static_value(context.replica_id_in_sync_group) if context else 0
+    if seed is None:
+        with tf.init_scope():
+            seed = of_program()
+    if seed is not None:
+        tf.random.set_seed(seed + int(replica or 0))

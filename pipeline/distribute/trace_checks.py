@@ -2,7 +2,7 @@
 """Finds mistakes in the first trace of a model_fn that would be silent later."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -13,7 +13,7 @@ from .. import private
 from ..contract.spec import EstimatorSpec
 from ..errors import SpecError
 from ..run import tracebacks
-from .names import layers_of, parts_of, variable_of, variables_of
+from .names import batch_normalizations_of, layers_of, parts_of, variable_of, variables_of
 
 # Keras reads a table of this size in a step in about the time of a small network.
 _LARGE_TABLE = 10_000_000
@@ -25,6 +25,9 @@ _OF_VARIABLES = re.compile("ReadVariableOp|ResourceGather.*|Assign.*VariableOp|R
 # A sum over the batch stays one after these operations.
 _LINEAR = {"Identity", "Cast", "Neg", "AddV2", "AddN", "Add", "Sub", "Reshape", "Squeeze"}
 _CURVED = {"Sqrt", "Rsqrt", "Square", "Pow", "Log", "Log1p", "Exp", "Expm1"}
+_DRAWS = re.compile("Stateless(Random(Uniform|Normal|Gamma).*|TruncatedNormal.*|Multinomial)")
+# In the name of an operation that adds the number of the replica to a seed.
+OF_REPLICA = "of_replica"
 _OLD_SUMMARIES = {"ScalarSummary", "HistogramSummary", "ImageSummary", "TensorSummaryV2"}
 
 
@@ -47,7 +50,7 @@ def check_draws(graph: Any, created: Sequence[Any], strategy: tf.distribute.Stra
             "keras.random draws random numbers without a seed, by its generator of the process: "
             "expected a generator of the layer or model, since checkpoints would miss its state. "
             "Write self.seeds = keras.random.SeedGenerator(1) in __init__, and seed=self.seeds "
-            f"where it draws.{_users_lines(uses[0]) if uses else ''}"
+            f"where it draws.{_line_of(uses[0]) if uses else ''}"
         )
 
 
@@ -77,7 +80,7 @@ def check_graph(graph: Any, modules: Mapping[str, Any], strategy: tf.distribute.
                         f"model_fn uses a variable that is in no module, by {operation.name}: "
                         "expected modules for all variables, since checkpoints would miss it. "
                         "Create the layer in a factory, Estimator(modules={'network': "
-                        f"make_network}}), and a metric by metric(...).{_users_lines(operation)}"
+                        f"make_network}}), and a metric by metric(...).{_line_of(operation)}"
                     )
     for name, module in modules.items():
         if isinstance(module, keras.optimizers.Optimizer):
@@ -92,8 +95,8 @@ def check_graph(graph: Any, modules: Mapping[str, Any], strategy: tf.distribute.
                 )
 
 
-def _users_lines(operation: tf.Operation) -> str:
-    """Returns the place where the user's code made an operation, each line on a new one."""
+def _line_of(operation: Any) -> str:
+    """Returns the user's line that made an operation, for the end of a message."""
     found = [(f.filename, f.lineno, f.name) for f in operation.traceback]
     own = [frame for frame in found if tracebacks.is_users(frame[0])]
     return "".join(f"\n{line}" for line in tracebacks.lines(own[-1:]))
@@ -119,15 +122,20 @@ def _check_metric(handle: Any, modules: Mapping[str, Any], strategy: Any) -> Non
 
 
 def log_remarks(
-    graph: Any, modules: Mapping[str, Any], spec: EstimatorSpec, strategy: tf.distribute.Strategy
+    graph: Any,
+    modules: Mapping[str, Any],
+    spec: EstimatorSpec,
+    strategy: tf.distribute.Strategy,
+    element_spec: Any,
 ) -> None:
-    """Warns of what has no effect, costs much, or depends on the size of the batch.
+    """Warns of what has no effect, costs much, or depends on the size of the batch or on replicas.
 
     Args:
       graph: graph into which model_fn was traced.
       modules: modules by name, built.
       spec: spec that model_fn returned.
       strategy: strategy of the modules.
+      element_spec: type specs of one replica's features and labels.
 
     Raises:
       SpecError: a model rounds ids before it looks them up.
@@ -143,8 +151,14 @@ def log_remarks(
     if spec.mode == "train":
         _log_forgotten(graph, modules, spec)
         _log_sums(spec, strategy.num_replicas_in_sync)
-    if strategy.num_replicas_in_sync > 1 and spec.mode != "infer":
-        _log_curved(spec)
+    if (number := strategy.num_replicas_in_sync) > 1:
+        if spec.mode != "infer":
+            _log_curved(spec)
+        if spec.mode == "train":
+            shapes = [getattr(each, "shape", None) for each in tf.nest.flatten(element_spec)]
+            rows = {shape[0] for shape in shapes if shape is not None and shape.rank != 0}
+            _log_statistics(graph, modules, spec, number, is_ragged=None in rows)
+            _log_draws(graph, number, rows)
     for name, module in modules.items():
         for prefix, layer in layers_of(module):
             path = f"{name}/{prefix}".rstrip("/")
@@ -206,6 +220,62 @@ def _log_sums(spec: EstimatorSpec, num_replicas: int) -> None:
             num_replicas,
             num_replicas,
         )
+
+
+def _log_statistics(
+    graph: Any, modules: Mapping[str, Any], spec: EstimatorSpec, number: int, *, is_ragged: bool
+) -> None:
+    """Warns of statistics that are not those of the whole batch, or whose gradient is not.
+
+    A replica without examples counts the first one of the batch, which is exact if it is the only
+    one. Gradients that the driver does not take are weighted after they crossed the replicas.
+    """
+    uses = {id(outer): [op.type for op in i.consumers()] for outer, i in graph.captures}
+    found = [each for each in batch_normalizations_of(modules) if each.built and each.trainable]
+    found = [v for v in found if set(_uses(v.moving_mean, uses)) != {"ReadVariableOp"}]
+    parts = [each.name for each in found if not each.synchronized]
+    is_own = hasattr(spec, "train_step") or any(op.gradients is not None for op in spec.train_op)
+    if parts:
+        logging.warning(
+            "%s, of %d layers, takes the mean and variance of each of the %d replicas' part of the "
+            "batch, so that weights depend on them. Set synchronized=True.",
+            parts[0],
+            len(parts),
+            number,
+        )
+    elif found and is_ragged and (is_own or number > 2):
+        logging.warning(
+            "%s is exact where the %d replicas get %s, but the last batch may be smaller. Write "
+            "dataset.batch(size, drop_remainder=True).",
+            found[0].name,
+            number,
+            "equally many examples" if is_own else "an example each",
+        )
+
+
+def _log_draws(graph: Any, number: int, rows: Container[int | None]) -> None:
+    """Warns of random numbers, one or more for each example, by a seed that all replicas have."""
+    for each in graph.get_operations():
+        if _DRAWS.fullmatch(each.type) and each.outputs[0].shape.rank:
+            seed = each.inputs[2 if each.type == "StatelessMultinomial" else 1]
+            if each.outputs[0].shape[0] in rows and _is_fixed(seed.op):
+                logging.warning(
+                    "%s draws the same random numbers on each of the %d replicas, unless its seed "
+                    "has the number of the replica. Draw by keras.random with seed=self.seeds, a "
+                    "keras.random.SeedGenerator of the layer or model.%s",
+                    each.name,
+                    number,
+                    _line_of(each),
+                )
+                return
+
+
+def _is_fixed(operation: Any) -> bool:
+    """Returns whether the result depends on no variable, no example and no random number."""
+    is_source = not operation.inputs and operation.type != "Const"
+    if is_source or operation.type.startswith("Random") or OF_REPLICA in operation.name:
+        return False
+    return all(_is_fixed(each.op) for each in operation.inputs)
 
 
 def _log_curved(spec: EstimatorSpec) -> None:

@@ -271,8 +271,6 @@ def _model_fn(features: Any, labels: Any, mode: str, network: Any, optimizer: An
     """Returns the spec of a compiled model."""
     parts = dataclasses.replace(compile_parts(network), optimizer=optimizer)
     is_first = mode == ModeKeys.TRAIN and not tf.distribute.has_strategy()  # Before the steps.
-    if is_first:
-        _warn_of_statistics(network, features)
     if own_steps.reason_for_own_step(network) is not None:
         if mode == ModeKeys.PREDICT:
             return compiled_spec(mode, network, own_steps.call(network, features), None, parts)
@@ -285,32 +283,6 @@ def _model_fn(features: Any, labels: Any, mode: str, network: Any, optimizer: An
     if is_first:
         _warn_of_joined_outputs(network, features)  # Other losses are in `network.losses` then.
     return spec
-
-
-def _warn_of_statistics(network: keras.Model, features: Any) -> None:
-    """Warns, on several replicas, of statistics of a part of the batch."""
-    number = network.distribute_strategy.num_replicas_in_sync
-    kind = keras.layers.BatchNormalization
-    layers = names.layers_of(network)
-    found = [(path, each) for path, each in layers if isinstance(each, kind) and each.trainable]
-    parts = [path for path, each in found if not each.synchronized]
-    if number == 1 or not found:
-        return
-    if parts:
-        logging.warning(
-            "fit | %s, of %d layers, takes the mean and variance of each of the %d replicas' part "
-            "of the batch, so that weights depend on them. Set synchronized=True.",
-            parts[0],
-            len(parts),
-            number,
-        )
-    elif any(each.shape[0] is None for each in tf.nest.flatten(features)):
-        logging.warning(
-            "fit | %s is exact where the %d replicas get equally many examples, but the last batch "
-            "may be smaller. Set x=dataset.batch(size, drop_remainder=True).",
-            found[0][0],
-            number,
-        )
 
 
 def _warn_of_joined_outputs(network: keras.Model, features: Any) -> None:

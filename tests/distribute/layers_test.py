@@ -91,6 +91,86 @@ def test_dropout_differs_between_replicas_and_after_a_restore(tmp_path, strategy
     assert not np.array_equal(*(trained_kernel(tmp_path, strategy) != first))
 
 
+class Draws(keras.layers.Layer):
+    """Multiplies by numbers of a second generator, of TensorFlow with a seed, and of a seed."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (keras.random.SeedGenerator(seed) for seed in (1, 2))
+
+    def build(self, _):
+        self.kernels = [
+            self.add_weight(shape=(2, 64), initializer="ones", name=name) for name in "abc"
+        ]
+
+    def call(self, x):
+        shape = (tf.shape(x)[0], 64)
+        _, second = (keras.random.normal(shape, seed=s) for s in (self.first, self.second))
+        seeded = tf.random.normal(shape, seed=5)
+        numbers = [second, seeded, tf.random.stateless_normal(shape, seed=[1, 2])]
+        return tf.add_n([x @ k * n for k, n in zip(self.kernels, numbers, strict=True)])
+
+
+def test_each_replica_draws_its_own_numbers_or_it_is_said(tmp_path, caplog):
+    def model_fn(features, mode, network, optimizer):
+        loss = tf.reduce_sum(network(features), 1)
+        train_op = ge.TrainOp(optimizer, network.trainable_variables)
+        return ge.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    sgd = lambda: keras.optimizers.SGD(1.0)  # noqa: E731
+    estimator = make(
+        tmp_path, fn=model_fn, network=Draws, optimizer=sgd, tf_random_seed=1, devices=TWO
+    )
+    estimator.train(lambda: tf.data.Dataset.from_tensors(tf.eye(2)), steps=1)
+    # The gradient of a row is the numbers of the example that has a 1 there.
+    rows = {name: estimator.get_variable_value(f"network/{name}") for name in "abc"}
+    assert {name for name, each in rows.items() if np.array_equal(*each)} == {"c"}
+    assert caplog.text.count("draws the same random numbers on each of the 2 replicas") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "close"),
+    [
+        ({}, 2e-6),
+        pytest.param(
+            {"gradient_accumulation_steps": 2, "precision": "mixed_float16"},
+            1e-3,
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_synchronized_statistics_of_uneven_parts(tmp_path, caplog, options, close):
+    """Parts of 2, 2 and 3 examples, then of one example in all."""
+
+    def model_fn(features, labels, mode, network, optimizer):
+        x, weights = features
+        outputs = tf.cast(network(x, training=True)[:, 0], tf.float32)
+        train_op = ge.TrainOp(optimizer, network.trainable_variables)
+        loss = 0.01 * tf.square(outputs - labels)  # No step overflows.
+        return ge.EstimatorSpec(mode, loss=loss, loss_weights=weights, train_op=train_op)
+
+    def network():
+        layers = keras.layers
+        normal = layers.BatchNormalization(synchronized=True)
+        return keras.Sequential([layers.Dense(5, "tanh"), normal, layers.Dense(1)])
+
+    def data():
+        x = (X[:15], 1.0 + np.arange(15) % 3), Y[:15].astype("float32")
+        return tf.data.Dataset.from_tensor_slices(x).batch(7).repeat(2)
+
+    sgd = lambda: keras.optimizers.SGD(5.0)  # noqa: E731
+    found = []
+    for devices in (None, (*TWO, "CPU:2")):
+        folder = tmp_path / str(len(found))
+        given = {"fn": model_fn, "network": network, "optimizer": sgd, "tf_random_seed": 1}
+        estimator = make(folder, devices=devices, **given, **options)
+        estimator.train(data)
+        found.append({n: v.numpy() for n, v in estimator.state.variables().items()})
+    for name, value in found[0].items():
+        np.testing.assert_allclose(found[1][name], value, 1e-5, close, err_msg=name)
+    assert "is exact where the 3 replicas get an example each" in caplog.text
+
+
 def test_moving_statistics_are_averaged_over_replicas(tmp_path):
     """Each of the replicas has those of its half of the last batch."""
 
@@ -144,6 +224,7 @@ def test_variables_of_layers_that_differ_between_replicas_are_warned_of(
 
     sgd = lambda: keras.optimizers.SGD(0.1)  # noqa: E731
     values = trained(tmp_path, network, sgd, ge.mirrored, data=lambda: input_fn().take(1).repeat(3))
+    assert any("mean and variance of each of the 2 replicas' part" in text for text in found)
     found = [text for text in found if "differ between" in text]
     if adds_up:
         assert not found

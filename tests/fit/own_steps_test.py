@@ -338,6 +338,7 @@ def test_a_step_that_joins_examples_is_warned_of(tmp_path, caplog, name):
     ge.fit(make, of(X), config=config)
     assert ("Joined.train_step joins the examples" in caplog.text) == joins
     assert ("layers that mask positions" in caplog.text) == (name == "masks")
+    assert ("get equally many examples" in caplog.text) == ("synchronized" in name)
 
 
 def test_what_a_step_cannot_have_is_refused(tmp_path):
