@@ -1,6 +1,7 @@
 """Each private name of Keras, TensorFlow and gin, by what the driver needs of it."""
 
 import types
+from concurrent import futures
 
 import gin
 import keras
@@ -107,6 +108,16 @@ def test_sublayers():
     layer, parts = keras.layers.Layer(), [keras.layers.Dense(1) for _ in range(3)]
     layer.one, layer.some, layer.named = parts[0], [parts[1]], {"x": parts[2]}
     assert [id(each) for each in private.sublayers(layer)] == [id(each) for each in parts]
+
+
+def test_losses_by_thread():
+    layer = keras.layers.ActivityRegularization(l2=1.0)
+    private.keep_losses_by_thread(layer)
+    layer(tf.ones([1, 1]))
+    with futures.ThreadPoolExecutor(1) as thread:
+        assert thread.submit(lambda: layer.losses).result() == []
+    layer(tf.ones([1, 1]))
+    np.testing.assert_array_equal(layer.losses, [1.0])
 
 
 def test_compile_arguments():
