@@ -8,6 +8,7 @@ Their next release may rename them. `tests/private_test.py` shows which one brok
 import contextlib
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -125,6 +126,30 @@ def sublayers(layer: keras.Layer) -> list[keras.Layer]:
     Keras 3.6 to 3.16: `_layers`. Only models have `layers`, without the ones in lists and dicts.
     """
     return layer._layers
+
+
+class _LossesOfThread(threading.local):
+    """The operations of Keras' layers on their list of losses, on a list for each thread."""
+
+    def __init__(self) -> None:
+        self._found: list[Any] = []
+
+    def extend(self, losses: Sequence[Any]) -> None:
+        self._found.extend(losses)
+
+    def clear(self) -> None:
+        self._found.clear()
+
+    def __getitem__(self, part: slice) -> list[Any]:
+        return self._found[part]
+
+
+def keep_losses_by_thread(layer: keras.Layer) -> None:
+    """Makes a layer keep the losses of `add_loss` for each thread, as each replica has one.
+
+    Keras 3.6 to 3.16: `_losses`, a list that a replica would read after another one's call.
+    """
+    layer._losses = _LossesOfThread()
 
 
 def compile_arguments(model: Any) -> Mapping[str, Any]:

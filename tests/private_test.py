@@ -110,6 +110,16 @@ def test_sublayers():
     assert [id(each) for each in private.sublayers(layer)] == [id(each) for each in parts]
 
 
+def test_losses_by_thread():
+    layer = keras.layers.ActivityRegularization(l2=1.0)
+    private.keep_losses_by_thread(layer)
+    layer(tf.ones([1, 1]))
+    with futures.ThreadPoolExecutor(1) as thread:
+        assert thread.submit(lambda: layer.losses).result() == []
+    layer(tf.ones([1, 1]))
+    np.testing.assert_array_equal(layer.losses, [1.0])
+
+
 def test_compile_arguments():
     model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
     assert not private.compile_arguments(model)

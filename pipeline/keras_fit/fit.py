@@ -294,7 +294,7 @@ def _warn_of_joined_outputs(network: keras.Model, features: Any) -> None:
 
     def outputs(rows: int) -> list[np.ndarray]:
         part = tf.nest.map_structure(lambda each: tf.constant(each[:rows]), batch)
-        with keras.StatelessScope():
+        with own_steps.without_effect(network):
             found = tf.nest.flatten(network(part, training=False))
         return [np.asarray(each, np.float32)[:4] for each in found]
 

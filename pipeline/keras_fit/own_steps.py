@@ -64,6 +64,8 @@ def reason_for_own_step(model: keras.Model) -> str | None:
     for loss in _losses_of(model):
         if loss.reduction in _SUMS:
             return f"the loss {loss.name!r} has reduction={loss.reduction!r}"
+        if type(loss).__call__ is not keras.losses.Loss.__call__:
+            return f"the loss {loss.name!r} has its own __call__"
     if found := private.metrics_of_call(model):
         return f"metric {found[0].name!r} is one of a layer or of the model, and not of compile"
     return None
@@ -249,7 +251,7 @@ def _warn_of_joined_gradients(model: keras.Model, step: Callable[[Any], Any], da
 
     def gradient_of(places: Sequence[int]) -> np.ndarray:
         trace = _Trace()
-        with trace.active(), keras.StatelessScope() as scope:
+        with trace.active(), without_effect(model) as scope:
             step(tf.nest.map_structure(lambda each: tf.gather(each, places), batch))
         if any(scope.get_current_value(v) is not None for v in seeds):
             raise SpecError("The step draws random numbers.")
@@ -278,6 +280,19 @@ def _warn_of_joined_gradients(model: keras.Model, step: Callable[[Any], Any], da
                 type(model).__name__,
                 number,
             )
+
+
+@contextlib.contextmanager
+def without_effect(model: keras.Model) -> Iterator[keras.StatelessScope]:
+    """Keeps the values of a model's variables in the block, which runs in eager mode."""
+    plain = names.plain_variables(model)  # Keras' scope knows its own alone.
+    values = [variable.numpy() for variable in plain]
+    try:
+        with keras.StatelessScope() as scope:
+            yield scope
+    finally:
+        for variable, value in zip(plain, values, strict=True):
+            variable.assign(value)
 
 
 @contextlib.contextmanager
@@ -327,12 +342,8 @@ class _OwnStep:
     def _on_replica(
         self, step: tf.Tensor, batch: Batch, *, share: tf.Tensor | None = None
     ) -> Totals:
-        _current.trace = _Trace(self._replicas, share)
-        try:
-            with losses.per_replica_means():
-                spec = self._model_fn(batch.features, batch.labels, step)
-        finally:
-            _current.trace = None
+        with _Trace(self._replicas, share).active(), losses.per_replica_means():
+            spec = self._model_fn(batch.features, batch.labels, step)
         total = losses.total_loss(spec, batch)
         return totals_of(spec, batch, total, self._metrics, self._fetches)
 
@@ -434,7 +445,9 @@ class _Trace:
                 grads[i] = indexed_slices.each_row_once(each)
         apply(grads, variables)
 
-    def update(self, metric: Any, update: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    def update_state(
+        self, metric: Any, update: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> None:
         """Updates the state of a metric in this step."""
         if self._replicas is None:
             self._check(metric, args, kwargs)
@@ -460,7 +473,7 @@ class _Trace:
             self._results[id(each)] = each, metric, key
         return value
 
-    def reset(self, metric: Any) -> None:
+    def reset_state(self, metric: Any, _: Callable[[], Any]) -> None:
         """Forgets the updates of a metric in this step."""
         self._metrics.pop(id(metric), None)
 
@@ -584,21 +597,16 @@ def _watch(metric: keras.metrics.Metric) -> None:
     """Gives a metric methods that keep its state in the trace of a step."""
     if isinstance(vars(metric).get("update_state"), functools.partial):
         return
-    for name, method in (("update_state", _update), ("result", _result), ("reset_state", _reset)):
-        setattr(metric, name, functools.partial(method, metric, getattr(metric, name)))
+    for name in ("update_state", "result", "reset_state"):
+        setattr(metric, name, functools.partial(_watched, name, metric, getattr(metric, name)))
 
 
-def _update(metric: Any, update: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    trace = _current.trace
-    return trace.update(metric, update, args, kwargs) if trace else update(*args, **kwargs)
-
-
-def _result(metric: Any, result: Callable[[], Any]) -> Any:
-    return _current.trace.result(metric, result) if _current.trace else result()
-
-
-def _reset(metric: Any, reset: Callable[[], Any]) -> Any:
-    return _current.trace.reset(metric) if _current.trace else reset()
+def _watched(
+    name: str, metric: Any, method: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
+    if _current.trace:
+        method = functools.partial(getattr(_current.trace, name), metric, method)
+    return method(*args, **kwargs)
 
 
 def _watch_parts(container: Any) -> None:

@@ -28,6 +28,13 @@ class ByNumber(losses.Loss):
         return losses.sparse_categorical_crossentropy(y_true, y_pred)
 
 
+class OfPairs(losses.Loss):
+    """A loss of the pairs of a batch, without `call`."""
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return tf.reduce_mean((y_pred * y_true - tf.transpose(y_pred)) ** 2)
+
+
 def scalar(labels, outputs):
     return tf.reduce_mean(tf.square(labels - outputs))
 
@@ -72,6 +79,14 @@ class Adds(layers.Layer):
 
     def call(self, inputs):
         self.add_loss(0.01 * keras.ops.sum(inputs**2, -1))
+        return inputs
+
+
+class AddsMean(layers.Layer):
+    """Adds a mean over the batch."""
+
+    def call(self, inputs):
+        self.add_loss(keras.ops.mean(inputs**2))
         return inputs
 
 
@@ -134,6 +149,7 @@ PROGRAMS = {
     "a scalar": (line, (R,), {"loss": scalar}, True),
     "a scalar with weights": (line, (R, W), {"loss": scalar}, False),
     "by column": (softmax, (H,), {"loss": by_column}, True),
+    "of pairs, in __call__": (line, (R,), {"loss": OfPairs()}, False),
     "packed": (softmax, (np.hstack([H, R**2]),), {"loss": packed}, True),
     "ctc": (characters, (C[:, None] % 2 + np.int64([[1, 0]]),), {"loss": "ctc"}, True),
     "of words": (
@@ -207,6 +223,15 @@ PROGRAMS = {
         (R,),
         {"loss": "mse"},
         False,
+    ),
+    "added before synchronized": (
+        lambda: keras.Sequential(
+            [layers.Dense(3), AddsMean(), layers.BatchNormalization(synchronized=True)]
+            + [layers.Dense(1)]
+        ),
+        (R,),
+        {"loss": "mse"},
+        True,
     ),
     "synchronized": (
         lambda: keras.Sequential([layers.BatchNormalization(synchronized=True), layers.Dense(1)]),

@@ -157,6 +157,7 @@ class Momentum(keras.Model):
         super().__init__()
         self.net = keras.Sequential([keras.Input([6]), keras.layers.Dense(3)])
         self.average = keras.models.clone_model(self.net)
+        self.norms = [tf.Variable(0.0, trainable=False)]  # Keras does not list it.
 
     def call(self, x):
         return self.average(x)
@@ -170,6 +171,7 @@ class Momentum(keras.Model):
         self.optimizer.apply(grads, self.net.trainable_variables)
         for mean, value in zip(self.average.weights, self.net.weights, strict=True):
             mean.assign(0.9 * mean + 0.1 * value)
+        self.norms[0].assign(0.9 * self.norms[0] + tf.norm(self.net.weights[0]))
         return {"error": loss}
 
 
@@ -221,6 +223,8 @@ def test_own_steps_train_as_fit_does_on_ragged_batches(tmp_path, by_keras, name,
     result = ge.fit(make, data, epochs=2, validation_data=validation, config=config)
     for mine, theirs in zip(result.model.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
+    if name == "momentum":
+        np.testing.assert_allclose(result.model.norms, model.norms, rtol=1e-5)
     assert set(history) <= set(result.history) <= {*history, "loss"}
     for key, values in history.items():
         np.testing.assert_allclose(result.history[key], values, atol=1e-5, rtol=1e-6, err_msg=key)
