@@ -25,7 +25,7 @@ from .contract import old_names
 from .run import startup
 from .run.run import run as run  # Not lazily: the name is also that of the package.
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 startup.prepare()
 
