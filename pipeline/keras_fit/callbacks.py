@@ -183,6 +183,12 @@ class KerasCallbacks(Hook):
             )
         self.history = {name: list(values) for name, values in state["history"].items()}
         self._pending = state["pending"]
+        if state.get("partial"):
+            logging.warning(
+                "fit | the checkpoint is of an earlier version: the history of this epoch has only "
+                "its steps after step %d",
+                run.step,
+            )
         self._begun, self._stopped, self._saved = state["begun"], state["stopped"], state
         done = self._epoch_at(run.step)
         if run.is_chief and self._stopped is not None:

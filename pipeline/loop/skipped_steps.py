@@ -45,7 +45,8 @@ class SkippedSteps(Part):
     def restore(self, run: RunContext, start: Start) -> None:
         """Takes the steps that were skipped before the checkpoint; the later ones come again."""
         self._requested = None
-        saved = [SkippedStep(*each) for each in start.states.get("skipped_steps", ())]
+        old = start.states.get("left_out", [])  # The key before 0.2.0.
+        saved = [SkippedStep(*each) for each in start.states.get("skipped_steps", old)]
         steps = [*self._past, *self._future]
         self._past, self._future = saved, steps[len(saved) :]
 
