@@ -143,6 +143,9 @@ class _LossesOfThread(threading.local):
     def __getitem__(self, part: slice) -> list[Any]:
         return self._found[part]
 
+    def __reduce__(self) -> tuple[Any, ...]:  # To copy a layer.
+        return _LossesOfThread, ()
+
 
 def keep_losses_by_thread(layer: keras.Layer) -> None:
     """Makes a layer keep the losses of `add_loss` for each thread, as each replica has one.
