@@ -35,7 +35,7 @@ from collections.abc import Mapping, Sequence
 from .contract import paths
 from .launcher import data_workers, processes, tpu
 from .launcher.addresses import free_addresses, tf_config
-from .launcher.flags import checked, launch_parser, value_of
+from .launcher.flags import Parser, checked, launch_parser, value_of
 from .launcher.num_workers import NumWorkers
 from .run import log
 
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       The exit code.
     """
     log.open_standard_streams()
-    parser = launch_parser(__doc__)
+    parser = _parser()
     options, arguments = parser.split(argv)
     arguments = checked(parser, options, arguments)
     if options.tpu:
@@ -82,6 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             max_restarts=options.max_restarts or 0,
             workers=workers,
         )
+
+
+def _parser() -> Parser:
+    return launch_parser(__doc__)
 
 
 def _tasks(

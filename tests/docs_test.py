@@ -23,6 +23,7 @@ import gin_estimator as ge
 from gin_estimator import inputs, launch, main, models, report, sweep
 from gin_estimator.cli import flags, registry, search
 from gin_estimator.cluster.tf_config import parse_tf_config
+from gin_estimator.launcher.flags import checked
 
 OTHERS = [ROOT / name for name in ("WORKSPACE.md", "CONTRIBUTING.md", "examples/README.md")]
 PAGES = [ROOT / "README.md", *OTHERS, *sorted((ROOT / "docs").glob("*.md"))]
@@ -78,7 +79,7 @@ def check_command(program, argv):
     if getattr(options, "tpu", None):
         return check_main(rest)
     if program == "launch":
-        launch._program(launch._parser(), options, rest)
+        checked(launch._parser(), options, rest)
         return check_main(rest)
     sweep._record(options, rest)
     searched = search.read(options.search)

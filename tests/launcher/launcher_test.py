@@ -16,6 +16,7 @@ import pytest
 from gin_estimator import launch
 from gin_estimator.cluster import tf_config
 from gin_estimator.launcher import addresses, processes
+from gin_estimator.launcher.flags import checked
 from gin_estimator.launcher.num_workers import NumWorkers
 from tasks import Task
 
@@ -186,7 +187,7 @@ def test_each_task_gets_the_arguments(start, tmp_path):
         assert launched.wait() == 0
         assert launched.lines("worker 0") == launched.lines("worker 1") == [str(expected)]
     options = launch._parser().parse_args(["--ps=1"])
-    command = launch._program(launch._parser(), options, ["--model_dir", "m"])
+    command = checked(launch._parser(), options, ["--model_dir", "m"])
     assert command == [
         "-m",
         "gin_estimator.main",
