@@ -124,6 +124,10 @@ REFUSED = {
         "was a helper: expected tf.feature_column.make_parse_example_spec(columns). Add "
         "{label_key: tf.FixedLenFeature([1], tf.int64)} to its result.",
     ),
+    "estimator.canned": (
+        "was private: expected its public names. Write tf.contrib.estimator.multi_class_head, "
+        "binary_classification_head or regression_head for those of head."
+    ),
     "contrib.predictor": (
         f"{_CONTRIB}tf.saved_model. Write predict = tf.saved_model.load(path).signatures["
         "'serving_default'], and predict(x=tf.constant(array))."

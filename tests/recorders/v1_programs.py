@@ -916,11 +916,9 @@ def in_mode(mode, name, checkouts, out):
 
 def difference(*folders):
     """Returns the largest difference between floating-point variables of two checkpoints."""
-    import tensorflow as tf
-
-    first, second = (tf.train.load_checkpoint(str(folder)) for folder in folders)
-    names = [n for n, dtype in first.get_variable_to_dtype_map().items() if dtype.is_floating]
-    return max(np.abs(first.get_tensor(n) - second.get_tensor(n)).max() for n in names)
+    first, second = (weights(str(folder)) for folder in folders)
+    names = [n for n in first.keys() & second.keys() if first[n].dtype.kind == "f"]
+    return max(np.abs(first[n] - second[n]).max() for n in names)
 
 
 def part_of_mode(mode, part, name, checkouts, out):

@@ -44,6 +44,7 @@ NAMES = {
     "train.shuffle_batch": "Return a tf.data.Dataset",
     "TFRecordReader": "tf.data.TFRecordDataset",
     "train.Server": "TF_CONFIG",
+    "estimator.canned": "multi_class_head",
     "contrib.learn.Experiment": "train_and_evaluate",
     "contrib.nothing.at_all": "Copy them from TensorFlow 1.15",
     "no_such_name": "is not in TensorFlow",
